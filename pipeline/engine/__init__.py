@@ -1,0 +1,1 @@
+"""Cached, locked, resumable stages: key -> partial directory -> manifest -> rename."""

@@ -1,0 +1,1 @@
+"""The four cached stages: extract, preprocess, train, evaluate."""
