@@ -1,0 +1,304 @@
+"""Batches of pictures with their captions, and the order in which training sees them.
+
+An item is named by (epoch, index) and is a pure function of these and the seed. Random numbers of
+a worker would not do: they begin anew when a training resumes.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from a2.data.errors import ConfigError, InputError
+from a2.data.feature_store import FeatureStore
+from a2.data.regions import Regions
+from a2.data.sampling import caption_choice, epoch_order
+
+PADDING = 0  # number of <pad> in every vocabulary
+
+Grouping = Literal["image", "caption"]
+ItemKey = tuple[int, int]  # (epoch, index)
+Key = TypeVar("Key")
+
+
+class CaptionSource(Protocol):
+    """What a dataset asks of the captions: `a2.data.captions.CaptionFile`, or a test's stand-in."""
+
+    def image_ids(self, split: str) -> list[str]:
+        """Pictures of a split, always in the same order."""
+
+    def captions(self, image_id: str) -> NDArray[np.int32]:
+        """Captions of a picture: (n, L) int32, each ended by <eos> and padded with 0."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One picture; tokens are (K, L) int64 padded with 0, or None where no captions are asked."""
+
+    image_id: str
+    regions: Regions
+    tokens: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B pictures, filled up to the R regions of the richest and the L tokens of the longest.
+
+    features: (B, R, F) float32, 0 where no region exists.
+    boxes: (B, R, 5) float32: x1, y1, x2, y2 as shares of the picture's width and height, and the
+    share of its area; 0 where no region exists.
+    region_mask: (B, R) bool, True where a region exists.
+    tokens: (B, K, L) int64, K captions per picture, padded with 0; None without captions.
+    """
+
+    image_ids: tuple[str, ...]
+    features: Tensor
+    boxes: Tensor
+    region_mask: Tensor
+    tokens: Tensor | None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """The batch on a device; non_blocking is of use for a pinned batch."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """The batch in page-locked memory; the loader calls this where pin_memory is asked."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(
+            image_ids=self.image_ids,
+            features=change(self.features),
+            boxes=change(self.boxes),
+            region_mask=change(self.region_mask),
+            tokens=None if self.tokens is None else change(self.tokens),
+        )
+
+
+class CaptionDataset(Dataset[Item]):
+    """Pictures of a split with captions, by (epoch, index).
+
+    Grouped by image, an item is a picture with `captions_per_image` of its captions, chosen anew
+    in every epoch. Grouped by caption, an item is one pair of picture and caption. `skipped` are
+    the pictures that extraction could not read: they are left out. StoreError where any other
+    picture has no features, InputError for a split or a picture without captions.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        captions: CaptionSource,
+        split: str,
+        *,
+        captions_per_image: int = 5,
+        max_regions: int | None = None,
+        seed: int,
+        grouping: Grouping = "image",
+        skipped: Collection[str] = (),
+    ) -> None:
+        _check_at_least_one(captions_per_image, "captions per image")
+        _check_at_least_one(max_regions or 1, "max regions")
+        left_out = set(skipped)
+        self.image_ids = [name for name in captions.image_ids(split) if name not in left_out]
+        if not self.image_ids:
+            raise InputError(f"split {split!r} has no pictures; check the annotations")
+        self.store = FeatureStore(store)
+        self.store.require(self.image_ids)
+        self._captions = captions
+        self._captions_per_image = captions_per_image
+        self._max_regions = max_regions
+        self._seed = seed
+        self._pairs = self._list_pairs() if grouping == "caption" else None
+
+    def __len__(self) -> int:
+        return len(self.image_ids if self._pairs is None else self._pairs)
+
+    def __getitem__(self, key: ItemKey) -> Item:
+        epoch, index = key
+        if self._pairs is None:
+            picture = index
+            chosen = self._choose(epoch, index)
+        else:
+            picture, caption = self._pairs[index]
+            chosen = [caption]
+        image_id = self.image_ids[picture]
+        return Item(
+            image_id=image_id,
+            regions=_strongest(self.store[image_id], self._max_regions),
+            tokens=self._captions.captions(image_id)[chosen].astype(np.int64),
+        )
+
+    def _choose(self, epoch: int, index: int) -> list[int]:
+        return caption_choice(
+            self._count(self.image_ids[index]),
+            self._captions_per_image,
+            seed=self._seed,
+            epoch=epoch,
+            index=index,
+        )
+
+    def _list_pairs(self) -> list[tuple[int, int]]:
+        return [
+            (picture, caption)
+            for picture, image_id in enumerate(self.image_ids)
+            for caption in range(self._count(image_id))
+        ]
+
+    def _count(self, image_id: str) -> int:
+        count = len(self._captions.captions(image_id))
+        if count == 0:
+            raise InputError(f"image {image_id!r} has no captions; take it out of the split")
+        return count
+
+
+class _Pictures(Dataset[Item]):
+    """Pictures of a store by their id, without captions."""
+
+    def __init__(self, store: FeatureStore, max_regions: int | None) -> None:
+        self._store = store
+        self._max_regions = max_regions
+
+    def __getitem__(self, image_id: str) -> Item:
+        return Item(image_id, _strongest(self._store[image_id], self._max_regions), None)
+
+
+def collate(items: Sequence[Item]) -> Batch:
+    """Batch of at least one item; all have the same K, or none has tokens."""
+    most = max(len(item.regions) for item in items)
+    width = items[0].regions.features.shape[1]
+    features = torch.zeros(len(items), most, width)
+    boxes = torch.zeros(len(items), most, 5)
+    region_mask = torch.zeros(len(items), most, dtype=torch.bool)
+    for row, item in enumerate(items):
+        count = len(item.regions)
+        features[row, :count] = torch.from_numpy(item.regions.features)
+        boxes[row, :count] = torch.from_numpy(_box_shares(item.regions))
+        region_mask[row, :count] = True
+    tokens = [item.tokens for item in items if item.tokens is not None]
+    return Batch(
+        image_ids=tuple(item.image_id for item in items),
+        features=features,
+        boxes=boxes,
+        region_mask=region_mask,
+        tokens=_pad(tokens) if tokens else None,
+    )
+
+
+def training_batches(
+    dataset: CaptionDataset,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Batch]:
+    """The batches of an epoch from number `start` on; the last one holds what is left.
+
+    `batch_size` counts items: pictures, or pairs where the dataset is grouped by caption. Equal
+    for any number of workers. Draws nothing from the global random state.
+    """
+    _check_at_least_one(batch_size, "batch size")
+    order = epoch_order(len(dataset), seed=seed, epoch=epoch)
+    keys = [(epoch, int(index)) for index in order[start * batch_size :]]
+    loader = _loader(dataset, _chunks(keys, batch_size), workers=workers, pin_memory=pin_memory)
+    return iter(loader)
+
+
+def batches_per_epoch(dataset: CaptionDataset, *, batch_size: int) -> int:
+    """Number of batches that an epoch has, the last partial one included."""
+    _check_at_least_one(batch_size, "batch size")
+    return math.ceil(len(dataset) / batch_size)
+
+
+def picture_batches(
+    store: Path,
+    image_ids: Sequence[str],
+    *,
+    batch_size: int,
+    max_regions: int | None = None,
+    workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterable[Batch]:
+    """Batches of these pictures in this order, without captions.
+
+    StoreError, before the first batch, where a picture has no features.
+    """
+    _check_at_least_one(batch_size, "batch size")
+    _check_at_least_one(max_regions or 1, "max regions")
+    features = FeatureStore(store)
+    features.require(image_ids)
+    pictures = _Pictures(features, max_regions)
+    batches = _chunks(image_ids, batch_size)
+    return _loader(pictures, batches, workers=workers, pin_memory=pin_memory)
+
+
+def _loader(
+    dataset: Dataset[Item], batches: list[list[Key]], *, workers: int, pin_memory: bool
+) -> Iterable[Batch]:
+    # iterating a DataLoader draws from the global random state, unless it is given a generator
+    loader: Iterable[Batch] = DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=pin_memory,
+        generator=torch.Generator(),
+    )
+    return loader
+
+
+def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:
+    return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
+
+
+def _strongest(regions: Regions, most: int | None) -> Regions:
+    """The `most` regions of highest score, in the order in which they were; of equals the first."""
+    if most is None or len(regions) <= most:
+        return regions
+    kept = np.sort(np.argsort(-regions.scores, kind="stable")[:most])
+    attribute_ids = regions.attribute_ids
+    return replace(
+        regions,
+        boxes=regions.boxes[kept],
+        features=regions.features[kept],
+        scores=regions.scores[kept],
+        class_ids=regions.class_ids[kept],
+        attribute_ids=None if attribute_ids is None else attribute_ids[kept],
+    )
+
+
+def _box_shares(regions: Regions) -> NDArray[np.float32]:
+    """(R, 5) float32: x1, x2 over the picture's width, y1, y2 over its height, and the area."""
+    size = np.array([regions.width, regions.height] * 2, dtype=np.float32)
+    x1, y1, x2, y2 = (regions.boxes / size).T
+    return np.stack([x1, y1, x2, y2, (x2 - x1) * (y2 - y1)], axis=1)
+
+
+def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
+    """(B, K, L) of B times (K, any length), cut to the longest caption."""
+    longest = max(_longest(captions) for captions in tokens)
+    padded = torch.full((len(tokens), len(tokens[0]), longest), PADDING, dtype=torch.int64)
+    for row, captions in enumerate(tokens):
+        part = captions[:, :longest]
+        padded[row, :, : part.shape[1]] = torch.from_numpy(part)
+    return padded
+
+
+def _longest(captions: NDArray[np.int64]) -> int:
+    """L without the columns at the end that are padding in all captions."""
+    words = np.flatnonzero((captions != PADDING).any(axis=0))
+    return int(words.max(initial=-1)) + 1
+
+
+def _check_at_least_one(value: int, name: str) -> None:
+    if value < 1:
+        raise ConfigError(f"{name}: {value} is below 1; raise it")

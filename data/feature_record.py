@@ -1,0 +1,146 @@
+"""The bytes in which the feature store keeps one picture.
+
+A record is a safetensors buffer, which no reader can be made to execute, and after it four bytes:
+the little-endian crc32 of that buffer, since LMDB itself does not notice a flipped bit.
+"""
+
+import struct
+import zlib
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from a2.data.errors import StoreError
+from a2.data.regions import Regions
+
+FeatureType = Literal["float16", "float32"]
+
+_CHECKSUM = struct.Struct("<I")
+_LARGEST_FLOAT16 = 65504.0
+_LONGEST_KEY = 511  # LMDB's limit, in bytes
+
+
+def record_key(image_id: str) -> bytes:
+    """Key of a picture: its id in UTF-8. StoreError where LMDB cannot hold it."""
+    try:
+        key = image_id.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"image id {image_id!r} is not UTF-8; rename the picture") from error
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise StoreError(
+            f"image id {image_id!r} has {len(key)} bytes; rename the picture to 1 to {_LONGEST_KEY}"
+        )
+    return key
+
+
+def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> bytes:
+    """Record of the regions of one picture, its features as `dtype`: float16 or float32.
+
+    StoreError, naming the picture, for wrong shapes, no region at all, values that are not finite,
+    and features beyond the range of float16 where that is the dtype.
+    """
+    _check_dtype(dtype)
+    _check_shapes(regions, image_id)
+    _check_values(regions, dtype, image_id)
+    arrays = {
+        "boxes": _contiguous(regions.boxes, "float32"),
+        "features": _contiguous(regions.features, dtype),
+        "scores": _contiguous(regions.scores, "float32"),
+        "class_ids": _contiguous(regions.class_ids, "int32"),
+        "size": np.array([regions.width, regions.height], dtype=np.int32),
+    }
+    if regions.attribute_ids is not None:
+        arrays["attribute_ids"] = _contiguous(regions.attribute_ids, "int32")
+    body = save(arrays)
+    return body + _CHECKSUM.pack(zlib.crc32(body))
+
+
+def decode_regions(value: bytes, image_id: str) -> Regions:
+    """Regions of a record, the features in the dtype that it was written with.
+
+    StoreError, naming the picture, where the checksum or the content is not that of a record.
+    """
+    check_record(value, image_id)
+    try:
+        arrays = load(value[: -_CHECKSUM.size])
+        width, height = (int(side) for side in arrays["size"])
+        return Regions(
+            boxes=arrays["boxes"],
+            features=arrays["features"],
+            scores=arrays["scores"],
+            class_ids=arrays["class_ids"],
+            attribute_ids=arrays.get("attribute_ids"),
+            width=width,
+            height=height,
+        )
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise StoreError(
+            f"record of image {image_id!r} is not one of this version: {error}; "
+            'run "a2 extract --force"'
+        ) from error
+
+
+def check_record(value: bytes | memoryview, image_id: str) -> None:
+    """StoreError, naming the picture, where a record does not match its checksum."""
+    body, checksum = memoryview(value)[: -_CHECKSUM.size], bytes(value[-_CHECKSUM.size :])
+    found = _CHECKSUM.pack(zlib.crc32(body))
+    if found != checksum:
+        raise StoreError(
+            f"record of image {image_id!r} is damaged: checksum {found.hex()}, "
+            f'expected {checksum.hex()}; run "a2 extract --force"'
+        )
+
+
+def _contiguous(array: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    # safetensors writes the memory as it lies: strides must be in order and bytes little-endian
+    return np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in ("float16", "float32"):
+        raise StoreError(f"feature dtype is {dtype!r}; choose 'float16' or 'float32'")
+
+
+def _check_shapes(regions: Regions, image_id: str) -> None:
+    count = len(regions.boxes)
+    if count == 0:
+        raise StoreError(f"image {image_id!r} has no regions: 0; extract at least one per picture")
+    width = regions.features.shape[-1] if regions.features.ndim == 2 else 0
+    expected = {
+        "boxes": (regions.boxes, (count, 4)),
+        "features": (regions.features, (count, width or "F")),
+        "scores": (regions.scores, (count,)),
+        "class_ids": (regions.class_ids, (count,)),
+        "attribute_ids": (regions.attribute_ids, (count,)),
+    }
+    for name, (array, shape) in expected.items():
+        if array is not None and array.shape != shape:
+            raise StoreError(
+                f"{name} of image {image_id!r} have shape {array.shape}, expected {shape}; "
+                "mend the extractor"
+            )
+    if min(regions.width, regions.height) < 1:
+        raise StoreError(
+            f"size of image {image_id!r} is {regions.width}x{regions.height}; "
+            "give the pixels of the original picture"
+        )
+
+
+def _check_values(regions: Regions, dtype: str, image_id: str) -> None:
+    named = {"feature": regions.features, "box": regions.boxes, "score": regions.scores}
+    for name, values in named.items():
+        finite = np.isfinite(values)
+        if not finite.all():
+            raise StoreError(
+                f"{name} of image {image_id!r} is not finite: {values[~finite][0]}; "
+                "check the extractor's weights and the picture"
+            )
+    largest = np.abs(regions.features).max()
+    if dtype == "float16" and largest > _LARGEST_FLOAT16:
+        raise StoreError(
+            f"feature of image {image_id!r} is beyond float16: {largest} > 65504; "
+            "store features as float32"
+        )

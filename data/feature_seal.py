@@ -1,0 +1,87 @@
+"""The seal of a feature store: what a finished store holds, written beside its data.
+
+A store without a seal is an extraction that has not finished. The file of LMDB differs between
+runs that stored the same pictures, so stores are compared by the digest over their records.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from a2.data.errors import StoreError
+from a2.data.feature_record import FeatureType
+
+DATA_FILE = "data.mdb"
+SEAL_FILE = "seal.json"
+
+
+class StoreSeal(BaseModel):
+    """What a finished feature store holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    count: int = Field(ge=0)
+    """Pictures in the store."""
+    feature_width: int = Field(ge=0)
+    """F, the numbers per region; 0 in a store without pictures."""
+    dtype: FeatureType
+    """Type in which features are stored."""
+    bytes: int = Field(ge=0)
+    """Size of the data file: reading a shorter one through its map would kill the process."""
+    digest: str
+    """sha256 over the sorted records: equal for equal content, however it was written."""
+    file_sha256: str
+    """sha256 of the data file, which tells damage outside of the records too."""
+    extra: dict[str, str] = {}
+    """What the extraction adds, such as the fingerprint of its weights."""
+
+
+def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> str:
+    """sha256 over (key, value) pairs, which must come in key order; each is led by its length."""
+    digest = hashlib.sha256()
+    for key, value in records:
+        digest.update(len(key).to_bytes(8, "little") + len(value).to_bytes(8, "little"))
+        digest.update(key)
+        digest.update(value)
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_seal(store: Path, seal: StoreSeal) -> None:
+    """Seal a store: after this returns, the seal survives a power cut; before, there is none."""
+    partial = store / f"{SEAL_FILE}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(seal.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(store / SEAL_FILE)
+    directory = os.open(store, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read_seal(store: Path) -> StoreSeal:
+    """Seal of a finished store; StoreError where there is no store, no seal, or no valid one."""
+    if not (store / DATA_FILE).is_file():
+        raise StoreError(f'no feature store at {str(store)!r}; run "a2 extract" first')
+    try:
+        text = (store / SEAL_FILE).read_text(encoding="utf-8")
+        return StoreSeal.model_validate_json(text)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f'extraction into {str(store)!r} is unfinished; run "a2 extract" again to resume it'
+        ) from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f'seal of {str(store)!r} is not readable; run "a2 extract --force"'
+        ) from error
