@@ -1,0 +1,176 @@
+"""The three layouts that captions come in, each read into the same unchecked items.
+
+- Karpathy's `dataset_coco.json` (Karpathy and Fei-Fei 2015, arXiv:1412.2306), also without folders;
+- COCO captions (`images` and `annotations`), which need a split list;
+- `captions.jsonl`, a line `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per picture.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2.data.errors import InputError
+from a2.data.identity import image_id
+from a2.data.json_files import parse_json, read_text
+from a2.data.json_items import BadItem, key_member, list_member, member, text_member
+from a2.data.split_list import read_split_list
+
+LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
+
+Skip = Callable[[str, str], None]
+"""Called with the place of an item that cannot be read, such as 'images[3]', and the reason."""
+
+_FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
+
+
+@dataclass(frozen=True)
+class Item:
+    """One picture as the file has it; nothing but the type of `file` is checked.
+
+    has_tokens: whether a caption is Karpathy's object of raw and tokens, and not a string.
+    """
+
+    place: str
+    file: str
+    split: object
+    captions: Sequence[object]
+    has_tokens: bool = False
+
+
+def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[Item]:
+    """The pictures of an annotation file in its own order; its layout is told by its content.
+
+    Raises InputError where the file has no known layout, or where `split_list` is missing from
+    COCO captions or given with a layout that names the splits itself.
+    """
+    name = repr(str(path))
+    text = read_text(path)
+    if path.name.removesuffix(".gz").endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
+        _refuse_split_list(name, split_list)
+        return _jsonl_items(text, skip)
+    document = parse_json(text, where=name)
+    images = _list_of(document, "images", name)
+    if isinstance(document, dict) and "annotations" in document:
+        annotations = _list_of(document, "annotations", name)
+        return _coco_items(name, images, annotations, _required_splits(name, split_list), skip)
+    _refuse_split_list(name, split_list)
+    return _karpathy_items(name, images, skip)
+
+
+def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[Item]:
+    _require_key("sentences", images, f"the images of {name}")
+    for index, item in enumerate(images):
+        place = f"images[{index}]"
+        try:
+            file, sentences = text_member(item, "filename"), list_member(item, "sentences")
+            split = member(item, "split")
+            if isinstance(item, dict) and item.get("filepath"):
+                file = f"{text_member(item, 'filepath')}/{file}"
+        except BadItem as error:
+            skip(place, str(error))
+        else:
+            yield Item(place, file, split, sentences, has_tokens=True)
+
+
+def _coco_items(
+    name: str,
+    images: Sequence[object],
+    annotations: Sequence[object],
+    splits: Mapping[str, str],
+    skip: Skip,
+) -> Iterator[Item]:
+    _require_key("caption", annotations, f"the annotations of {name}")
+    files = _coco_files(images, skip)
+    captions = _coco_captions(annotations, files, skip)
+    used = 0
+    for number, (place, file) in files.items():
+        try:
+            identity = image_id(file)
+        except InputError as error:
+            skip(place, str(error))
+            continue
+        if identity in splits:
+            used += 1
+            yield Item(place, file, splits[identity], captions[number])
+        else:
+            skip(identity, "in no split")
+    if files and not used:
+        raise InputError(
+            f"none of the {len(files):,} pictures of {name} is in the split list; "
+            "give the list that belongs to it as data.split_list"
+        )
+
+
+def _coco_files(images: Sequence[object], skip: Skip) -> dict[int | str, tuple[str, str]]:
+    """Place and file name of each picture by the number that its annotations use."""
+    files: dict[int | str, tuple[str, str]] = {}
+    for index, item in enumerate(images):
+        place = f"images[{index}]"
+        try:
+            number, file = key_member(item, "id"), text_member(item, "file_name")
+            if number in files:
+                raise BadItem(f"id {number!r} stands twice, first with {files[number][1]!r}")
+            files[number] = (place, file)
+        except BadItem as error:
+            skip(place, str(error))
+    return files
+
+
+def _coco_captions(
+    annotations: Sequence[object], files: Mapping[int | str, tuple[str, str]], skip: Skip
+) -> dict[int | str, list[object]]:
+    captions: dict[int | str, list[object]] = {number: [] for number in files}
+    for index, item in enumerate(annotations):
+        try:
+            number, caption = key_member(item, "image_id"), member(item, "caption")
+            if number not in captions:
+                raise BadItem(f"caption of an unknown image: {number!r:.40}")
+            captions[number].append(caption)
+        except BadItem as error:
+            skip(f"annotations[{index}]", str(error))
+    return captions
+
+
+def _jsonl_items(text: str, skip: Skip) -> Iterator[Item]:
+    # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        try:
+            item = parse_json(line, where=place)
+            file, captions = text_member(item, "image"), list_member(item, "captions")
+            split = member(item, "split")
+        except (BadItem, InputError) as error:
+            skip(place, str(error))
+        else:
+            yield Item(place, file, split, captions)
+
+
+def _list_of(document: object, key: str, name: str) -> list[object]:
+    if not isinstance(document, dict) or key not in document:
+        raise InputError(f"no key {key!r} in {name}; {LAYOUTS}")
+    value = document[key]
+    if not isinstance(value, list):
+        raise InputError(f"{key!r} in {name} is not a list; {LAYOUTS}")
+    return value
+
+
+def _require_key(key: str, items: Sequence[object], where: str) -> None:
+    if items and not any(isinstance(item, dict) and key in item for item in items):
+        raise InputError(f"no key {key!r} in {where}; {LAYOUTS}")
+
+
+def _refuse_split_list(name: str, split_list: Path | None) -> None:
+    if split_list is not None:
+        raise InputError(f"{name} names each picture's split itself; leave out data.split_list")
+
+
+def _required_splits(name: str, split_list: Path | None) -> dict[str, str]:
+    if split_list is None:
+        raise InputError(
+            f"the COCO captions {name} do not name the splits; give data.split_list, "
+            'a JSON file {"train": [ids or file names], "val": …, "test": …}'
+        )
+    return read_split_list(split_list)

@@ -1,0 +1,125 @@
+"""Captions as numbers in one HDF5 file, `captions.h5`.
+
+N captions of I pictures, L = max_length + 1: `tokens` (N, L) int32 in [0, V), each caption followed
+by `<eos>` and then `<pad>`; `lengths` (N,) int32 with `<eos>` counted; `offsets` (I + 1,) int64, so
+that picture i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `splits` (I,). Equal
+input gives equal bytes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from a2.data.annotations import Picture
+from a2.data.errors import InputError
+from a2.data.vocabulary import EOS, PAD, Vocabulary, tokens_of
+
+_SPLITS = ("train", "val", "test")
+
+
+def write_captions(
+    path: Path,
+    pictures: Sequence[Picture],
+    vocabulary: Vocabulary,
+    *,
+    preset: str,
+    max_length: int = 20,
+) -> None:
+    """Encode the captions of all pictures, each cut at `max_length` tokens, and write them.
+
+    `preset` names the rule that finds the words. Raises InputError where there is no picture.
+    """
+    if not pictures:
+        raise InputError(f"no pictures to write into {str(path)!r}; check data.annotations")
+    encoded = [
+        [*vocabulary.encode(tokens_of(caption, preset)[:max_length]), EOS]
+        for picture in pictures
+        for caption in picture.captions
+    ]
+    lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int32)
+    tokens = np.full((len(encoded), max_length + 1), PAD, dtype=np.int32)
+    tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
+    counts = [len(picture.captions) for picture in pictures]
+    # Fixed version and no times: a rerun with equal input must give an equal digest.
+    with h5py.File(path, "w", libver=("earliest", "v110")) as file:
+        file.create_dataset("tokens", data=tokens, track_times=False)
+        file.create_dataset("lengths", data=lengths, track_times=False)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        file.create_dataset("offsets", data=offsets, track_times=False)
+        _write_texts(file, "image_ids", [picture.image_id for picture in pictures])
+        _write_texts(file, "splits", [picture.split for picture in pictures])
+        file.attrs["vocabulary_digest"] = vocabulary.digest
+
+
+class CaptionFile:
+    """A captions.h5 in memory, so that it can be sent to data loader workers.
+
+    vocabulary_digest: of the vocabulary that the captions were encoded with.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise InputError(f'no file {str(path)!r}; run "a2 preprocess" first')
+        try:
+            with h5py.File(path, "r") as file:
+                self._read(file)
+        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise _damaged(path, str(error)) from error
+        problem = self._problem()
+        if problem:
+            raise _damaged(path, problem)
+        self._index = {identity: i for i, identity in enumerate(self._image_ids)}
+
+    def image_ids(self, split: str) -> list[str]:
+        """The pictures of 'train', 'val' or 'test', in the order of the annotations."""
+        if split not in _SPLITS:
+            raise InputError(f"unknown split: {split!r}; use train, val or test")
+        return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
+
+    def captions(self, image_id: str) -> NDArray[np.int32]:
+        """The captions of one picture, (n, L) int32: tokens, `<eos>`, `<pad>` to the end."""
+        if image_id not in self._index:
+            raise InputError(
+                f"no captions for image {image_id!r} in {str(self._path)!r}; "
+                'check data.annotations and run "a2 preprocess" again'
+            )
+        position = self._index[image_id]
+        return self._tokens[self._offsets[position] : self._offsets[position + 1]].copy()
+
+    def _read(self, file: h5py.File) -> None:
+        self._tokens: NDArray[np.int32] = file["tokens"][...].astype(np.int32)
+        self._lengths: NDArray[np.int32] = file["lengths"][...].astype(np.int32)
+        self._offsets: NDArray[np.int64] = file["offsets"][...].astype(np.int64)
+        self._image_ids: list[str] = file["image_ids"].asstr()[...].tolist()
+        self._splits: list[str] = file["splits"].asstr()[...].tolist()
+        self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
+
+    def _problem(self) -> str | None:
+        if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
+            return "tokens and lengths do not belong together"
+        if len(self._image_ids) != len(self._splits) or self._offsets.shape != (
+            len(self._image_ids) + 1,
+        ):
+            return "pictures and offsets do not belong together"
+        ends = (self._offsets[0], self._offsets[-1])
+        if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
+            return "offsets do not divide the captions"
+        if not set(self._splits) <= set(_SPLITS):
+            return "unknown split"
+        return None
+
+
+def _write_texts(file: h5py.File, name: str, texts: Sequence[str]) -> None:
+    # Fixed width: variable-length strings live in a heap whose unused bytes are not determined.
+    width = max(len(text.encode()) for text in texts)
+    encoded = [text.encode() for text in texts]
+    dtype = h5py.string_dtype("utf-8", width)
+    file.create_dataset(name, data=np.array(encoded, dtype=dtype), track_times=False)
+
+
+def _damaged(path: Path, problem: str) -> InputError:
+    return InputError(f'damaged captions {str(path)!r} ({problem}); run "a2 preprocess" again')

@@ -1,0 +1,39 @@
+"""The settings of the sections `data` and `preprocess`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class DataConfig(BaseModel):
+    """Where pictures and their annotations lie; relative paths start at the working directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    images: Path | None = None
+    """The picture folder, searched with all folders below it."""
+
+    annotations: Path | None = None
+    """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each also as .gz."""
+
+    split_list: Path | None = None
+    """Which picture is in which split; needed by COCO captions, which do not say."""
+
+    instances: Path | None = None
+    """COCO instances, for extraction from the annotated boxes instead of detected ones."""
+
+
+class PreprocessConfig(BaseModel):
+    """How captions become numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet"] = "karpathy"
+    """Rule for words and counts; only `karpathy` counts the training captions alone."""
+
+    min_count: Annotated[int, Field(gt=0)] | None = None
+    """Occurrences that a word needs; by default the preset's own, lower for a small data set."""
+
+    max_length: Annotated[int, Field(gt=0, le=1000)] = 20
+    """Tokens that are kept of a caption, the end token not counted; 99.4 % of COCO's fit."""

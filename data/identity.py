@@ -1,0 +1,121 @@
+"""Who a picture is: its id, from its file name, the same in every stage and on every machine."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from a2.data.errors import InputError
+
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
+LONGEST_ID = 511
+"""Bytes: LMDB's limit for a key."""
+
+_NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
+
+
+def image_id(relative: PurePosixPath | str) -> str:
+    """The id of the picture at a POSIX path relative to the picture folder.
+
+    A stem of 1 to 12 digits, with or without COCO's prefix, gives the number padded to 12 digits:
+    the 2014 and the 2017 name of one picture are one id. Any other path gives itself without its
+    suffix, as NFC. Raises InputError for a path that is absolute, leaves the folder, or is no key.
+    """
+    path = PurePosixPath(relative)
+    _check_path(path)
+    numbered = _NUMBERED_STEM.fullmatch(path.stem)
+    if numbered:
+        return numbered[1].zfill(12)
+    identity = unicodedata.normalize("NFC", str(path.with_suffix("")))
+    _check_length(identity)
+    return identity
+
+
+def results_id(image_id: str) -> int | str:
+    """The id as results JSON has it: an integer where `image_id` is decimal.
+
+    A number over 12 digits that starts with 0 stays a string, so that no two ids become one.
+    """
+    decimal = image_id.isascii() and image_id.isdigit()
+    if decimal and (len(image_id) == 12 or not image_id.startswith("0")):
+        return int(image_id)
+    return image_id
+
+
+def find_pictures(folder: Path) -> dict[str, Path]:
+    """Every picture below `folder` by its id, in id order.
+
+    Hidden files are passed over, and so are symbolic links that lead out of `folder`. Raises
+    InputError where two files have one id and where there is no picture.
+    """
+    root = Path(os.path.realpath(folder))
+    found: dict[str, Path] = {}
+    for relative in _relative_files(folder, root, PurePosixPath()):
+        identity = image_id(relative)
+        path = folder / relative
+        if identity in found:
+            first, second = sorted((str(found[identity]), str(path)))
+            raise InputError(
+                f"two pictures have the id {identity!r}: {first!r} and {second!r}; "
+                "rename or remove one"
+            )
+        found[identity] = path
+    if not found:
+        raise InputError(
+            f"no pictures in {str(folder)!r} (looked for {' '.join(sorted(PICTURE_SUFFIXES))}, "
+            "not through symbolic links that lead out); check the folder"
+        )
+    return dict(sorted(found.items()))
+
+
+def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterator[PurePosixPath]:
+    try:
+        with os.scandir(folder / relative) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except OSError as error:
+        name = str(folder / relative)
+        raise InputError(
+            f"cannot read the folder {name!r} ({error.strerror}); check data.images"
+        ) from error
+    for entry in entries:
+        inside = relative / entry.name
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _relative_files(folder, root, inside)
+        elif inside.suffix.lower() in PICTURE_SUFFIXES and _is_file_below(entry, root):
+            yield inside
+
+
+def _is_file_below(entry: os.DirEntry[str], root: Path) -> bool:
+    if not entry.is_symlink():
+        return entry.is_file()
+    return entry.is_file() and Path(os.path.realpath(entry)).is_relative_to(root)
+
+
+def _check_path(path: PurePosixPath) -> None:
+    name = str(path)
+    if not path.name:
+        raise InputError(f"no file name in the picture path {name!r}; name a file")
+    if path.is_absolute():
+        raise InputError(
+            f"picture path is absolute: {name!r}; give it relative to the picture folder"
+        )
+    if ".." in path.parts:
+        raise InputError(f"picture path leaves the picture folder: {name!r}; give it without '..'")
+    if "\0" in name:
+        raise InputError(f"picture path holds a NUL character: {name!r}; rename the file")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"picture path is not UTF-8: {name!r}; rename the file") from error
+
+
+def _check_length(identity: str) -> None:
+    size = len(identity.encode())
+    if size > LONGEST_ID:
+        raise InputError(
+            f"picture path too long: {identity[:40]!r}… has {size:,} bytes, "
+            f"{LONGEST_ID} fit in an id; shorten it"
+        )

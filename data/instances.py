@@ -1,0 +1,84 @@
+"""Annotated boxes from COCO instances (Lin et al. 2014, arXiv:1405.0312)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a2.data.errors import InputError
+from a2.data.identity import image_id
+from a2.data.json_files import read_json
+from a2.data.json_items import BadItem, key_member, list_member, member, text_member
+
+_LARGEST_COORDINATE = 2**24
+"""Pixels; float32 has every whole number up to here."""
+
+_Rows = dict[str, list[tuple[int, list[float]]]]
+"""Annotation id and x1 y1 x2 y2 of each box, by image id."""
+
+
+def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The boxes of each picture, (R, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id.
+
+    Crowds and boxes without area are left out; a picture without boxes has (0, 4). Raises
+    InputError with the place of an annotation that cannot be read.
+    """
+    document = read_json(path)
+    try:
+        images, annotations = list_member(document, "images"), list_member(document, "annotations")
+    except BadItem as error:
+        raise InputError(
+            f"not COCO instances: {str(path)!r} ({error}); give instances_*.json"
+        ) from error
+    return {
+        identity: np.array([box for _, box in sorted(rows)], dtype=np.float32).reshape(-1, 4)
+        for identity, rows in _rows(path, images, annotations).items()
+    }
+
+
+def _rows(path: Path, images: Sequence[object], annotations: Sequence[object]) -> _Rows:
+    pictures: dict[int | str, str] = {}
+    rows: _Rows = {}
+    place = ""
+    try:
+        for index, item in enumerate(images):
+            place = f"images[{index}]"
+            _add_picture(item, pictures, rows)
+        for index, item in enumerate(annotations):
+            place = f"annotations[{index}]"
+            _add_box(item, pictures, rows)
+    except (BadItem, InputError) as error:
+        raise InputError(f"{place} of {str(path)!r}: {error}; mend or remove that item") from error
+    return rows
+
+
+def _add_picture(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
+    number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
+    if number in pictures or identity in rows:
+        raise BadItem(f"picture {identity!r} stands twice")
+    pictures[number] = identity
+    rows[identity] = []
+
+
+def _add_box(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
+    number, order = key_member(item, "image_id"), member(item, "id")
+    if number not in pictures:
+        raise BadItem(f"box of an unknown image: {number!r:.40}")
+    if not isinstance(order, int):
+        raise BadItem("'id' is not an integer")
+    x, y, width, height = _coordinates(list_member(item, "bbox"))
+    is_crowd = isinstance(item, dict) and item.get("iscrowd", 0) == 1
+    if width > 0 and height > 0 and not is_crowd:
+        rows[pictures[number]].append((order, [x, y, x + width, y + height]))
+
+
+def _coordinates(bbox: Sequence[object]) -> list[float]:
+    numbers = [
+        float(number)
+        for number in bbox
+        if isinstance(number, int | float) and abs(number) <= _LARGEST_COORDINATE
+    ]
+    if len(numbers) != 4 or len(bbox) != 4:
+        raise BadItem(f"'bbox' is not four numbers of pixels: {bbox!s:.60}")
+    return numbers

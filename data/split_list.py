@@ -1,0 +1,71 @@
+"""Which picture is in which split, where the annotations do not say."""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from a2.data.errors import InputError
+from a2.data.identity import PICTURE_SUFFIXES, image_id
+from a2.data.json_files import parse_json, read_text
+
+SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
+"""Split names as files have them, and the split that each counts as."""
+
+
+def read_split_list(path: Path) -> dict[str, str]:
+    """The split of each image id.
+
+    Read from JSON `{"train": [ids or file names], …}` or from text with a line `id split` for each
+    picture. Raises InputError for an unknown split or a picture in two.
+    """
+    text = read_text(path)
+    name = repr(str(path))
+    pairs = _json_pairs(text, name) if text.lstrip().startswith(("{", "[")) else _lines(text, name)
+    splits: dict[str, str] = {}
+    for picture, split in pairs:
+        if split not in SPLITS:
+            raise InputError(f"unknown split {split!r} in {name}; use train, val, test or restval")
+        identity = _identity(picture)
+        known = splits.setdefault(identity, SPLITS[split])
+        if known != SPLITS[split]:
+            raise InputError(
+                f"picture {identity!r} is in two splits of {name} "
+                f"({known!r} and {SPLITS[split]!r}); keep one"
+            )
+    if not splits:
+        raise InputError(f"no pictures in the split list {name}; name at least one")
+    return splits
+
+
+def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:
+    document = parse_json(text, where=name)
+    if not isinstance(document, dict):
+        raise InputError(f"split list {name} is not a JSON object; write it as {{split: [ids]}}")
+    for split, pictures in document.items():
+        if not isinstance(pictures, list):
+            raise InputError(
+                f"split {split!r} in {name} is not a list; write it as {{split: [ids]}}"
+            )
+        for picture in pictures:
+            if isinstance(picture, bool) or not isinstance(picture, int | str):
+                raise InputError(
+                    f"split {split!r} in {name} holds {picture!r}; use ids or file names"
+                )
+            yield str(picture), split
+
+
+def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        parts = line.rsplit(maxsplit=1)
+        if len(parts) == 2:
+            yield parts[0], parts[1]
+        elif parts:
+            raise InputError(
+                f"line {number} of {name} is not 'id split': {line[:40]!r}; mend that line"
+            )
+
+
+def _identity(picture: str) -> str:
+    if PurePosixPath(picture).suffix.lower() in PICTURE_SUFFIXES:
+        return image_id(picture)
+    # An id without suffix may hold a dot, which would be taken for one.
+    return image_id(picture + ".jpg")

@@ -1,0 +1,184 @@
+"""Words and their numbers, and the published rules for which words get one.
+
+Sizes on COCO, with the specials: `m2` 10,201 (Cornia et al. 2020, arXiv:1912.08226; code at
+aimagelab/meshed-memory-transformer@5d06009), `neuraltalk2` 9,487 words with UNK (Karpathy's
+prepro.py, karpathy/neuraltalk2@35d539c), `aoanet` 10,369 (Huang et al. 2019, arXiv:1908.06954).
+All three count words of the validation captions too, the last two also those of the test captions.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+
+from a2.data.annotations import Caption, Picture
+from a2.data.errors import InputError
+from a2.data.json_files import read_json, write_json
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
+
+_M2_PUNCTUATION = frozenset("'`.?!,:-;")
+_M2_TOKEN = re.compile(
+    r"[^\W_]+?(?=n't\b)|n't\b|'(?:s|re|ll|ve|m)\b|[^\W_]+(?:[.:][^\W_]+)*|[^\w\s]"
+)
+
+
+def _file_tokens(caption: Caption) -> tuple[str, ...]:
+    return caption.tokens
+
+
+def _m2_tokens(caption: Caption) -> tuple[str, ...]:
+    # M2 calls spaCy, of which these are the rules that matter: all but 43 of 844,995 tokens of
+    # 80,749 COCO captions are in M2's published list. That list also counts runs of white space
+    # as words; they are none here.
+    words = _M2_TOKEN.findall(caption.raw.lower())
+    return tuple(word for word in words if word not in _M2_PUNCTUATION)
+
+
+@dataclass(frozen=True)
+class VocabularyPreset:
+    """One rule: words found by `tokenize` that occur `min_count` times or more in `splits`."""
+
+    name: str
+    min_count: int
+    splits: frozenset[str]
+    tokenize: Callable[[Caption], tuple[str, ...]]
+
+
+PRESETS: Mapping[str, VocabularyPreset] = MappingProxyType(
+    {
+        preset.name: preset
+        for preset in (
+            VocabularyPreset("karpathy", 5, frozenset({"train"}), _file_tokens),
+            VocabularyPreset("m2", 5, frozenset({"train", "val"}), _m2_tokens),
+            VocabularyPreset("neuraltalk2", 6, frozenset({"train", "val", "test"}), _file_tokens),
+            VocabularyPreset("aoanet", 5, frozenset({"train", "val", "test"}), _file_tokens),
+        )
+    }
+)
+
+
+def tokens_of(caption: Caption, preset: str) -> tuple[str, ...]:
+    """The words of a caption by the rule of `preset`."""
+    return _preset(preset).tokenize(caption)
+
+
+def count_words(pictures: Iterable[Picture], preset: str) -> Counter[str]:
+    """How often each word occurs in the captions of the splits that `preset` counts."""
+    rule = _preset(preset)
+    captions = chain.from_iterable(p.captions for p in pictures if p.split in rule.splits)
+    return Counter(chain.from_iterable(map(rule.tokenize, captions)))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """V words by number; 0 to 3 are the specials `<pad> <bos> <eos> <unk>`."""
+
+    words: tuple[str, ...]
+    preset: str
+
+    @classmethod
+    def from_counts(
+        cls, counts: Mapping[str, int], preset: str = "karpathy", *, min_count: int | None = None
+    ) -> "Vocabulary":
+        """The words frequent enough, the most frequent first and equals in alphabetical order.
+
+        `min_count` overrides the preset's. Raises InputError where no word is frequent enough.
+        """
+        least = _preset(preset).min_count if min_count is None else min_count
+        kept = [word for word in counts if counts[word] >= least and word not in SPECIALS]
+        if not kept:
+            most = max(counts.values(), default=0)
+            raise InputError(
+                f"no word occurs {least} times or more (most frequent: {most}); "
+                "lower preprocess.min_count or add captions"
+            )
+        kept.sort(key=lambda word: (-counts[word], word))
+        return cls((*SPECIALS, *kept), preset)
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """The number of each token, UNK for one that has none; no special is added."""
+        return [self._numbers.get(token, UNK) for token in tokens]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The caption that `ids` spell, up to the first `<eos>`; `<pad>` and `<bos>` are unseen."""
+        words = []
+        for number in map(int, ids):
+            if number == EOS:
+                break
+            if number not in (PAD, BOS):
+                words.append(self.word(number))
+        return " ".join(words)
+
+    def word(self, number: int) -> str:
+        """The word or special with this number; raises InputError outside [0, V)."""
+        if not 0 <= number < len(self.words):
+            raise InputError(
+                f"no word {number} in a vocabulary of {len(self.words):,}; "
+                "use the vocabulary that the captions or the model were made with"
+            )
+        return self.words[number]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._numbers
+
+    @cached_property
+    def digest(self) -> str:
+        """Sha256 in hex over the words and the preset, equal on every machine."""
+        canonical = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the vocabulary as JSON."""
+        write_json(path, self._document())
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read what `save` wrote; raises InputError for anything else."""
+        document = read_json(path)
+        words = document.get("words") if isinstance(document, dict) else None
+        preset = document.get("preset") if isinstance(document, dict) else None
+        problem = _problem_with(words, preset)
+        if problem or not isinstance(words, list) or not isinstance(preset, str):
+            raise InputError(
+                f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
+            )
+        return cls(tuple(words), preset)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        # A caption may hold the text "<eos>"; it must not end there, so specials are left out.
+        return {word: n for n, word in enumerate(self.words) if n >= len(SPECIALS)}
+
+    def _document(self) -> dict[str, str | Sequence[str]]:
+        return {"preset": self.preset, "words": list(self.words)}
+
+
+def _preset(name: str) -> VocabularyPreset:
+    if name not in PRESETS:
+        raise InputError(
+            f"unknown vocabulary preset: {name!r}; use one of {', '.join(sorted(PRESETS))}"
+        )
+    return PRESETS[name]
+
+
+def _problem_with(words: object, preset: object) -> str | None:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return "'words' is not a list of words"
+    if tuple(words[: len(SPECIALS)]) != SPECIALS:
+        return f"the words do not start with {' '.join(SPECIALS)}"
+    if len(set(words)) < len(words):
+        return "a word stands twice"
+    if preset not in PRESETS:
+        return f"unknown preset {preset!r}"
+    return None
