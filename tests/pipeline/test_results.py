@@ -1,0 +1,265 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from a2.data.errors import InputError
+from a2.pipeline.metrics import score, tokenize
+from a2.pipeline.results import (
+    read_reference_tokens,
+    read_references,
+    read_results,
+    require_same_pictures,
+    write_results,
+)
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+
+KARPATHY = {
+    "dataset": "coco",
+    "images": [
+        {
+            "filename": f"COCO_val2014_{number:012d}.jpg",
+            "filepath": "val2014",
+            "split": split,
+            "sentences": [{"raw": "A dog.", "tokens": ["a", "dog"]}],
+        }
+        for number, split in [(42, "test"), (7, "train")]
+    ],
+}
+COCO = {
+    "images": [{"id": 42, "file_name": "COCO_val2014_000000000042.jpg"}, {"id": 7}],
+    "annotations": [
+        {"image_id": 42, "id": 1, "caption": "A dog."},
+        {"image_id": 7, "id": 2, "caption": "A cat."},
+        {"image_id": 42, "id": 3, "caption": "A dog runs."},
+    ],
+}
+
+
+def written(folder: Path, value: object, name: str = "file.json") -> Path:
+    path = folder / name
+    text = json.dumps(value).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return path
+
+
+def test_results_are_keyed_by_image_id(tmp_path):
+    entries = [
+        {"image_id": 391895, "caption": "a man"},
+        {"image_id": "42", "caption": "a dog"},
+        {"image_id": "COCO_val2014_000000000007", "caption": "a cat"},
+        {"image_id": "trip/photo.v2", "caption": "a boat"},
+    ]
+    assert read_results(written(tmp_path, entries)) == {
+        "000000391895": "a man",
+        "000000000042": "a dog",
+        "000000000007": "a cat",
+        "trip/photo.v2": "a boat",
+    }
+
+
+def test_results_that_were_written_are_read_back_equal(tmp_path):
+    captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
+    path = tmp_path / "captions.json"
+    write_results(path, captions)
+    assert read_results(path) == captions
+
+
+def test_results_are_written_in_id_order_with_integers_for_decimal_ids(tmp_path):
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    write_results(one, {"b": "x", "000000000042": "y"})
+    write_results(other, {"000000000042": "y", "b": "x"})
+    assert one.read_bytes() == other.read_bytes()
+    assert json.loads(one.read_text()) == [
+        {"image_id": 42, "caption": "y"},
+        {"image_id": "b", "caption": "x"},
+    ]
+
+
+def test_gzipped_files_are_read(tmp_path):
+    entries = [{"image_id": 1, "caption": "a"}]
+    assert read_results(written(tmp_path, entries, "r.json.gz")) == {"000000000001": "a"}
+    assert len(read_references(written(tmp_path, COCO, "g.json.gz"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            {"42": "a dog"},
+            'results {path} are not a list; write a list of {{"image_id": 42, "caption": "a dog"}}',
+        ),
+        (
+            [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
+            "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; "
+            'write a list of {{"image_id": 42, "caption": "a dog"}}',
+        ),
+        (
+            [{"image_id": 1.5, "caption": "a"}],
+            "image_id in entry 1 of {path} is 1.5; give a number or a string",
+        ),
+        (
+            [{"image_id": True, "caption": "a"}],
+            "image_id in entry 1 of {path} is True; give a number or a string",
+        ),
+        (
+            [{"image_id": 1, "caption": None}],
+            "caption in entry 1 of {path} is None; give a string",
+        ),
+        (
+            [{"image_id": 1, "caption": "\ud83d"}],
+            "caption in entry 1 of {path} is not valid Unicode: '\\ud83d'; write it again as UTF-8",
+        ),
+        (
+            [{"image_id": 1, "caption": "a" * 10_000_000}],
+            "caption in entry 1 of {path} has 10,000,000 characters, at most 10,000 are read; "
+            "shorten it",
+        ),
+        (
+            [{"image_id": n, "caption": "a"} for n in [1, 2, "2", 3, 1]],
+            "2 pictures are captioned more than once in {path}: 000000000001, 000000000002; "
+            "keep one caption for each",
+        ),
+        (
+            [{"image_id": n, "caption": " "} for n in range(1, 8)],
+            "7 captions in {path} are empty: 000000000001, 000000000002, 000000000003, "
+            "000000000004, 000000000005 and 2 more; caption every picture",
+        ),
+    ],
+)
+def test_results_that_cannot_be_used_are_refused(tmp_path, entries, message):
+    path = written(tmp_path, entries)
+    with pytest.raises(InputError) as caught:
+        read_results(path)
+    assert str(caught.value) == message.format(path=repr(str(path)))
+
+
+def test_references_of_coco_captions_are_all_its_pictures(tmp_path):
+    assert read_references(written(tmp_path, COCO)) == {
+        "000000000042": ["A dog.", "A dog runs."],
+        "000000000007": ["A cat."],
+    }
+
+
+def test_references_of_a_karpathy_file_are_its_test_split(tmp_path):
+    assert read_references(written(tmp_path, KARPATHY)) == {"000000000042": ["A dog."]}
+
+
+def test_references_of_a_captions_jsonl_are_its_test_split(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    lines = [
+        {"image": "a.jpg", "captions": ["A dog."], "split": "test"},
+        {"image": "b.jpg", "captions": ["A cat."], "split": "val"},
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    assert read_references(path) == {"a": ["A dog."]}
+
+
+def test_references_json_holds_tokens_that_are_not_tokenised_again(tmp_path):
+    path = written(tmp_path, {"000000000042": ["a bag of m&m"]})
+    assert read_references(path) == {"000000000042": ["a bag of m&m"]}
+    assert read_reference_tokens(path) == read_references(path)
+
+
+def test_other_references_are_tokenised(tmp_path):
+    assert read_reference_tokens(written(tmp_path, COCO)) == {
+        "000000000042": ["a dog", "a dog runs"],
+        "000000000007": ["a cat"],
+    }
+
+
+def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
+    bad = {"filename": "9.jpg", "split": "test", "sentences": []}
+    path = written(tmp_path, {"images": [*KARPATHY["images"], bad]})
+    read_references(path)
+    assert caplog.messages == [f"left out of {path}: 000000000009 (no caption)"]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            ["a dog"],
+            "no references in {path}: its layout is unknown; "
+            "give COCO captions, a Karpathy file, or a references.json",
+        ),
+        (
+            {"42": []},
+            "no references in {path}: its layout is unknown; "
+            "give COCO captions, a Karpathy file, or a references.json",
+        ),
+        (
+            {**COCO, "images": COCO["images"][:1]},
+            "annotations[1] of {path} captions image '000000000007', which 'images' lacks; add it",
+        ),
+        (
+            {**COCO, "annotations": COCO["annotations"][:1]},
+            "1 of 2 pictures in {path} have no caption: 000000000007; give each at least one",
+        ),
+        (
+            {"images": [], "annotations": []},
+            "0 of 0 pictures in {path} have no caption: there is no picture; "
+            "give each at least one",
+        ),
+        (
+            {"images": {}, "annotations": []},
+            "'images' in {path} is not a list of objects; give COCO captions",
+        ),
+        (
+            {"images": KARPATHY["images"][1:]},
+            "no picture of {path} is in its test split; name other references",
+        ),
+    ],
+)
+def test_references_that_cannot_be_used_are_refused(tmp_path, document, message):
+    path = written(tmp_path, document)
+    with pytest.raises(InputError) as caught:
+        read_references(path)
+    assert str(caught.value) == message.format(path=repr(str(path)))
+
+
+def test_captions_of_exactly_the_referenced_pictures_are_accepted():
+    require_same_pictures({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]})
+
+
+def test_pictures_without_caption_are_refused_by_name():
+    with pytest.raises(InputError) as caught:
+        require_same_pictures(["0"], [str(n) for n in range(5000)])
+    assert str(caught.value) == (
+        "4,999 of 5,000 pictures with references have no caption: 1, 2, 3, 4, 5 and 4,994 more; "
+        "caption them, or name references of the captioned pictures only"
+    )
+
+
+def test_captions_without_reference_are_refused_by_name():
+    with pytest.raises(InputError) as caught:
+        require_same_pictures(["1", "2", "3"], ["1"])
+    assert str(caught.value) == (
+        "2 of 3 captions have no reference: 2, 3; "
+        "remove them, or name the references of those pictures too"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_captions_of_another_model_score_what_pycocoevalcap_gives_them():
+    """Golden values: COCOEvalCap of pycocoevalcap 1.2, run once on these two files."""
+    if not SHARED.is_dir():
+        pytest.skip("no COCO sample folder beside the checkout")
+    captions = read_results(SHARED / "coco/results/where-image2_init_1.json.gz")
+    path = SHARED / "coco/text/captions_karpathy_test_gt.json.gz"
+    references = read_reference_tokens(path)
+    require_same_pictures(captions, references)
+    candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
+    scores = score(candidates, references)
+    golden = {
+        "Bleu_1": 0.6777005,
+        "Bleu_4": 0.2704779,
+        "METEOR": 0.2247141,
+        "ROUGE_L": 0.4978085,
+        "CIDEr": 0.8117237,
+    }
+    assert {name: scores.metrics[name] for name in golden} == pytest.approx(golden, abs=1e-6)
+    assert len(scores.per_picture) == 5000
