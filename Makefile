@@ -1,0 +1,35 @@
+# Everything runs from .venv, which the first command makes; it needs python >= 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pipeline extract model data tests benchmarks
+
+.PHONY: install demo test check bench lint types
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "a2 needs python >= 3.11: set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/a2 demo
+
+lint: install
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: install
+	$(BIN)/mypy .typing/a2 tests benchmarks
+
+check: lint types
+	$(BIN)/pytest -n 2 -q -m 'not slow'
+
+test: lint types
+	$(BIN)/pytest -n 2
+
+bench: install
+	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done

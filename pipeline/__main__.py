@@ -1,0 +1,5 @@
+"""Lets `python -m a2.pipeline` do what `a2` does."""
+
+from a2.pipeline.cli import main
+
+main()

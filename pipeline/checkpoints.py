@@ -1,0 +1,127 @@
+"""Checkpoints of training: one directory each, verified before it is trusted.
+
+`step-%08d/` holds `model.safetensors`, `state.pt` (optimisers, position and random states; loads
+with `weights_only=True`) and `manifest.json` with the sha256 of both, written last. The newest
+whose manifest verifies wins; the two newest and the best are kept.
+"""
+
+import json
+import logging
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from a2.data.errors import A2Error
+from a2.pipeline.engine.durable import fsync_folder, rename_durably, write_durably
+from a2.pipeline.engine.hashing import sha256_of
+
+logger = logging.getLogger(__name__)
+
+_KEPT = 2
+_FILES = ("model.safetensors", "state.pt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint: its step, the captioner's tensors and the state of training."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, object]
+
+
+class Checkpoints:
+    """The checkpoints of one training run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def directory(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self._folder / f"step-{step:08d}"
+
+    def save(
+        self,
+        step: int,
+        *,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, object],
+        best_step: int | None,
+    ) -> None:
+        """Writes a checkpoint under a temporary name, then renames it; drops those not kept."""
+        partial = self._folder / f".step-{step:08d}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / _FILES[0])
+        with (partial / _FILES[1]).open("wb") as file:  # a path would be written into the file
+            torch.save(dict(state), file)
+        digests = {name: sha256_of(partial / name) for name in _FILES}
+        write_durably(partial / "manifest.json", json.dumps({"sha256": digests}).encode())
+        fsync_folder(partial)
+        shutil.rmtree(self.directory(step), ignore_errors=True)
+        rename_durably(partial, self.directory(step))
+        self._drop_old(best_step)
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint directory, oldest first."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self._folder.glob("step-*"))
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that verifies, else None; says which damaged ones it passed."""
+        for step in reversed(self.steps()):
+            try:
+                return self.load(step)
+            except A2Error as error:
+                logger.warning("%s", error)
+        return None
+
+    def load(self, step: int) -> Checkpoint:
+        """One checkpoint; A2Error where a file is missing or its sha256 is not the recorded one."""
+        directory = self.directory(step)
+        try:
+            digests = json.loads((directory / "manifest.json").read_text())["sha256"]
+            damaged = [name for name in _FILES if sha256_of(directory / name) != digests[name]]
+        except (OSError, ValueError, KeyError) as error:
+            raise A2Error(
+                f"checkpoint is incomplete: {str(directory)!r} ({error}); an older one is used"
+            ) from error
+        if damaged:
+            raise A2Error(
+                f"checkpoint is damaged: {str(directory / damaged[0])!r}; an older one is used"
+            )
+        state = torch.load(directory / _FILES[1], map_location="cpu", weights_only=True)
+        return Checkpoint(step, load_file(directory / _FILES[0]), state)
+
+    def _drop_old(self, best_step: int | None) -> None:
+        for step in self.steps()[:-_KEPT]:
+            if step != best_step:
+                shutil.rmtree(self.directory(step))
+
+
+def random_states() -> dict[str, object]:
+    """The state of every random generator, as types that `weights_only` loading accepts."""
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    return {
+        "python": random.getstate(),
+        "numpy": (str(name), keys.tolist(), int(position), int(has_gauss), float(cached)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_states(states: Mapping[str, object]) -> None:
+    """Puts every random generator back to where `random_states` found it."""
+    random.setstate(states["python"])  # type: ignore[arg-type]
+    name, keys, position, has_gauss, cached = states["numpy"]  # type: ignore[misc]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])  # type: ignore[arg-type]
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])  # type: ignore[arg-type]

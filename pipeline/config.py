@@ -1,0 +1,207 @@
+"""The configuration: one frozen model per stage, composed and loaded from YAML and `--set`.
+
+Every default lives in the models; every problem is reported at once, each with its dotted path and
+the nearest valid name.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from a2.data.config import DataConfig, PreprocessConfig
+from a2.data.errors import ConfigError
+from a2.extract.config import ExtractConfig
+from a2.model.config import ModelConfig
+
+Section = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TrainConfig(BaseModel):
+    """Cross-entropy training (the recipe of Cornia et al. 2020 that the A2 paper follows)."""
+
+    model_config = Section
+
+    seed: int = 0
+    """Seeds the initial weights, the order of pictures, the choice of captions and dropout."""
+    epochs: Annotated[int, Field(ge=1)] = 30
+    """Most epochs; training ends earlier when `patience` runs out."""
+    patience: Annotated[int, Field(ge=1)] = 5
+    """Epochs without a better validation CIDEr after which training ends."""
+    grouping: Literal["image", "caption"] = "image"
+    """image: a batch is pictures with several captions each, encoded once. caption: a batch is
+    (picture, caption) pairs, as in M2."""
+    batch_size: Annotated[int, Field(ge=1)] = 10
+    """Pictures per batch, or pairs when grouping by caption."""
+    captions_per_picture: Annotated[int, Field(ge=1)] = 5
+    """Captions of each picture in a batch, when grouping by image."""
+    max_regions: Annotated[int, Field(ge=1)] | None = None
+    """Most regions of a picture that the captioner sees, the surest first; null is all."""
+    schedule: Literal["noam", "constant"] = "noam"
+    """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017)."""
+    lr: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of the noam schedule, or the constant rate."""
+    warmup: Annotated[int, Field(ge=1)] = 10_000
+    """Steps until the noam schedule's peak (the paper prints "10,00"; M2 has 10,000)."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Adam's decay rates."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest gradient norm, of the captioner and of the mask network each by itself."""
+    checkpoint_every: Annotated[int, Field(ge=1)] = 1000
+    """Steps between checkpoints; one is also written at the end of each epoch."""
+    validation_beam_size: Annotated[int, Field(ge=1)] = 5
+    """Beams when validation captions are decoded for CIDEr."""
+    validation_pictures: Annotated[int, Field(ge=1)] | None = None
+    """Validation pictures decoded each epoch, the first by id; null is all."""
+    max_length: Annotated[int, Field(ge=1)] = 20
+    """Longest decoded caption in tokens."""
+
+
+class EvaluateConfig(BaseModel):
+    """Decoding and scoring."""
+
+    model_config = Section
+
+    split: Literal["val", "test"] = "test"
+    """The Karpathy split that is captioned."""
+    beam_size: Annotated[int, Field(ge=1)] = 5
+    """Beams kept per picture."""
+    max_length: Annotated[int, Field(ge=1)] = 20
+    """Longest caption in tokens."""
+    length_penalty: Annotated[float, Field(ge=0)] = 0.0
+    """Beams are ranked by log p / length^penalty; 0 is the paper's plain sum."""
+    batch_size: Annotated[int, Field(ge=1)] = 50
+    """Pictures decoded together."""
+    baseline: Path | None = None
+    """metrics.json of another evaluation, printed beside this one's figures."""
+    baseline_name: str = "baseline"
+    """What the report calls it."""
+    report_pictures: Annotated[int, Field(ge=0)] = 500
+    """Most pictures embedded in report.html, the worst and the best by CIDEr."""
+
+
+class RuntimeConfig(BaseModel):
+    """How to compute, not what: these fields are in no key."""
+
+    model_config = Section
+
+    device: str = "auto"
+    """auto (a GPU when there is one), cpu, cuda, or cuda:N."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Loader processes of training."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """CPU threads of torch; null leaves torch's choice."""
+
+
+class Config(BaseModel):
+    """One experiment."""
+
+    model_config = Section
+
+    data: DataConfig = DataConfig()
+    """Where pictures and captions are."""
+    extract: ExtractConfig = ExtractConfig()
+    """Pictures to region features."""
+    preprocess: PreprocessConfig = PreprocessConfig()
+    """Captions to a vocabulary and token ids."""
+    model: ModelConfig = ModelConfig()
+    """The captioner."""
+    train: TrainConfig = TrainConfig()
+    """Cross-entropy training."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Decoding and scoring."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    """Device, workers, threads."""
+
+    def to_yaml(self) -> str:
+        """The resolved configuration, as written beside each output."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in `path` (YAML) with each `section.field=value` of `overrides` applied.
+
+    Raises ConfigError that lists every unknown field, wrong value and malformed override.
+    """
+    content = _read_yaml(path) if path is not None else {}
+    problems = []
+    for override in overrides:
+        problem = _apply(content, override)
+        if problem:
+            problems.append(problem)
+    try:
+        config = Config.model_validate(content)
+    except ValidationError as error:
+        problems += [_in_words(details) for details in error.errors()]
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError(f"{count} in the configuration:\n  " + "\n  ".join(problems))
+    return config
+
+
+def override(field: str, value: Path | str) -> str:
+    """One override that sets a field to a path or text, whatever characters are in it."""
+    return f"{field}={json.dumps(str(value))}"
+
+
+def _read_yaml(path: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"config file not found: {str(path)!r}; check the path") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split())
+        raise ConfigError(f"config file is not YAML: {str(path)!r} ({what}); mend it") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"config file holds no sections: {str(path)!r}; see configs/ for examples"
+        )
+    return content
+
+
+def _apply(content: dict[str, object], override: str) -> str | None:
+    """Writes one override into `content`; returns what is wrong with it, if anything."""
+    name, equals, text = override.partition("=")
+    parts = name.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):  # noqa: PLR2004
+        return f"{override!r} is no override; write section.field=value"
+    section = content
+    for part in parts[:-1]:
+        inner = section.get(part)
+        copied = dict(inner) if isinstance(inner, Mapping) else {}
+        section[part] = copied
+        section = copied
+    try:
+        section[parts[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        section[parts[-1]] = text
+    return None
+
+
+def _in_words(details: ErrorDetails) -> str:
+    """One pydantic error as `path: what happened: value; what to do`."""
+    parts = [str(part) for part in details["loc"]]
+    path = ".".join(parts)
+    if details["type"] != "extra_forbidden":
+        return f"{path}: {details['msg'].lower()}: {details['input']!r}; see the field's docstring"
+    valid = list(_field_names(parts[:-1]))
+    nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
+    remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
+    return f"{path}: unknown field; {remedy}"
+
+
+def _field_names(section: Sequence[str]) -> Iterator[str]:
+    """Names of the fields of the model at a dotted path."""
+    model: type[BaseModel] = Config
+    for part in section:
+        annotation = model.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    yield from model.model_fields

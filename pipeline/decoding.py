@@ -1,0 +1,48 @@
+"""Captions of batches of pictures by a trained captioner: beam search, then words."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from a2.data.batches import Batch
+from a2.data.vocabulary import Vocabulary
+from a2.model.beam_search import beam_search
+from a2.model.captioner import Captioner
+
+
+@dataclass(frozen=True)
+class Beam:
+    """One finished caption: its words, and log p(caption) in nats as it was ranked."""
+
+    caption: str
+    score: float
+
+
+@torch.inference_mode()
+def caption_batches(
+    captioner: Captioner,
+    batches: Iterable[Batch],
+    vocabulary: Vocabulary,
+    *,
+    beam_size: int,
+    max_length: int,
+    length_penalty: float = 0.0,
+    device: torch.device,
+) -> Iterator[tuple[str, list[Beam]]]:
+    """Yields (image id, beams with the best first) for each picture, in the batches' order."""
+    for batch in batches:
+        on_device = batch.to(device)
+        memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
+        found = beam_search(
+            captioner,
+            memory,
+            beam_size=beam_size,
+            max_length=max_length,
+            length_penalty=length_penalty,
+        )
+        for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
+            yield (
+                image_id,
+                [Beam(vocabulary.decode(h.tokens), float(h.score)) for h in hypotheses],
+            )

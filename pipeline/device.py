@@ -1,0 +1,25 @@
+"""Where to compute: resolves `runtime.device` and `runtime.threads` before any model is loaded."""
+
+import torch
+
+from a2.data.errors import ConfigError
+from a2.pipeline.config import RuntimeConfig
+
+
+def prepare_device(runtime: RuntimeConfig) -> torch.device:
+    """The device to use; ConfigError where the named one is unknown or not there."""
+    if runtime.threads is not None:
+        torch.set_num_threads(runtime.threads)
+    if runtime.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(runtime.device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"runtime.device is no device: {runtime.device!r}; use auto, cpu or cuda"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"runtime.device is {runtime.device!r} but torch sees no GPU; use auto or cpu"
+        )
+    return device

@@ -1,0 +1,29 @@
+"""Writes that survive a power cut: temporary name, fsync, rename, fsync of the folder."""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replaces `path` with `content`, so that a crash leaves the old file or the new, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    rename_durably(temporary, path)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Renames within one folder and waits until the folder's entry is on disk."""
+    source.rename(target)
+    fsync_folder(target.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Waits until the names in `folder` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

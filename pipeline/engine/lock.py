@@ -1,0 +1,71 @@
+"""One process per stage: a kernel lock, with the holder's name beside it.
+
+The kernel frees the lock when its holder dies, however it dies, so a killed run never blocks the
+next one; the file that names the holder is only read when the lock is taken.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from a2.data.errors import LockedError
+
+
+@contextmanager
+def stage_lock(path: Path, *, what: str) -> Iterator[None]:
+    """Holds the lock file `path` for the block; LockedError at once if another process does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise LockedError(
+            f"{what} is already running: {holder(path)}; wait for it, or stop it"
+        ) from error
+    holder_file = _holder_file(path)
+    try:
+        holder_file.write_text(
+            json.dumps(
+                {
+                    "pid": os.getpid(),
+                    "host": socket.gethostname(),
+                    "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                }
+            )
+        )
+        yield
+    finally:
+        holder_file.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock file `path`."""
+    if not path.exists():
+        return False
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def holder(path: Path) -> str:
+    """The holder of a lock in words: process, host and start."""
+    try:
+        found = json.loads(_holder_file(path).read_text())
+        return f"process {found['pid']} on {found['host']} since {found['since']}"
+    except (OSError, ValueError, KeyError):
+        return "a process that has just started"
+
+
+def _holder_file(path: Path) -> Path:
+    return path.with_suffix(".holder.json")

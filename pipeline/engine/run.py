@@ -1,0 +1,130 @@
+"""Runs a stage once: key -> partial directory -> work -> manifest -> rename.
+
+A finished directory is immutable and its presence is the only truth: it is complete or does not
+exist (promise P1 of the README).
+"""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2.data.annotations import Skipped
+from a2.data.errors import A2Error
+from a2.pipeline.engine.durable import fsync_folder, rename_durably, write_durably
+from a2.pipeline.engine.explain import difference
+from a2.pipeline.engine.key import PreImage
+from a2.pipeline.engine.lock import stage_lock
+from a2.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
+from a2.pipeline.engine.stage import EventLog, Place, Stage
+
+logger = logging.getLogger(__name__)
+
+_PRE_IMAGE = "key.json"
+SKIPPED = "skipped.jsonl"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished stage: where it is, its manifest, and whether this call had to work for it."""
+
+    directory: Path
+    manifest: Manifest
+    ran: bool
+
+
+def finished(stage: Stage, place: Place) -> Outcome | None:
+    """The stage's result if it is there already, else None."""
+    if not place.final.is_dir():
+        return None
+    manifest = read_manifest(place.final)
+    if manifest.pre_image.key != stage.pre_image.key:
+        changes = "; ".join(difference(manifest.pre_image, stage.pre_image))
+        raise A2Error(
+            f"{str(place.final)!r} holds the result of other settings ({changes}); "
+            "name another place, or use --force to replace it"
+        )
+    return Outcome(place.final, manifest, ran=False)
+
+
+def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool = False) -> Outcome:
+    """Runs `stage` unless its result is there; resumes what an earlier run left.
+
+    With `force` it runs again beside the old result and takes its place on success. Raises
+    LockedError where another process runs it, and whatever the work raises; the partial directory
+    then stays for the next run.
+    """
+    with stage_lock(place.lock, what=stage.name):
+        found = None if force else finished(stage, place)
+        if found is not None:
+            return found
+        if force:
+            shutil.rmtree(place.partial, ignore_errors=True)
+        if not (place.partial / FILE_NAME).exists():
+            _prepare(stage, place)
+            _work(stage, place.partial, resolved_config)
+        _publish(place)
+        return Outcome(place.final, read_manifest(place.final), ran=True)
+
+
+def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
+    """Lets the stage fill its partial directory and seals that with a manifest."""
+    events = EventLog(partial)
+    events.write("start", stage=stage.name, key=stage.pre_image.key)
+    started = time.monotonic()
+    skipped = stage.work(partial, events)
+    _write_skipped(partial, skipped)
+    write_durably(partial / "config.yaml", resolved_config.encode())
+    seconds = round(time.monotonic() - started, 3)
+    events.write("end", seconds=seconds, skipped=len(skipped))
+    Manifest(
+        pre_image=stage.pre_image,
+        outputs={name: digest(partial / name) for name, digest in stage.outputs.items()},
+        skipped=len(skipped),
+        finished=time.time(),
+        seconds=seconds,
+        versions=installed_versions(),
+    ).write(partial)
+
+
+def _prepare(stage: Stage, place: Place) -> None:
+    """Makes the partial directory, or takes up the one that an earlier run left."""
+    left = place.partial / _PRE_IMAGE
+    if left.exists():
+        earlier = PreImage(**json.loads(left.read_text()))
+        if earlier.key != stage.pre_image.key:
+            changes = "; ".join(difference(earlier, stage.pre_image))
+            raise A2Error(
+                f"unfinished work of other settings in {str(place.partial)!r} ({changes}); "
+                "name another place, or use --force to discard it"
+            )
+        logger.info("%s: resuming what an earlier run left", stage.name)
+    place.partial.mkdir(parents=True, exist_ok=True)
+    write_durably(left, json.dumps(stage.pre_image.as_dict(), indent=1).encode())
+
+
+def _publish(place: Place) -> None:
+    """Swaps the finished work in, setting an older result aside only for the two renames."""
+    (place.partial / _PRE_IMAGE).unlink(missing_ok=True)
+    fsync_folder(place.partial)
+    replaced = place.final.with_name(f"{place.final.name}.replaced")
+    if place.final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        rename_durably(place.final, replaced)
+    rename_durably(place.partial, place.final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _write_skipped(directory: Path, items: Sequence[Skipped]) -> None:
+    lines = [json.dumps({"id": item.image_id, "reason": item.reason}) for item in items]
+    write_durably(directory / SKIPPED, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_skipped(directory: Path) -> dict[str, str]:
+    """Image id -> reason of the items that a finished stage left out."""
+    lines = (directory / SKIPPED).read_text().splitlines()
+    items = [json.loads(line) for line in lines]
+    return {item["id"]: item["reason"] for item in items}

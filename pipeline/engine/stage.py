@@ -1,0 +1,89 @@
+"""What a stage is: a named piece of work with declared parameters, inputs and outputs."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2.data.annotations import Skipped
+from a2.pipeline.engine.hashing import sha256_of
+from a2.pipeline.engine.key import PreImage
+
+
+@dataclass(frozen=True)
+class Input:
+    """Something that a stage reads: where it is, and the digest of what it holds."""
+
+    path: Path
+    digest: str
+
+
+class EventLog:
+    """Appends one JSON object per event to `events.jsonl`: the run's diary for machines."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "events.jsonl"
+
+    def write(self, event: str, **fields: object) -> None:
+        """Appends an event with the time in seconds since the epoch."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+Work = Callable[[Path, EventLog], Sequence[Skipped]]
+"""Fills a partial directory, skipping what it finds done there; returns the bad items left out."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage, ready to run.
+
+    outputs: name of a declared output -> function from its path to its logical digest.
+    work: already bound to its own config model and inputs, so it cannot read any other setting.
+    """
+
+    name: str
+    code_version: int
+    params: Mapping[str, object]
+    inputs: Mapping[str, Input]
+    outputs: Mapping[str, Callable[[Path], str]]
+    work: Work
+
+    @property
+    def pre_image(self) -> PreImage:
+        """What the stage's key is made of."""
+        return PreImage(
+            stage=self.name,
+            code_version=self.code_version,
+            params=self.params,
+            inputs={name: found.digest for name, found in self.inputs.items()},
+        )
+
+
+def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
+    """Declares files whose bytes are their logical content."""
+    return dict.fromkeys(names, sha256_of)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage's result lies: finished, in the making, and its lock."""
+
+    final: Path
+
+    @classmethod
+    def in_artifacts(cls, artifacts: Path, stage: Stage) -> "Place":
+        """The usual place: artifacts/<stage>/<key12>/."""
+        return cls(artifacts / stage.name / stage.pre_image.key)
+
+    @property
+    def partial(self) -> Path:
+        """The directory of unfinished work."""
+        return self.final.with_name(f"{self.final.name}.partial")
+
+    @property
+    def lock(self) -> Path:
+        """The kernel lock's file; it is never deleted, because that would race."""
+        return self.final.with_name(f"{self.final.name}.lock")

@@ -1,0 +1,133 @@
+"""The work of stage extract: reads pictures, describes their regions, fills the feature store."""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a2.data.annotations import Skipped, check_limit
+from a2.data.errors import InputError, StoreError
+from a2.data.feature_writer import FeatureWriter
+from a2.data.instances import read_boxes
+from a2.data.json_files import write_json
+from a2.extract.config import ExtractConfig
+from a2.extract.extractor import Extractor
+from a2.extract.fingerprint import extractor_fingerprint
+from a2.extract.picture import read_picture
+from a2.extract.weights import load_detector, save_detector
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.device import prepare_device
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.progress import track
+from a2.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
+
+logger = logging.getLogger(__name__)
+
+_TOGETHER = 16
+"""Pictures whose regions are described together where boxes are given."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A picture to describe, and its boxes where they are given."""
+
+    image_id: str
+    pixels: NDArray[np.uint8]
+    boxes: NDArray[np.float32] | None
+
+
+def extract_features(
+    config: ExtractConfig,
+    weights: Path,
+    pictures: Mapping[str, Path | None],
+    boxes: Path | None,
+    runtime: RuntimeConfig,
+    *,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    """Fills `directory` with the store, `extractor.json` and the weights; resumes by key scan.
+
+    Returns the pictures that were left out, with reasons; InputError above the limit of bad ones.
+    """
+    _require_room(directory, config, len(pictures))
+    given = None if boxes is None else read_boxes(boxes)
+    _require_boxes(given, pictures)
+    detector = load_detector(weights)
+    save_detector(detector, directory / WEIGHTS)
+    fingerprint = extractor_fingerprint(directory / WEIGHTS, config)
+    write_json(directory / EXTRACTOR, fingerprint)
+    extractor = Extractor(detector, config, device=prepare_device(runtime))
+    skipped: list[Skipped] = []
+    with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
+        done = writer.done()
+        todo = {image_id: path for image_id, path in pictures.items() if image_id not in done}
+        jobs = _readable(todo, given, skipped, events)
+        with track("extract", total=len(pictures), done=len(done)) as progress:
+            for together in _chunks(jobs, 1 if given is None else _TOGETHER):
+                _describe(extractor, together, writer)
+                progress.advance(len(together))
+        check_limit(skipped, len(pictures), "pictures")
+        if not len(writer):
+            raise InputError(f"no picture of {len(pictures)} could be used; see events.jsonl")
+        writer.seal()
+    return skipped
+
+
+def _describe(extractor: Extractor, jobs: Sequence[_Job], writer: FeatureWriter) -> None:
+    boxes = [job.boxes for job in jobs if job.boxes is not None]
+    found = extractor.extract_many([job.pixels for job in jobs], boxes or None)
+    for job, regions in zip(jobs, found, strict=True):
+        writer.add(job.image_id, regions)
+
+
+def _readable(
+    pictures: Mapping[str, Path | None],
+    given: Mapping[str, NDArray[np.float32]] | None,
+    skipped: list[Skipped],
+    events: EventLog,
+) -> Iterator[_Job]:
+    """Reads the pictures in the order of their ids; those that cannot be read go to `skipped`."""
+    for image_id, path in sorted(pictures.items()):
+        try:
+            if path is None:
+                raise InputError("picture file not found")
+            yield _Job(image_id, read_picture(path), None if given is None else given[image_id])
+        except InputError as error:
+            skipped.append(Skipped(image_id, str(error)))
+            events.write("skipped", id=image_id, reason=str(error))
+            logger.warning("skipped picture %s: %s", image_id, error)
+
+
+def _chunks(jobs: Iterator[_Job], size: int) -> Iterator[list[_Job]]:
+    while chunk := list(islice(jobs, size)):
+        yield chunk
+
+
+def _require_boxes(
+    given: Mapping[str, NDArray[np.float32]] | None, pictures: Mapping[str, Path | None]
+) -> None:
+    if given is None:
+        return
+    missing = sorted(image_id for image_id in pictures if not len(given.get(image_id, ())))
+    if missing:
+        raise InputError(
+            f"no boxes for {len(missing)} of {len(pictures)} pictures: "
+            f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
+        )
+
+
+def _require_room(directory: Path, config: ExtractConfig, count: int) -> None:
+    """Refuses a store that cannot fit, before hours are spent on it."""
+    bytes_each = config.max_regions * 2048 * (2 if config.dtype == "float16" else 4)
+    free = shutil.disk_usage(directory).free
+    if bytes_each * count > free:
+        raise StoreError(
+            f"disk too small for {count} pictures: {bytes_each * count / 1e9:.1f} GB at most are "
+            f"needed, {free / 1e9:.1f} GB are free; free some, or lower extract.max_regions"
+        )

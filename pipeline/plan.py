@@ -1,0 +1,208 @@
+"""The stages of one experiment in their order, each built once its inputs are finished."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from a2.data.annotations import read_annotations, resolve_pictures
+from a2.data.errors import A2Error, ConfigError, WeightsError
+from a2.data.identity import find_pictures
+from a2.pipeline.config import Config
+from a2.pipeline.engine.explain import difference, latest
+from a2.pipeline.engine.hashing import HashCache
+from a2.pipeline.engine.lock import holder, is_locked
+from a2.pipeline.engine.run import Outcome, finished, run_stage
+from a2.pipeline.engine.stage import Input, Place, Stage
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+
+CALIBRATED_RANDOM = "calibrated-random"
+
+
+class NotFinished(A2Error):
+    """A stage cannot be built before another one is finished."""
+
+    def __init__(self, stage: str, waits_for: str) -> None:
+        super().__init__(
+            f'{stage} needs {waits_for}, which is not done; run "a2 {_command(waits_for)}" or "a2 run"'
+        )
+        self.waits_for = waits_for
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a stage stands. state: done, running, partial, to run, or waiting."""
+
+    stage: str
+    state: str
+    directory: Path | None
+    why: list[str]
+
+
+class Plan:
+    """One experiment's stages over one artifacts folder."""
+
+    def __init__(self, config: Config, artifacts: Path) -> None:
+        self.config = config
+        self.artifacts = artifacts
+        self._hashes = HashCache(artifacts / "hashes.sqlite")
+        self._outcomes: dict[str, Outcome] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the stages, in the order in which they run."""
+        first = [calibrate.NAME] if self.config.extract.weights == CALIBRATED_RANDOM else []
+        return [*first, extract.NAME, preprocess.NAME, train.NAME, evaluate.NAME]
+
+    def close(self) -> None:
+        """Keeps the digests of input files for the next command."""
+        self._hashes.close()
+
+    def stage(self, name: str) -> Stage:
+        """A stage ready to run; NotFinished where one that it reads from is not done."""
+        build: dict[str, Callable[[], Stage]] = {
+            calibrate.NAME: self._calibrate,
+            extract.NAME: self._extract,
+            preprocess.NAME: self._preprocess,
+            train.NAME: self._train,
+            evaluate.NAME: self._evaluate,
+        }
+        return build[name]()
+
+    def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
+        """Runs one stage if its result is not there, in the artifacts or at `output`."""
+        if name == extract.NAME and calibrate.NAME in self.names:
+            self.run(calibrate.NAME)
+        stage = self.stage(name)
+        outcome = run_stage(
+            stage,
+            Place.in_artifacts(self.artifacts, stage) if output is None else Place(output),
+            resolved_config=self.config.to_yaml(),
+            force=force,
+        )
+        self._outcomes[name] = outcome
+        return outcome
+
+    def status(self, name: str) -> Status:
+        """Where a stage stands, and why it would run."""
+        try:
+            stage = self.stage(name)
+        except NotFinished as error:
+            return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
+        place = Place.in_artifacts(self.artifacts, stage)
+        if is_locked(place.lock):
+            return Status(name, "running", place.partial, [holder(place.lock)])
+        if finished(stage, place) is not None:
+            return Status(name, "done", place.final, [])
+        state = "partial" if place.partial.is_dir() else "to run"
+        before = latest(self.artifacts / name)
+        why = ["no earlier result"] if before is None else difference(before.pre_image, stage.pre_image)
+        return Status(name, state, place.partial if state == "partial" else None, why)
+
+    def result(self, name: str, *, wanted_by: str) -> Outcome:
+        """The finished result of a stage; NotFinished where it is not there."""
+        if name not in self._outcomes:
+            stage = self.stage(name)
+            outcome = finished(stage, Place.in_artifacts(self.artifacts, stage))
+            if outcome is None:
+                raise NotFinished(wanted_by, name)
+            self._outcomes[name] = outcome
+        return self._outcomes[name]
+
+    def _output_of(self, name: str, *, wanted_by: str) -> Input:
+        outcome = self.result(name, wanted_by=wanted_by)
+        return Input(outcome.directory, outcome.manifest.digest)
+
+    def _file(self, path: Path | None, field: str) -> Input:
+        """A file that a config field names, and its digest."""
+        if path is None:
+            raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
+        return Input(path, self._hashes.file(path, what=f"file of {field}"))
+
+    def _optional_file(self, path: Path | None, field: str) -> Input | None:
+        return None if path is None else self._file(path, field)
+
+    @cached_property
+    def pictures(self) -> dict[str, Path | None]:
+        """Image id -> file of every picture of the experiment; None where the file is missing.
+
+        With annotations these are the pictures that they name, else all of `data.images`.
+        """
+        data, images = self.config.data, self._images()
+        if data.annotations is None:
+            return dict(find_pictures(images))
+        self._file(data.annotations, "data.annotations")
+        annotations = read_annotations(data.annotations, split_list=data.split_list)
+        files = resolve_pictures(annotations, images)
+        return {picture.image_id: files.get(picture.image_id) for picture in annotations.pictures}
+
+    def _images(self) -> Path:
+        images = self.config.data.images
+        if images is None:
+            raise ConfigError("data.images is not set; name the folder with --set data.images=DIR")
+        if not images.is_dir():
+            raise ConfigError(f"data.images is no folder: {str(images)!r}; check the path")
+        return images
+
+    def _content(self, pictures: Mapping[str, Path | None]) -> Input:
+        return Input(self._images(), self._hashes.pictures(pictures))
+
+    def _calibrate(self) -> Stage:
+        chosen = calibrate.chosen_pictures(self.pictures)
+        return calibrate.calibrate_stage(
+            self.config.extract, pictures=chosen, content=self._content(chosen)
+        )
+
+    def _weights(self) -> Input:
+        named = self.config.extract.weights
+        if named is None:
+            raise WeightsError(extract.NO_WEIGHTS)
+        if named != CALIBRATED_RANDOM:
+            return self._file(Path(named), "extract.weights")
+        weights = self.result(calibrate.NAME, wanted_by=extract.NAME).directory / calibrate.WEIGHTS
+        return Input(weights, self._hashes.file(weights, what="calibrated weights"))
+
+    def _extract(self) -> Stage:
+        config = self.config.extract
+        given = config.boxes == "given"
+        return extract.extract_stage(
+            config,
+            weights=self._weights(),
+            pictures=self.pictures,
+            content=self._content(self.pictures),
+            boxes=self._file(self.config.data.instances, "data.instances") if given else None,
+            runtime=self.config.runtime,
+        )
+
+    def _preprocess(self) -> Stage:
+        data = self.config.data
+        return preprocess.preprocess_stage(
+            self.config.preprocess,
+            annotations=self._file(data.annotations, "data.annotations"),
+            split_list=self._optional_file(data.split_list, "data.split_list"),
+        )
+
+    def _train(self) -> Stage:
+        return train.train_stage(
+            self.config.train,
+            self.config.model,
+            features=self._output_of(extract.NAME, wanted_by=train.NAME),
+            captions=self._output_of(preprocess.NAME, wanted_by=train.NAME),
+            runtime=self.config.runtime,
+        )
+
+    def _evaluate(self) -> Stage:
+        return evaluate.evaluate_stage(
+            self.config.evaluate,
+            features=self._output_of(extract.NAME, wanted_by=evaluate.NAME),
+            captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
+            model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
+            baseline=self._optional_file(self.config.evaluate.baseline, "evaluate.baseline"),
+            images=self.config.data.images,
+            runtime=self.config.runtime,
+        )
+
+
+def _command(stage: str) -> str:
+    """The command that runs a stage."""
+    return {"calibrate": "extract", "train-xe": "train"}.get(stage, stage)

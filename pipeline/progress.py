@@ -1,0 +1,68 @@
+"""Progress of long work: a bar on a terminal, one line now and then elsewhere."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+@dataclass
+class _LineProgress:
+    """Logs a line at most every quarter of a minute."""
+
+    what: str
+    total: int
+    done: int
+    started: float = field(default_factory=time.monotonic)
+    last: float = field(default_factory=time.monotonic)
+    done_here: int = 0
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        self.done_here += count
+        now = time.monotonic()
+        if now - self.last >= _SECONDS_BETWEEN_LINES and self.done < self.total:
+            self.last = now
+            left = (self.total - self.done) * (now - self.started) / self.done_here
+            logger.info("%s: %d of %d, %s left", self.what, self.done, self.total, duration(left))
+
+
+@dataclass
+class _BarProgress:
+    """Moves a bar on the terminal."""
+
+    bar: Progress
+
+    def advance(self, count: int) -> None:
+        self.bar.advance(self.bar.task_ids[0], count)
+
+
+@contextmanager
+def track(what: str, *, total: int, done: int = 0) -> Iterator[_LineProgress | _BarProgress]:
+    """Shows how far `what` is; call `advance(count)` on what it yields."""
+    if not sys.stderr.isatty():
+        yield _LineProgress(what, total, done)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        bar.add_task(what, total=total, completed=done)
+        yield _BarProgress(bar)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: `42 s`, `3 min 20 s`, `5 h 12 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

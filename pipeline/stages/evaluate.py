@@ -1,0 +1,53 @@
+"""Stage evaluate: captions of a split, their scores, and the report."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from a2.data.annotations import Skipped
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+
+NAME = "evaluate"
+CODE_VERSION = 1
+
+CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
+
+
+def evaluate_stage(
+    config: EvaluateConfig,
+    *,
+    features: Input,
+    captions: Input,
+    model: Input,
+    baseline: Input | None,
+    images: Path | None,
+    runtime: RuntimeConfig,
+) -> Stage:
+    """The stage over one trained captioner. `images` is only shown: its content is in `features`."""
+    inputs = {"features": features, "captions": captions, "model": model}
+    if baseline is not None:
+        inputs["baseline"] = baseline
+    return Stage(
+        name=NAME,
+        code_version=CODE_VERSION,
+        params={"evaluate": config.model_dump(mode="json", exclude={"baseline"})},
+        inputs=inputs,
+        outputs=plain_outputs(CAPTIONS, METRICS, REPORT),
+        work=partial(_evaluate, config, inputs, images, runtime),
+    )
+
+
+def _evaluate(
+    config: EvaluateConfig,
+    inputs: dict[str, Input],
+    images: Path | None,
+    runtime: RuntimeConfig,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    from a2.pipeline.evaluation import evaluate_captioner
+
+    return evaluate_captioner(
+        config, inputs, images, runtime, directory=directory, events=events
+    )

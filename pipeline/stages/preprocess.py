@@ -1,0 +1,98 @@
+"""Stage preprocess: annotations to vocabulary, token ids, references and document frequencies."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from a2.data.annotations import Picture, Skipped, check_limit, read_annotations
+from a2.data.captions import captions_digest, write_captions
+from a2.data.config import PreprocessConfig
+from a2.data.document_frequencies import count_document_frequencies
+from a2.data.errors import InputError
+from a2.data.json_files import write_json
+from a2.data.vocabulary import Vocabulary, count_words
+from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2.pipeline.java import find_java
+from a2.pipeline.metrics import tokenize
+
+NAME = "preprocess"
+CODE_VERSION = 1
+
+VOCABULARY, CAPTIONS, REFERENCES = "vocabulary.json", "captions.h5", "references.json"
+FREQUENCIES, PICTURES = "document_frequencies.npz", "pictures.json"
+
+
+def preprocess_stage(
+    config: PreprocessConfig, *, annotations: Input, split_list: Input | None
+) -> Stage:
+    """The stage over one annotation file."""
+    inputs = {"annotations": annotations}
+    if split_list is not None:
+        inputs["split_list"] = split_list
+    return Stage(
+        name=NAME,
+        code_version=CODE_VERSION,
+        params={"preprocess": config.model_dump(mode="json")},
+        inputs=inputs,
+        outputs={
+            **plain_outputs(VOCABULARY, REFERENCES, FREQUENCIES, PICTURES),
+            CAPTIONS: captions_digest,
+        },
+        work=partial(
+            preprocess, config, annotations.path, split_list.path if split_list else None
+        ),
+    )
+
+
+def preprocess(
+    config: PreprocessConfig,
+    annotations: Path,
+    split_list: Path | None,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    """Fills `directory`; returns the captions and pictures that were left out, with reasons."""
+    find_java()
+    found = read_annotations(annotations, split_list=split_list)
+    check_limit(found.skipped, len(found.pictures) + len(found.skipped), "annotations")
+    _require_training_pictures(found.pictures, annotations)
+    vocabulary = Vocabulary.from_counts(
+        count_words(found.pictures, config.vocabulary),
+        config.vocabulary,
+        min_count=config.min_count,
+    )
+    vocabulary.save(directory / VOCABULARY)
+    write_captions(
+        directory / CAPTIONS,
+        found.pictures,
+        vocabulary,
+        preset=config.vocabulary,
+        max_length=config.max_length,
+    )
+    write_json(
+        directory / PICTURES,
+        {p.image_id: {"file": p.file, "split": p.split} for p in found.pictures},
+    )
+    events.write("vocabulary", words=len(vocabulary))
+    _write_references(directory, found.pictures, vocabulary)
+    return found.skipped
+
+
+def _write_references(
+    directory: Path, pictures: Sequence[Picture], vocabulary: Vocabulary
+) -> None:
+    """PTB tokens of all references, made once so that training needs no JVM."""
+    raw = {p.image_id: [caption.raw for caption in p.captions] for p in pictures}
+    references = tokenize(raw)
+    write_json(directory / REFERENCES, references)
+    training = {p.image_id: references[p.image_id] for p in pictures if p.split == "train"}
+    count_document_frequencies(training, vocabulary).save(directory / FREQUENCIES)
+
+
+def _require_training_pictures(pictures: Sequence[Picture], annotations: Path) -> None:
+    for split in ("train", "val", "test"):
+        if not any(picture.split == split for picture in pictures):
+            raise InputError(
+                f"no picture of split {split!r} in {str(annotations)!r}; "
+                "give each of train, val and test at least one"
+            )

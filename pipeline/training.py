@@ -1,0 +1,369 @@
+"""The work of stage train-xe: epochs of cross-entropy with the mask loss, validated and resumable.
+
+Resume is exact: the order of pictures, the choice of captions and dropout are functions of the
+seed and of what a checkpoint holds, so that an interrupted run ends with the same tensors, bit for
+bit, as one that was left alone.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from a2.data.batches import (
+    Batch,
+    CaptionDataset,
+    batches_per_epoch,
+    picture_batches,
+    training_batches,
+)
+from a2.data.captions import CaptionFile
+from a2.data.errors import A2Error, InputError
+from a2.data.feature_store import FeatureStore
+from a2.data.json_files import read_json
+from a2.data.vocabulary import Vocabulary
+from a2.model.config import ModelConfig
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.checkpoints import Checkpoints, random_states, restore_random_states
+from a2.pipeline.config import RuntimeConfig, TrainConfig
+from a2.pipeline.decoding import caption_batches
+from a2.pipeline.device import prepare_device
+from a2.pipeline.engine.durable import write_durably
+from a2.pipeline.engine.run import read_skipped
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.interruption import StopRequest, stop_between_steps
+from a2.pipeline.metrics import cider
+from a2.pipeline.optimisation import CrossEntropyOptimisation, StepLosses
+from a2.pipeline.progress import duration, track
+from a2.pipeline.saved_model import (
+    EXTRACTOR,
+    EXTRACTOR_WEIGHTS,
+    ModelDescription,
+    new_captioner,
+    save_model,
+)
+from a2.pipeline.stages.extract import FEATURES
+from a2.pipeline.stages.preprocess import CAPTIONS, REFERENCES, VOCABULARY
+
+logger = logging.getLogger(__name__)
+
+_BOARD_EVERY = 20
+"""Steps between TensorBoard scalars."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What one training reads, checked to belong together."""
+
+    store: FeatureStore
+    captions: "CaptionsWithFeatures"
+    references: dict[str, list[str]]
+    vocabulary: Vocabulary
+
+
+class CaptionsWithFeatures:
+    """The captions of the pictures that extraction did not skip."""
+
+    def __init__(self, captions: CaptionFile, skipped: dict[str, str]) -> None:
+        self._captions = captions
+        self._skipped = frozenset(skipped)
+
+    def image_ids(self, split: str) -> list[str]:
+        """Pictures of a split that have features, always in the same order."""
+        return [name for name in self._captions.image_ids(split) if name not in self._skipped]
+
+    def captions(self, image_id: str) -> Any:
+        """Captions of a picture: (n, L) int32."""
+        return self._captions.captions(image_id)
+
+
+@dataclass
+class Position:
+    """How far a training is; part of every checkpoint.
+
+    loss, mask_loss: sums over the steps of this epoch; stale: epochs without a better CIDEr.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    loss: float = 0.0
+    mask_loss: float = 0.0
+    best_cider: float = -1.0
+    best_step: int | None = None
+    stale: int = 0
+
+
+def train_captioner(
+    config: TrainConfig,
+    model: ModelConfig,
+    features: Path,
+    captions: Path,
+    runtime: RuntimeConfig,
+    *,
+    directory: Path,
+    events: EventLog,
+) -> None:
+    """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
+
+    Raises StoreError where pictures have no features, InputError where vocabulary and captions do
+    not belong together, A2Error on a loss that is not finite, Interrupted after saving.
+    """
+    device = prepare_device(runtime)
+    data = read_training_data(features, captions)
+    description = ModelDescription(
+        model=model,
+        region_width=data.store.feature_width,
+        vocabulary_size=len(data.vocabulary),
+        vocabulary_digest=data.vocabulary.digest,
+        max_regions=config.max_regions,
+    )
+    torch.manual_seed(config.seed)
+    captioner = new_captioner(description).to(device)
+    with _board(directory) as board, stop_between_steps() as stop:
+        training = Training(
+            config, captioner, data, runtime, directory=directory, events=events, board=board
+        )
+        training.resume()
+        while not training.finished:
+            training.run_epoch(stop)
+        best = training.best_tensors()
+    save_model(
+        directory, tensors=best, description=description, vocabulary=data.vocabulary
+    )
+    shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
+    _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
+
+
+def read_training_data(features: Path, captions: Path) -> TrainingData:
+    """Opens store, captions and references, and checks that they belong together."""
+    store = FeatureStore(features / FEATURES)
+    vocabulary = Vocabulary.load(captions / VOCABULARY)
+    tokens = CaptionFile(captions / CAPTIONS)
+    if tokens.vocabulary_digest != vocabulary.digest:
+        raise InputError(
+            f"captions and vocabulary do not belong together: {str(captions)!r}; "
+            'run "a2 preprocess --force"'
+        )
+    with_features = CaptionsWithFeatures(tokens, read_skipped(features))
+    for split in ("train", "val"):
+        if not with_features.image_ids(split):
+            raise InputError(f"no picture of split {split!r} has features; see skipped.jsonl")
+        store.require(with_features.image_ids(split))
+    return TrainingData(store, with_features, read_json(captions / REFERENCES), vocabulary)
+
+
+class Training:
+    """One training run over its epochs, from its newest checkpoint on."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        captioner: TransformerCaptioner,
+        data: TrainingData,
+        runtime: RuntimeConfig,
+        *,
+        directory: Path,
+        events: EventLog,
+        board: Any,
+    ) -> None:
+        self._config = config
+        self._captioner = captioner
+        self._data = data
+        self._workers = runtime.workers
+        self._device = next(captioner.parameters()).device
+        self._optimisation = CrossEntropyOptimisation(captioner, config)
+        self._checkpoints = Checkpoints(directory / "checkpoints")
+        self._metrics = directory / "metrics.jsonl"
+        self._events = events
+        self._board = board
+        self._dataset = CaptionDataset(
+            data.store.path,
+            data.captions,
+            "train",
+            captions_per_image=config.captions_per_picture,
+            max_regions=config.max_regions,
+            seed=config.seed,
+            grouping=config.grouping,
+        )
+        self._batches = batches_per_epoch(self._dataset, batch_size=config.batch_size)
+        self.position = Position()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last epoch is done or patience has run out."""
+        return (
+            self.position.epoch >= self._config.epochs
+            or self.position.stale >= self._config.patience
+        )
+
+    def resume(self) -> None:
+        """Takes up the newest checkpoint that verifies, if there is one."""
+        found = self._checkpoints.latest()
+        if found is None:
+            return
+        state: dict[str, Any] = found.state
+        self._captioner.load_state_dict(found.tensors)
+        self._optimisation.load_state_dict(state["optimisation"])
+        self.position = Position(**state["position"])
+        restore_random_states(state["random"])
+        self._events.write("resume", step=found.step)
+        logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
+
+    def run_epoch(self, stop: StopRequest) -> None:
+        """Trains to the end of the epoch, validates, and writes a checkpoint."""
+        self._captioner.train()
+        started, first = time.monotonic(), self.position.batch
+        tokens = 0
+        what = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
+        with track(what, total=self._batches, done=first) as progress:
+            for batch in self._remaining_batches():
+                tokens += self._train_step(batch)
+                progress.advance(1)
+                if self.position.step % self._config.checkpoint_every == 0 or stop.pending:
+                    self._save()
+                stop.raise_if_pending()
+        seconds = max(time.monotonic() - started, 1e-9)
+        self._end_epoch(tokens / seconds, seconds / max(self._batches - first, 1))
+
+    def best_tensors(self) -> dict[str, torch.Tensor]:
+        """The captioner's tensors at the epoch of the best validation CIDEr."""
+        best = self.position.best_step
+        if best is None:
+            raise A2Error("no epoch has ended yet: nothing to save; set train.epochs to 1 or more")
+        return self._checkpoints.load(best).tensors
+
+    def _remaining_batches(self) -> Iterator[Batch]:
+        return iter(
+            training_batches(
+                self._dataset,
+                batch_size=self._config.batch_size,
+                seed=self._config.seed,
+                epoch=self.position.epoch,
+                start=self.position.batch,
+                workers=self._workers,
+            )
+        )
+
+    def _train_step(self, batch: Batch) -> int:
+        """One update; returns the number of tokens it was made of."""
+        losses = self._optimisation.step(batch.to(self._device), self.position.step + 1)
+        if not losses.finite:
+            raise A2Error(
+                f"loss is not finite at step {self.position.step + 1}: {losses.caption!r} "
+                f"(pictures {', '.join(batch.image_ids)}); the last good checkpoint is kept, "
+                "lower train.lr and train again"
+            )
+        self.position.step += 1
+        self.position.batch += 1
+        self.position.loss += losses.caption
+        self.position.mask_loss += losses.mask or 0.0
+        if self.position.step % _BOARD_EVERY == 0:
+            self._write_scalars(losses)
+        return losses.tokens
+
+    def _end_epoch(self, tokens_per_second: float, seconds_per_batch: float) -> None:
+        position, config = self.position, self._config
+        score = self._validate()
+        line = {
+            "epoch": position.epoch + 1,
+            "step": position.step,
+            "loss": position.loss / self._batches,
+            "mask_loss": position.mask_loss / self._batches,
+            "CIDEr": score,
+            "tokens_per_second": round(tokens_per_second),
+        }
+        self._append_metrics(line)
+        self._board.add_scalar("validation/CIDEr", score, position.step)
+        better = score > position.best_cider
+        if better:
+            position.best_cider, position.best_step = score, position.step
+        self.position = Position(
+            step=position.step,
+            epoch=position.epoch + 1,
+            best_cider=position.best_cider,
+            best_step=position.best_step,
+            stale=0 if better else position.stale + 1,
+        )
+        self._save()
+        left = (config.epochs - self.position.epoch) * self._batches * seconds_per_batch
+        logger.info(
+            "epoch %d/%d: loss %.3f, validation CIDEr %.3f%s, %s tokens/s, at most %s left",
+            self.position.epoch,
+            config.epochs,
+            line["loss"],
+            score,
+            " (best)" if better else "",
+            f"{tokens_per_second:,.0f}",
+            duration(left),
+        )
+
+    def _validate(self) -> float:
+        """CIDEr on the validation split, of captions decoded as the evaluation does it."""
+        self._captioner.eval()
+        chosen = self._data.captions.image_ids("val")[: self._config.validation_pictures]
+        decoded = caption_batches(
+            self._captioner,
+            picture_batches(
+                self._data.store.path,
+                chosen,
+                batch_size=50,
+                max_regions=self._config.max_regions,
+            ),
+            self._data.vocabulary,
+            beam_size=self._config.validation_beam_size,
+            max_length=self._config.max_length,
+            device=self._device,
+        )
+        candidates = {image_id: beams[0].caption for image_id, beams in decoded}
+        return cider(candidates, {image_id: self._data.references[image_id] for image_id in chosen})
+
+    def _save(self) -> None:
+        self._checkpoints.save(
+            self.position.step,
+            tensors=self._captioner.state_dict(),
+            state={
+                "optimisation": self._optimisation.state_dict(),
+                "position": asdict(self.position),
+                "random": random_states(),
+            },
+            best_step=self.position.best_step,
+        )
+        self._events.write("checkpoint", step=self.position.step)
+
+    def _append_metrics(self, line: dict[str, object]) -> None:
+        """Adds an epoch's line, replacing that of a run that died between line and checkpoint."""
+        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
+        kept = [json.dumps(line)]
+        before = [text for text in lines if json.loads(text)["epoch"] < line["epoch"]]
+        write_durably(self._metrics, "".join(f"{text}\n" for text in before + kept).encode())
+
+    def _write_scalars(self, losses: StepLosses) -> None:
+        for name, value in losses.scalars().items():
+            self._board.add_scalar(f"train/{name}", value, self.position.step)
+
+
+@contextmanager
+def _board(directory: Path) -> Iterator[Any]:
+    """A TensorBoard writer below the stage's directory."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(directory / "tensorboard")) as writer:
+        yield writer
+
+
+def _link(source: Path, target: Path) -> None:
+    """Makes `target` the same file as `source`, or a copy where the disk cannot link."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
