@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from a2.data.scene_things import (
+    COLOURS,
+    KINDS,
+    MAX_TILT,
+    SIZES,
+    TEXTURES,
+    Thing,
+    extent,
+    outline,
+    silhouette_of,
+)
+
+BOX = (10.5, 20.25, 50.0, 70.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tilt", [-MAX_TILT, 0.0, MAX_TILT])
+def test_an_outline_fills_the_box_of_its_thing_exactly(kind, tilt):
+    least, greatest = outline(Thing(kind, "red", "small", "plain", BOX, tilt)).bounds()
+    assert (*least, *greatest) == pytest.approx(BOX)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_longer_side_of_an_extent_is_one(kind):
+    width, height = extent(kind, 5.0)
+    assert max(width, height) == 1 and min(width, height) > 0.4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_details_lie_within_the_silhouettes_box(kind):
+    silhouette = silhouette_of(kind)
+    least, greatest = silhouette.bounds()
+    for detail in silhouette.details:
+        assert (detail >= least - 1e-9).all() and (detail <= greatest + 1e-9).all()
+
+
+def test_a_silhouette_leans_clockwise_with_a_positive_tilt():
+    upright, leaning = (
+        outline(Thing("kite", "red", "small", "plain", (0, 0, 100, 100), tilt)).parts[-1][0]
+        for tilt in (0.0, MAX_TILT)
+    )
+    assert np.argmin(upright[:, 1]) == np.argmin(leaning[:, 1]) == 0
+    assert leaning[0, 0] > upright[0, 0]
+
+
+def test_there_are_twelve_kinds_eight_colours_three_sizes_and_three_textures():
+    assert [len(words) for words in (KINDS, COLOURS, SIZES, TEXTURES)] == [12, 8, 3, 3]
+
+
+def test_colours_are_far_apart():
+    colours = np.array(list(COLOURS.values()), dtype=float)
+    distances = np.linalg.norm(colours[:, None] - colours, axis=2)
+    assert distances[~np.eye(len(colours), dtype=bool)].min() > 80
+
+
+def test_centre_and_area_are_those_of_the_box():
+    thing = Thing("box", "red", "small", "plain", (10.0, 20.0, 30.0, 60.0))
+    assert thing.centre == (20.0, 40.0) and thing.area == 800.0
