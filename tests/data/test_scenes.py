@@ -1,0 +1,217 @@
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+
+from a2.data.errors import InputError
+from a2.data.scene_things import KINDS
+from a2.data.scenes import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
+
+COUNT, SEED, SIDE = 30, 5, 160
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("a folder") / "my scenes"
+    write_scenes(folder, count=COUNT, seed=SEED, side=SIDE)
+    return folder
+
+
+def read(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def test_a_scene_is_a_function_of_seed_and_index():
+    assert make_scene(4, seed=2, side=SIDE) == make_scene(4, seed=2, side=SIDE)
+    assert make_scene(4, seed=2, side=SIDE).things != make_scene(4, seed=3, side=SIDE).things
+    assert make_scene(4, seed=2, side=SIDE).things != make_scene(5, seed=2, side=SIDE).things
+
+
+def test_image_ids_are_twelve_digits_counted_from_one():
+    assert make_scene(0, seed=0, side=SIDE).image_id == "000000000001"
+
+
+def test_the_written_pictures_are_the_drawn_ones(folder):
+    for index in (0, COUNT - 1):
+        scene = make_scene(index, seed=SEED, side=SIDE)
+        encoded = np.frombuffer((folder / "images" / scene.file_name).read_bytes(), np.uint8)
+        picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+        assert picture is not None and picture.shape == (SIDE, SIDE, 3)
+        assert np.abs(picture.astype(int) - draw(scene)).mean() < 3
+
+
+def test_dataset_coco_json_has_the_layout_of_karpathy(folder):
+    data = read(folder / "dataset_coco.json")
+    assert data["dataset"] == "scenes" and len(data["images"]) == COUNT
+    image = data["images"][7]
+    scene = make_scene(7, seed=SEED, side=SIDE)
+    assert image["cocoid"] == 8 and image["imgid"] == 7 and image["filepath"] == ""
+    assert (folder / "images" / image["filename"]).is_file()
+    assert image["sentids"] == [s["sentid"] for s in image["sentences"]] == list(range(35, 40))
+    for sentence, caption in zip(image["sentences"], scene.captions, strict=True):
+        assert sentence["tokens"] == [word.text for word in caption]
+        assert sentence["raw"] == raw_text(caption)
+        assert sentence["imgid"] == 7
+
+
+def test_raw_text_has_a_capital_and_a_full_stop():
+    caption = make_scene(0, seed=0, side=SIDE).captions[0]
+    text = raw_text(caption)
+    assert text[0].isupper() and text.endswith(".")
+    assert text[:-1].lower().split() == [word.text for word in caption]
+
+
+def test_splits_are_eighty_ten_ten_and_depend_on_the_seed(folder, tmp_path):
+    splits = [image["split"] for image in read(folder / "dataset_coco.json")["images"]]
+    assert Counter(splits) == {"train": 24, "val": 3, "test": 3}
+    write_scenes(tmp_path / "other", count=COUNT, seed=SEED + 1, side=96)
+    other = [image["split"] for image in read(tmp_path / "other/dataset_coco.json")["images"]]
+    assert Counter(other) == Counter(splits) and other != splits
+
+
+def test_pycocotools_loads_the_instances_with_the_boxes_of_the_things(folder, capsys):
+    coco = COCO(str(folder / "instances.json"))
+    assert {category["name"] for category in coco.loadCats(coco.getCatIds())} == set(KINDS)
+    for index in range(COUNT):
+        scene = make_scene(index, seed=SEED, side=SIDE)
+        found = coco.loadAnns(coco.getAnnIds(imgIds=[index + 1]))
+        assert len(found) == len(scene.things)
+        for annotation, thing in zip(found, scene.things, strict=True):
+            x, y, width, height = annotation["bbox"]
+            assert (x, y, x + width, y + height) == pytest.approx(thing.box)
+            assert annotation["area"] == pytest.approx(width * height, abs=0.01)
+            assert coco.loadCats(annotation["category_id"])[0]["name"] == thing.kind
+            assert annotation["iscrowd"] == 0 and annotation["segmentation"] == []
+    image = coco.loadImgs([1])[0]
+    assert (image["width"], image["height"]) == (SIDE, SIDE)
+
+
+def test_pycocotools_loads_the_captions(folder, capsys):
+    coco = COCO(str(folder / "captions.json"))
+    scene = make_scene(2, seed=SEED, side=SIDE)
+    found = [annotation["caption"] for annotation in coco.loadAnns(coco.getAnnIds(imgIds=[3]))]
+    assert found == [raw_text(caption) for caption in scene.captions]
+    assert len(coco.getAnnIds()) == 5 * COUNT
+
+
+def test_grounding_json_links_each_word_to_the_indices_of_its_things(folder):
+    grounding = read(folder / "grounding.json")
+    assert len(grounding) == COUNT
+    scene = make_scene(3, seed=SEED, side=SIDE)
+    expected = [[[w.text, list(w.things)] for w in caption] for caption in scene.captions]
+    assert grounding["000000000004"] == expected
+
+
+def test_the_same_arguments_give_the_same_bytes(folder, tmp_path):
+    write_scenes(tmp_path / "again", count=COUNT, seed=SEED, side=SIDE)
+    assert digests(tmp_path / "again") == digests(folder)
+
+
+def test_a_second_call_touches_nothing(tmp_path):
+    write_scenes(tmp_path / "scenes", count=2)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")}
+    write_scenes(tmp_path / "scenes", count=2)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")} == before
+
+
+def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "not/yet/there"):
+        write_scenes(tmp_path / name, count=1)
+        assert (tmp_path / name / "images/000000000001.jpg").is_file()
+
+
+def test_progress_advances_by_one_with_each_picture(tmp_path):
+    told: list[int] = []
+    write_scenes(tmp_path / "scenes", count=3, progress=told.append)
+    assert told == [1, 1, 1]
+
+
+def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
+    def interrupt(advanced: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_scenes(tmp_path / "scenes", count=3, progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_scenes_is_refused_and_kept(tmp_path):
+    write_scenes(tmp_path / "scenes", count=1)
+    before = digests(tmp_path / "scenes")
+    with pytest.raises(InputError) as refusal:
+        write_scenes(tmp_path / "scenes", count=2)
+    assert str(refusal.value) == (
+        f"{str(tmp_path / 'scenes')!r} already holds "
+        "{'version': 1, 'count': 1, 'seed': 0, 'side': 160}, not the scenes "
+        "{'version': 1, 'count': 2, 'seed': 0, 'side': 160}; delete it or name another folder"
+    )
+    assert digests(tmp_path / "scenes") == before
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "diary.txt").write_text("private")
+    with pytest.raises(InputError) as refusal:
+        write_scenes(tmp_path, count=2)
+    assert str(refusal.value) == (
+        f"{str(tmp_path)!r} already holds other files, not the scenes "
+        "{'version': 1, 'count': 2, 'seed': 0, 'side': 160}; delete it or name another folder"
+    )
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError) as refusal:
+        write_scenes(tmp_path / "file" / "scenes", count=1)
+    assert str(refusal.value) == (
+        f"scenes cannot be written to {str(tmp_path / 'file' / 'scenes')!r}: Not a directory; "
+        "free disk space or name another folder"
+    )
+
+
+def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
+    with pytest.raises(InputError) as refusal:
+        write_scenes(tmp_path / "scenes", count=1)
+    assert str(refusal.value) == (
+        f"OpenCV {cv2.__version__} cannot encode a JPEG; reinstall opencv-python-headless"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"count": 0}, "number of scenes is 0; ask for at least 1"),
+        ({"count": 1, "seed": -1}, "seed of the scenes is -1; give 0 or more"),
+        ({"count": 1, "side": 95}, "side of the scenes is 95 pixels; give 96 to 640"),
+        ({"count": 1, "side": 641}, "side of the scenes is 641 pixels; give 96 to 640"),
+    ],
+)
+def test_arguments_that_make_no_data_set_are_refused(tmp_path, arguments, message):
+    with pytest.raises(InputError) as refusal:
+        write_scenes(tmp_path / "scenes", **arguments)
+    assert str(refusal.value) == message
+
+
+def test_scenes_are_those_of_their_version():
+    """Golden value, made by this code at SCENES_VERSION 1: raise the version when it changes."""
+    scene = make_scene(3, seed=0, side=160)
+    assert SCENES_VERSION == 1
+    assert [raw_text(caption) for caption in scene.captions] == [
+        "Two small blue hearts together with a black heart.",
+        "Two blue hearts and a black heart.",
+        "A picture of three hearts.",
+        "A picture of two blue hearts and a black heart.",
+        "There are two dotted blue hearts and a black heart.",
+    ]
