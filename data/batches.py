@@ -20,8 +20,7 @@ from a2.data.errors import ConfigError, InputError
 from a2.data.feature_store import FeatureStore
 from a2.data.regions import Regions
 from a2.data.sampling import caption_choice, epoch_order
-
-PADDING = 0  # number of <pad> in every vocabulary
+from a2.data.vocabulary import PAD
 
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]  # (epoch, index)
@@ -104,7 +103,7 @@ class CaptionDataset(Dataset[Item]):
         skipped: Collection[str] = (),
     ) -> None:
         _check_at_least_one(captions_per_image, "captions per image")
-        _check_at_least_one(max_regions or 1, "max regions")
+        _check_at_least_one(max_regions, "max regions")
         left_out = set(skipped)
         self.image_ids = [name for name in captions.image_ids(split) if name not in left_out]
         if not self.image_ids:
@@ -112,6 +111,7 @@ class CaptionDataset(Dataset[Item]):
         self.store = FeatureStore(store)
         self.store.require(self.image_ids)
         self._captions = captions
+        self._counts = [self._count(image_id) for image_id in self.image_ids]
         self._captions_per_image = captions_per_image
         self._max_regions = max_regions
         self._seed = seed
@@ -137,7 +137,7 @@ class CaptionDataset(Dataset[Item]):
 
     def _choose(self, epoch: int, index: int) -> list[int]:
         return caption_choice(
-            self._count(self.image_ids[index]),
+            self._counts[index],
             self._captions_per_image,
             seed=self._seed,
             epoch=epoch,
@@ -147,8 +147,8 @@ class CaptionDataset(Dataset[Item]):
     def _list_pairs(self) -> list[tuple[int, int]]:
         return [
             (picture, caption)
-            for picture, image_id in enumerate(self.image_ids)
-            for caption in range(self._count(image_id))
+            for picture, count in enumerate(self._counts)
+            for caption in range(count)
         ]
 
     def _count(self, image_id: str) -> int:
@@ -233,7 +233,7 @@ def picture_batches(
     StoreError, before the first batch, where a picture has no features.
     """
     _check_at_least_one(batch_size, "batch size")
-    _check_at_least_one(max_regions or 1, "max regions")
+    _check_at_least_one(max_regions, "max regions")
     features = FeatureStore(store)
     features.require(image_ids)
     pictures = _Pictures(features, max_regions)
@@ -286,7 +286,7 @@ def _box_shares(regions: Regions) -> NDArray[np.float32]:
 def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
     """(B, K, L) of B times (K, any length), cut to the longest caption."""
     longest = max(_longest(captions) for captions in tokens)
-    padded = torch.full((len(tokens), len(tokens[0]), longest), PADDING, dtype=torch.int64)
+    padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
     for row, captions in enumerate(tokens):
         part = captions[:, :longest]
         padded[row, :, : part.shape[1]] = torch.from_numpy(part)
@@ -295,10 +295,10 @@ def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
 
 def _longest(captions: NDArray[np.int64]) -> int:
     """L without the columns at the end that are padding in all captions."""
-    words = np.flatnonzero((captions != PADDING).any(axis=0))
+    words = np.flatnonzero((captions != PAD).any(axis=0))
     return int(words.max(initial=-1)) + 1
 
 
-def _check_at_least_one(value: int, name: str) -> None:
-    if value < 1:
+def _check_at_least_one(value: int | None, name: str) -> None:
+    if value is not None and value < 1:
         raise ConfigError(f"{name}: {value} is below 1; raise it")

@@ -141,7 +141,7 @@ class FeatureWriter:
         try:
             write_seal(self._path, seal)
         except OSError as error:
-            raise self._not_written(error.errno, error) from error
+            raise self._not_written(error) from error
         return seal
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class FeatureWriter:
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
-            raise self._not_written(error.code, error) from error
+            raise self._not_written(error) from error
         self._pending.clear()
         self._committed_at = time.monotonic()
 
@@ -176,10 +176,11 @@ class FeatureWriter:
         try:
             environment.set_mapsize(2 * environment.info()["map_size"])
         except lmdb.Error as error:
-            raise self._not_written(error.code, error) from error
+            raise self._not_written(error) from error
 
-    def _not_written(self, code: int | None, error: Exception) -> StoreError:
+    def _not_written(self, error: OSError | lmdb.Error) -> StoreError:
         kept = len(self._ids) - len(self._pending)
+        code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
         reason = _REASONS.get(code or 0, str(error))
         return StoreError(
             f"cannot write {str(self._path)!r}: {reason}; {kept} pictures are kept, "

@@ -1,0 +1,342 @@
+import pickle
+import random
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a2.data.batches import (
+    Batch,
+    CaptionDataset,
+    Item,
+    batches_per_epoch,
+    collate,
+    picture_batches,
+    training_batches,
+)
+from a2.data.errors import ConfigError, InputError, StoreError
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.data.regions import Regions
+from a2.data.sampling import caption_choice, epoch_order
+
+WIDTH = 6
+IDS = [f"{number:012d}" for number in range(11)]
+END = 2
+
+
+class Captions:
+    """Captions of the pictures of IDS, the words of each told apart by picture and number."""
+
+    def __init__(self, counts=None):
+        self.counts = counts or dict.fromkeys(IDS, 5)
+
+    def image_ids(self, split):
+        return list(self.counts) if split == "train" else []
+
+    def captions(self, image_id):
+        tokens = np.zeros((self.counts[image_id], 12), np.int32)
+        for number in range(len(tokens)):
+            length = 1 + (int(image_id) + number) % 9
+            tokens[number, :length] = 100 + 10 * int(image_id) + number
+            tokens[number, length] = END
+        return tokens
+
+
+def make_regions(image_id, count=None):
+    draw = np.random.default_rng(int(image_id))
+    count = count or int(draw.integers(1, 8))
+    return Regions(
+        boxes=np.sort(draw.uniform(0, 100, (count, 2, 2)), axis=1)
+        .reshape(count, 4)
+        .astype(np.float32),
+        features=draw.normal(size=(count, WIDTH)).astype(np.float32),
+        scores=draw.uniform(size=count).astype(np.float32),
+        class_ids=draw.integers(0, 1600, count).astype(np.int32),
+        attribute_ids=draw.integers(0, 400, count).astype(np.int32),
+        width=200,
+        height=100,
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("store") / "features.lmdb"
+    with FeatureWriter(path) as writer:
+        for image_id in IDS:
+            writer.add(image_id, make_regions(image_id))
+        writer.seal()
+    return path
+
+
+def make_dataset(store, counts=None, **options):
+    return CaptionDataset(store, Captions(counts), "train", **{"seed": 7, **options})
+
+
+def assert_equal(left, right):
+    assert left.image_ids == right.image_ids
+    for field in fields(Batch)[1:]:
+        found, expected = getattr(left, field.name), getattr(right, field.name)
+        assert (found is None) == (expected is None)
+        assert found is None or torch.equal(found, expected), field.name
+
+
+def assert_all_equal(left, right):
+    left, right = list(left), list(right)
+    assert len(left) == len(right)
+    for found, expected in zip(left, right, strict=True):
+        assert_equal(found, expected)
+
+
+def test_a_batch_has_the_documented_shapes_and_types(store):
+    [batch] = training_batches(make_dataset(store), batch_size=99, seed=7, epoch=0)
+    most = max(len(make_regions(image_id)) for image_id in IDS)
+    assert sorted(batch.image_ids) == IDS
+    assert (batch.features.shape, batch.features.dtype) == ((11, most, WIDTH), torch.float32)
+    assert (batch.boxes.shape, batch.boxes.dtype) == ((11, most, 5), torch.float32)
+    assert (batch.region_mask.shape, batch.region_mask.dtype) == ((11, most), torch.bool)
+    assert (batch.tokens.shape, batch.tokens.dtype) == ((11, 5, 10), torch.int64)
+
+
+def test_a_batch_holds_the_regions_of_its_pictures_and_zeros(store):
+    for batch in training_batches(make_dataset(store), batch_size=4, seed=7, epoch=0):
+        for row, image_id in enumerate(batch.image_ids):
+            regions = FeatureStore(store)[image_id]
+            there = batch.region_mask[row]
+            assert there.tolist() == [place < len(regions) for place in range(len(there))]
+            features = torch.from_numpy(regions.features).float()
+            assert torch.equal(batch.features[row, there], features)
+            assert batch.features[row, ~there].count_nonzero() == 0
+            assert batch.boxes[row, ~there].count_nonzero() == 0
+
+
+def test_boxes_are_shares_of_the_picture_and_of_its_area():
+    boxes = np.array([[0, 0, 200, 100], [50, 20, 150, 70]], np.float32)
+    batch = collate([Item("1", replace(make_regions("1", count=2), boxes=boxes), None)])
+    expected = [[0, 0, 1, 1, 1], [0.25, 0.2, 0.75, 0.7, 0.25]]
+    torch.testing.assert_close(batch.boxes[0], torch.tensor(expected))
+
+
+def test_tokens_are_the_chosen_captions(store):
+    dataset = make_dataset(store, captions_per_image=3)
+    order = epoch_order(11, seed=7, epoch=4)
+    first = next(training_batches(dataset, batch_size=4, seed=7, epoch=4))
+    assert first.image_ids == tuple(IDS[index] for index in order[:4])
+    for row, index in enumerate(order[:4]):
+        chosen = caption_choice(5, 3, seed=7, epoch=4, index=index)
+        words = [100 + 10 * int(IDS[index]) + number for number in chosen]
+        assert first.tokens[row, :, 0].tolist() == words
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=1, max_size=5),
+    spare=st.integers(0, 5),
+)
+def test_tokens_are_cut_to_the_longest_caption_and_lose_no_word(lengths, spare):
+    items = []
+    for row, pair in enumerate(lengths):
+        tokens = np.zeros((2, max(pair) + spare), np.int64)
+        for number, length in enumerate(pair):
+            tokens[number, :length] = 5
+        items.append(Item(str(row), make_regions("1"), tokens))
+    tokens = collate(items).tokens
+    assert tokens.shape == (len(lengths), 2, max(max(pair) for pair in lengths))
+    assert (tokens != 0).sum(dim=2).tolist() == lengths
+
+
+def test_the_batches_of_an_epoch_hold_every_picture_once(store):
+    dataset = make_dataset(store)
+    batches = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    assert [len(batch.image_ids) for batch in batches] == [4, 4, 3]
+    assert sorted(name for batch in batches for name in batch.image_ids) == IDS
+    assert batches_per_epoch(dataset, batch_size=4) == 3
+
+
+def test_another_epoch_has_another_order_and_other_captions(store):
+    dataset = make_dataset(store, captions_per_image=1)
+    [zero] = training_batches(dataset, batch_size=11, seed=7, epoch=0)
+    [one] = training_batches(dataset, batch_size=11, seed=7, epoch=1)
+    assert zero.image_ids != one.image_ids
+    assert set(zero.tokens[:, 0, 0].tolist()) != set(one.tokens[:, 0, 0].tolist())
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_an_epoch_goes_on_from_any_batch(store, start):
+    dataset = make_dataset(store)
+    whole = list(training_batches(dataset, batch_size=4, seed=7, epoch=2))
+    rest = training_batches(dataset, batch_size=4, seed=7, epoch=2, start=start)
+    assert_all_equal(rest, whole[start:])
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+def test_two_workers_give_the_batches_of_none(store, grouping):
+    dataset = make_dataset(store, grouping=grouping)
+    alone = list(training_batches(dataset, batch_size=4, seed=7, epoch=1, start=1))
+    helped = training_batches(dataset, batch_size=4, seed=7, epoch=1, start=1, workers=2)
+    assert_all_equal(helped, alone)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_random_state_is_changed(store, workers):
+    before = (torch.get_rng_state(), random.getstate(), pickle.dumps(np.random.get_state()))
+    list(training_batches(make_dataset(store), batch_size=4, seed=7, epoch=0, workers=workers))
+    list(picture_batches(store, IDS, batch_size=4, workers=workers))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert pickle.dumps(np.random.get_state()) == before[2]
+
+
+def test_no_random_state_is_read(store):
+    dataset = make_dataset(store)
+    torch.manual_seed(1)
+    first = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    torch.manual_seed(2)
+    assert_all_equal(training_batches(dataset, batch_size=4, seed=7, epoch=0), first)
+
+
+def test_grouped_by_caption_every_pair_comes_once(store):
+    counts = {image_id: 1 + number % 3 for number, image_id in enumerate(IDS)}
+    dataset = make_dataset(store, counts, grouping="caption")
+    assert len(dataset) == sum(counts.values())
+    batches = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    assert len(batches) == batches_per_epoch(dataset, batch_size=4) == 6
+    assert {batch.tokens.shape[1] for batch in batches} == {1}
+    pairs = [
+        (image_id, word)
+        for batch in batches
+        for image_id, word in zip(batch.image_ids, batch.tokens[:, 0, 0].tolist(), strict=True)
+    ]
+    assert sorted(pairs) == [
+        (image_id, 100 + 10 * int(image_id) + number)
+        for image_id in IDS
+        for number in range(counts[image_id])
+    ]
+
+
+def test_pictures_with_too_few_captions_repeat_some(store):
+    dataset = make_dataset(store, {IDS[0]: 2, IDS[1]: 7})
+    [batch] = training_batches(dataset, batch_size=2, seed=7, epoch=0)
+    assert batch.tokens.shape[:2] == (2, 5)
+    distinct = [len(set(row)) for row in batch.tokens[:, :, 0].tolist()]
+    assert dict(zip(batch.image_ids, distinct, strict=True)) == {IDS[0]: 2, IDS[1]: 5}
+
+
+@settings(deadline=None, max_examples=30)
+@given(count=st.integers(1, 20), most=st.integers(1, 25), levels=st.integers(1, 20))
+def test_the_strongest_regions_are_kept_in_their_order(tmp_path_factory, count, most, levels):
+    path = tmp_path_factory.mktemp("s") / "s"
+    regions = make_regions("3", count)
+    # few levels of score, so that there are ties
+    regions = replace(regions, scores=np.round(regions.scores * levels).astype(np.float32))
+    regions.features[:, 0] = np.arange(count)
+    with FeatureWriter(path) as writer:
+        writer.add("3", regions)
+        writer.seal()
+    [batch] = picture_batches(path, ["3"], batch_size=1, max_regions=most)
+    kept = batch.features[0, :, 0].int().tolist()
+    ranked = sorted(range(count), key=lambda place: (-regions.scores[place], place))
+    assert kept == sorted(ranked[:most])
+    assert batch.boxes.shape[1] == batch.region_mask.sum() == min(count, most)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pictures_to_evaluate_come_in_the_order_asked_for(store, workers):
+    asked = [IDS[5], IDS[0], IDS[9], IDS[0], IDS[3]]
+    batches = picture_batches(store, asked, batch_size=2, workers=workers)
+    for _ in range(2):  # they can be read again
+        names = [batch.image_ids for batch in batches]
+        assert names == [(IDS[5], IDS[0]), (IDS[9], IDS[0]), (IDS[3],)]
+    assert all(batch.tokens is None for batch in batches)
+
+
+def test_max_regions_holds_in_training_too(store):
+    dataset = make_dataset(store, max_regions=2)
+    [batch] = training_batches(dataset, batch_size=11, seed=7, epoch=0)
+    assert batch.features.shape[1] == 2
+
+
+def test_a_batch_in_other_company_is_the_same_but_for_padding(store):
+    [alone] = picture_batches(store, IDS[:1], batch_size=1)
+    [together] = picture_batches(store, IDS, batch_size=11)
+    count = alone.features.shape[1]
+    assert torch.equal(together.features[0, :count], alone.features[0])
+    assert together.region_mask[0].sum() == count
+
+
+def test_skipped_pictures_are_left_out(store):
+    counts = dict.fromkeys([*IDS, "000000000099"], 5)
+    dataset = make_dataset(store, counts, skipped=["000000000099", IDS[0]])
+    assert dataset.image_ids == IDS[1:]
+    assert len(dataset) == 10
+
+
+def test_a_picture_without_features_is_named_before_training(store):
+    with pytest.raises(StoreError) as raised:
+        make_dataset(store, {IDS[0]: 5, "000000000099": 5})
+    message = (
+        f"no features for 1 images in {str(store)!r}: '000000000099'; run \"a2 extract\" first"
+    )
+    assert str(raised.value) == message
+    with pytest.raises(StoreError) as raised:
+        picture_batches(store, ["000000000099"], batch_size=1)
+    assert str(raised.value) == message
+
+
+def test_an_empty_split_is_refused(store):
+    with pytest.raises(InputError) as raised:
+        CaptionDataset(store, Captions(), "tarin", seed=7)
+    assert str(raised.value) == "split 'tarin' has no pictures; check the annotations"
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+def test_a_picture_without_captions_is_named(store, grouping):
+    with pytest.raises(InputError) as raised:
+        make_dataset(store, {IDS[0]: 5, IDS[1]: 0}, grouping=grouping)
+    assert str(raised.value) == (f"image {IDS[1]!r} has no captions; take it out of the split")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda s: make_dataset(s, captions_per_image=0), "captions per image: 0"),
+        (lambda s: make_dataset(s, max_regions=-1), "max regions: -1"),
+        (lambda s: make_dataset(s, max_regions=0), "max regions: 0"),
+        (lambda s: picture_batches(s, IDS, batch_size=1, max_regions=0), "max regions: 0"),
+        (lambda s: picture_batches(s, IDS, batch_size=0), "batch size: 0"),
+        (
+            lambda s: training_batches(make_dataset(s), batch_size=0, seed=7, epoch=0),
+            "batch size: 0",
+        ),
+        (lambda s: batches_per_epoch(make_dataset(s), batch_size=0), "batch size: 0"),
+    ],
+)
+def test_numbers_below_one_are_refused(store, ask, message):
+    with pytest.raises(ConfigError) as raised:
+        ask(store)
+    assert str(raised.value) == f"{message} is below 1; raise it"
+
+
+def test_a_batch_goes_to_a_device_whole(store):
+    for batch in (
+        next(training_batches(make_dataset(store), batch_size=2, seed=7, epoch=0)),
+        next(iter(picture_batches(store, IDS, batch_size=2))),
+    ):
+        moved = batch.to("meta")
+        tensors = [getattr(moved, field.name) for field in fields(Batch)[1:]]
+        assert {tensor.device.type for tensor in tensors if tensor is not None} == {"meta"}
+        assert (moved.tokens is None) == (batch.tokens is None)
+        assert moved.image_ids == batch.image_ids
+
+
+def test_every_tensor_of_a_batch_is_pinned(store, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: (pinned.append(tensor), tensor)[1]
+    )
+    batch = next(training_batches(make_dataset(store), batch_size=2, seed=7, epoch=0))
+    assert_equal(batch.pin_memory(), batch)
+    assert len(pinned) == 4

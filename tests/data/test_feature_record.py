@@ -1,0 +1,214 @@
+import re
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from a2.data.errors import StoreError
+from a2.data.feature_record import check_record, decode_regions, encode_regions, record_key
+from a2.data.regions import Regions
+
+
+def make_regions(count=3, width=8, seed=0, attributes=True):
+    draw = np.random.default_rng(seed)
+    return Regions(
+        boxes=draw.uniform(0, 100, (count, 4)).astype(np.float32),
+        features=draw.normal(size=(count, width)).astype(np.float32),
+        scores=draw.uniform(size=count).astype(np.float32),
+        class_ids=draw.integers(0, 1600, count).astype(np.int32),
+        attribute_ids=draw.integers(0, 400, count).astype(np.int32) if attributes else None,
+        width=640,
+        height=480,
+    )
+
+
+def assert_equal(found, expected, dtype="float32"):
+    for name in ("boxes", "scores", "class_ids", "attribute_ids"):
+        left, right = getattr(found, name), getattr(expected, name)
+        assert (left is None) == (right is None)
+        if left is not None:
+            assert left.dtype == right.dtype
+            np.testing.assert_array_equal(left, right)
+    assert found.features.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found.features, expected.features.astype(dtype))
+    assert (found.width, found.height) == (expected.width, expected.height)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    count=st.integers(1, 12),
+    width=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+    attributes=st.booleans(),
+    dtype=st.sampled_from(["float16", "float32"]),
+)
+def test_decoding_gives_what_was_encoded(count, width, seed, attributes, dtype):
+    regions = make_regions(count, width, seed, attributes)
+    assert_equal(decode_regions(encode_regions(regions, dtype, "42"), "42"), regions, dtype)
+
+
+def test_equal_regions_have_equal_records_whatever_their_memory_layout():
+    regions = make_regions()
+    strided = replace(
+        regions,
+        features=np.asfortranarray(regions.features),
+        boxes=regions.boxes.astype(">f4"),
+        class_ids=regions.class_ids.astype(np.int64),
+    )
+    assert encode_regions(strided, "float16", "42") == encode_regions(regions, "float16", "42")
+
+
+def test_the_four_bytes_at_the_end_are_the_crc32_of_the_rest():
+    record = encode_regions(make_regions(), "float32", "42")
+    assert zlib.crc32(record[:-4]).to_bytes(4, "little") == record[-4:]
+
+
+def test_the_check_value_of_the_checksum_is_the_published_one():
+    # "check" of CRC-32/ISO-HDLC in the catalogue of parametrised CRC algorithms
+    check_record(b"123456789" + (0xCBF43926).to_bytes(4, "little"), "42")
+
+
+def test_the_largest_float16_is_kept():
+    regions = replace(make_regions(), features=np.full((3, 8), -65504, np.float32))
+    assert (decode_regions(encode_regions(regions, "float16", "42"), "42").features == -65504).all()
+
+
+def test_decoded_arrays_can_be_written_to():
+    regions = decode_regions(encode_regions(make_regions(), "float16", "42"), "42")
+    assert regions.features.flags.writeable and regions.boxes.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")], ids=str
+)
+@pytest.mark.parametrize(
+    ("field", "name"), [("features", "feature"), ("boxes", "box"), ("scores", "score")]
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_values_that_are_not_finite_are_refused_by_name(value, shown, field, name, dtype):
+    regions = make_regions()
+    getattr(regions, field).flat[1] = value
+    with pytest.raises(StoreError) as raised:
+        encode_regions(regions, dtype, "42")
+    assert str(raised.value) == (
+        f"{name} of image '42' is not finite: {shown}; "
+        "check the extractor's weights and the picture"
+    )
+
+
+@pytest.mark.parametrize("value", [65505.0, -70000.0])
+def test_features_beyond_float16_are_refused_for_float16_alone(value):
+    regions = make_regions()
+    regions.features[0, 0] = value
+    with pytest.raises(StoreError) as raised:
+        encode_regions(regions, "float16", "42")
+    assert str(raised.value) == (
+        f"feature of image '42' is beyond float16: {abs(value)} > 65504; store features as float32"
+    )
+    assert decode_regions(encode_regions(regions, "float32", "42"), "42").features[0, 0] == value
+
+
+@pytest.mark.parametrize(
+    ("field", "shape", "expected"),
+    [
+        ("boxes", (3, 5), "(3, 4)"),
+        ("features", (2, 8), "(3, 8)"),
+        ("features", (8,), "(3, 'F')"),
+        ("features", (3, 0), "(3, 'F')"),
+        ("scores", (2,), "(3,)"),
+        ("class_ids", (3, 1), "(3,)"),
+        ("attribute_ids", (4,), "(3,)"),
+    ],
+)
+def test_wrong_shapes_are_refused(field, shape, expected):
+    regions = replace(make_regions(), **{field: np.zeros(shape, np.float32)})
+    with pytest.raises(StoreError) as raised:
+        encode_regions(regions, "float16", "42")
+    assert str(raised.value) == (
+        f"{field} of image '42' have shape {shape}, expected {expected}; mend the extractor"
+    )
+
+
+def test_a_picture_without_regions_is_refused():
+    with pytest.raises(StoreError) as raised:
+        encode_regions(make_regions(count=0), "float16", "42")
+    assert str(raised.value) == ("image '42' has no regions: 0; extract at least one per picture")
+
+
+def test_a_picture_without_pixels_is_refused():
+    with pytest.raises(StoreError) as raised:
+        encode_regions(replace(make_regions(), height=0), "float16", "42")
+    assert str(raised.value) == (
+        "size of image '42' is 640x0; give the pixels of the original picture"
+    )
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(StoreError) as raised:
+        encode_regions(make_regions(), "bfloat16", "42")
+    assert str(raised.value) == "feature dtype is 'bfloat16'; choose 'float16' or 'float32'"
+
+
+def test_every_flipped_bit_is_found():
+    record = encode_regions(make_regions(count=1, width=1), "float16", "42")
+    for bit in range(8 * len(record)):
+        damaged = bytearray(record)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StoreError, match="record of image '42' is damaged"):
+            decode_regions(bytes(damaged), "42")
+
+
+def test_the_message_of_a_damaged_record_names_the_picture_and_the_way_back():
+    record = encode_regions(make_regions(), "float16", "42")
+    with pytest.raises(StoreError) as raised:
+        decode_regions(record[:-4] + b"\x01\x02\x03\x04", "42")
+    assert str(raised.value) == (
+        f"record of image '42' is damaged: checksum {record[-4:].hex()}, expected 01020304; "
+        'run "a2 extract --force"'
+    )
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 20])
+def test_a_cut_record_is_refused(length):
+    record = encode_regions(make_regions(), "float16", "42")
+    # four zero bytes are the checksum of nothing, so the shortest cuts need the second check
+    with pytest.raises(StoreError, match="record of image '42' is"):
+        decode_regions(record[:length], "42")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"not safetensors", save({"boxes": np.zeros(4, np.float32)})], ids=len
+)
+def test_a_sound_checksum_over_something_else_is_refused(body):
+    value = body + zlib.crc32(body).to_bytes(4, "little")
+    with pytest.raises(StoreError) as raised:
+        decode_regions(value, "42")
+    assert re.fullmatch(
+        r"record of image '42' is not one of this version: .+; run \"a2 extract --force\"",
+        str(raised.value),
+    )
+
+
+def test_the_key_of_a_picture_is_its_id_in_utf8():
+    assert record_key("000000391895") == b"000000391895"
+    assert record_key("straße/ö") == "straße/ö".encode()
+    assert len(record_key("a" * 511)) == 511
+
+
+@pytest.mark.parametrize(("image_id", "size"), [("", 0), ("ä" * 256, 512)])
+def test_ids_that_lmdb_cannot_hold_are_refused(image_id, size):
+    with pytest.raises(StoreError) as raised:
+        record_key(image_id)
+    assert str(raised.value) == (
+        f"image id {image_id!r} has {size} bytes; rename the picture to 1 to 511"
+    )
+
+
+def test_an_id_that_is_not_text_is_refused():
+    with pytest.raises(StoreError) as raised:
+        record_key("\udcff")
+    assert str(raised.value) == "image id '\\udcff' is not UTF-8; rename the picture"

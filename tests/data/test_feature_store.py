@@ -1,0 +1,278 @@
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a2.data.errors import StoreError
+from a2.data.feature_seal import StoreSeal, read_seal
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.data.regions import Regions
+
+IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]
+
+
+def make_regions(image_id):
+    draw = np.random.default_rng([ord(letter) for letter in image_id])
+    count = int(draw.integers(1, 6))
+    return Regions(
+        boxes=draw.uniform(0, 100, (count, 4)).astype(np.float32),
+        features=draw.normal(size=(count, 8)).astype(np.float32),
+        scores=draw.uniform(size=count).astype(np.float32),
+        class_ids=draw.integers(0, 1600, count).astype(np.int32),
+        attribute_ids=None,
+        width=640,
+        height=480,
+    )
+
+
+def write(path, ids=IDS):
+    with FeatureWriter(path, dtype="float32") as writer:
+        for image_id in ids:
+            writer.add(image_id, make_regions(image_id))
+        writer.seal()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write(Path("features.lmdb"))
+
+
+def same_features(store, image_id):
+    return np.array_equal(store[image_id].features, make_regions(image_id).features)
+
+
+def test_a_store_is_a_mapping_in_key_order(path):
+    store = FeatureStore(path)
+    assert list(store) == IDS
+    assert len(store) == 4
+    assert all(image_id in store for image_id in IDS)
+    assert all(same_features(store, image_id) for image_id in IDS)
+    assert store["own/straße"].width == 640
+
+
+@pytest.mark.parametrize("image_id", ["", "1", "a" * 600, "\udcff", "000000139"])
+def test_what_was_not_stored_is_not_in_the_store(path, image_id):
+    assert image_id not in FeatureStore(path)
+
+
+@settings(deadline=None, max_examples=20)
+@given(ids=st.sets(st.text(min_size=1, max_size=100).filter(lambda name: name.isprintable())))
+def test_any_set_of_ids_comes_back_sorted(tmp_path_factory, ids):
+    store = FeatureStore(write(tmp_path_factory.mktemp("ids") / "s", ids))
+    assert list(store) == sorted(ids)
+    assert all(same_features(store, image_id) for image_id in ids)
+
+
+def test_a_store_tells_what_its_seal_says(path):
+    store = FeatureStore(path)
+    assert store.seal == read_seal(path)
+    assert (store.feature_width, store.dtype) == (8, "float32")
+    assert store.digest == store.seal.digest
+    assert store.path == path
+
+
+def test_a_missing_picture_is_named(path):
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)["391895"]
+    assert str(raised.value) == (
+        "no features for image '391895' in 'features.lmdb'; run \"a2 extract\" first"
+    )
+
+
+def test_required_pictures_are_there(path):
+    FeatureStore(path).require(IDS)
+    FeatureStore(path).require([])
+
+
+def test_up_to_five_missing_pictures_are_named_with_their_count(path):
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path).require([*IDS, "1", "2"])
+    assert str(raised.value) == (
+        "no features for 2 images in 'features.lmdb': '1', '2'; run \"a2 extract\" first"
+    )
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path).require(["1", "2", *IDS, "3", "4", "5", "6"])
+    assert str(raised.value) == (
+        "no features for 6 images in 'features.lmdb': '1', '2', '3', '4', '5', …; "
+        'run "a2 extract" first'
+    )
+
+
+def test_a_missing_store_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(Path("features.lmdb"))
+    assert str(raised.value) == "no feature store at 'features.lmdb'; run \"a2 extract\" first"
+
+
+def test_an_unfinished_store_is_refused(path):
+    (path / "seal.json").unlink()
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)
+    assert str(raised.value) == (
+        "extraction into 'features.lmdb' is unfinished; run \"a2 extract\" again to resume it"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json", b"\xff"], ids=repr)
+def test_a_damaged_seal_is_refused(path, text):
+    (path / "seal.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)
+    assert str(raised.value) == (
+        "seal of 'features.lmdb' is not readable; run \"a2 extract --force\""
+    )
+
+
+def test_opening_reads_no_features_until_the_first_is_asked_for(path):
+    store = FeatureStore(path)
+    (path / "data.mdb").write_bytes(b"")
+    assert len(store) == 4
+    with pytest.raises(StoreError):
+        store[IDS[0]]
+
+
+@pytest.mark.parametrize("cut", ["empty", "10 bytes", "half", "one byte less", "one byte more"])
+def test_a_file_of_another_size_is_refused_before_it_is_mapped(path, cut):
+    size = (path / "data.mdb").stat().st_size
+    wrong = {"empty": 0, "10 bytes": 10, "half": size // 2, "one byte less": size - 1}
+    wrong_size = wrong.get(cut, size + 1)
+    os.truncate(path / "data.mdb", wrong_size)
+    message = (
+        f"'features.lmdb' has {wrong_size} bytes, its seal says {size}; "
+        'copy it again, or run "a2 extract --force"'
+    )
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)[IDS[0]]
+    assert str(raised.value) == message
+    assert FeatureStore(path).verify() == [message]
+
+
+def test_a_file_that_is_not_lmdb_is_refused(path):
+    size = (path / "data.mdb").stat().st_size
+    (path / "data.mdb").write_bytes(b"x" * size)
+    message = "'features.lmdb' is damaged: features.lmdb: MDB_INVALID: File is not an LMDB file"
+    [problem] = FeatureStore(path).verify()
+    assert problem == f'{message}; run "a2 extract --force"'
+
+
+def test_a_sound_store_has_no_problems(path):
+    assert FeatureStore(path).verify() == []
+    assert FeatureStore(path).verify(data=True) == []
+
+
+def test_a_flipped_byte_is_found_with_the_name_of_its_picture(path):
+    content = make_regions(IDS[1]).features.tobytes()
+    data = bytearray((path / "data.mdb").read_bytes())
+    data[data.index(content) + 10] ^= 1
+    (path / "data.mdb").write_bytes(data)
+    store = FeatureStore(path)
+    assert store.verify() == []  # sizes and counts alone do not tell
+    file, record, digest = store.verify(data=True)
+    remedy = 'run "a2 extract --force"'
+    assert file == f"'features.lmdb' is not the file that was sealed; {remedy}"
+    assert record.startswith(f"record of image {IDS[1]!r} is damaged: checksum ")
+    assert record.endswith(f"; {remedy}")
+    assert digest == f"'features.lmdb' holds other records than were sealed; {remedy}"
+    with pytest.raises(StoreError, match=f"record of image '{IDS[1]}' is damaged"):
+        store[IDS[1]]
+    assert same_features(store, IDS[0])
+
+
+def test_a_byte_flipped_where_no_record_lies_is_found(path):
+    data = bytearray((path / "data.mdb").read_bytes())
+    data[4096 - 1] ^= 1  # the unused end of LMDB's first page
+    (path / "data.mdb").write_bytes(data)
+    assert FeatureStore(path).verify(data=True) == [
+        "'features.lmdb' is not the file that was sealed; run \"a2 extract --force\""
+    ]
+
+
+def test_a_seal_of_another_count_is_found(path):
+    seal = json.loads((path / "seal.json").read_text())
+    (path / "seal.json").write_text(json.dumps({**seal, "count": 5}))
+    assert FeatureStore(path).verify() == [
+        "'features.lmdb' holds 4 pictures, its seal says 5; run \"a2 extract --force\""
+    ]
+
+
+def test_two_stores_over_one_file_are_read_in_one_process(path):
+    first, second = FeatureStore(path), FeatureStore(path.absolute())
+    assert same_features(first, IDS[0]) and same_features(second, IDS[1])
+    del first
+    assert same_features(second, IDS[0])
+
+
+def test_a_store_made_again_at_the_same_place_is_another_store(path):
+    before = FeatureStore(path)
+    assert len(list(before)) == 4
+    shutil.rmtree(path)
+    write(path, IDS[:1])
+    assert list(FeatureStore(path)) == IDS[:1]
+    assert list(before) == IDS
+
+
+def test_a_pickled_store_reads_on(path):
+    store = FeatureStore(path)
+    assert same_features(store, IDS[0])
+    copy = pickle.loads(pickle.dumps(store))
+    assert same_features(copy, IDS[1]) and same_features(store, IDS[2])
+
+
+def read_all(store, ids, answers):
+    answers.put([same_features(store, image_id) for image_id in ids])
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["not yet opened", "opened"])
+def test_two_forked_processes_and_their_parent_read_at_once(path, opened):
+    store, other = FeatureStore(path), FeatureStore(path)
+    assert not opened or (same_features(store, IDS[0]) and same_features(other, IDS[0]))
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+    readers = [
+        fork.Process(target=read_all, args=(reader, IDS, answers)) for reader in (store, other)
+    ]
+    for reader in readers:
+        reader.start()
+    assert all(same_features(store, image_id) for image_id in IDS)
+    assert [answers.get(timeout=20) for _ in readers] == [[True] * 4] * 2
+    for reader in readers:
+        reader.join()
+        assert reader.exitcode == 0
+    assert same_features(other, IDS[0])
+
+
+def test_both_stores_of_a_forked_process_read(path):
+    train, validation = FeatureStore(path), FeatureStore(path)
+    assert same_features(train, IDS[0]) and same_features(validation, IDS[0])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same_features(train, IDS[0]) and same_features(validation, IDS[1]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_store_is_read_in_a_spawned_process(path):
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:
+        assert pool.apply(list, (FeatureStore(path.absolute()),)) == IDS
+
+
+def test_reading_changes_nothing_on_the_disk(path):
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
+    FeatureStore(path).verify(data=True)
+    after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
+    assert after == before
+
+
+def test_a_seal_is_read_as_it_was_written(path):
+    assert StoreSeal.model_validate_json(read_seal(path).model_dump_json()) == read_seal(path)
