@@ -69,8 +69,7 @@ class CaptionFile:
                 self._read(file)
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise _damaged(path, str(error)) from error
-        problem = self._problem()
-        if problem:
+        if problem := self._problem():
             raise _damaged(path, problem)
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
@@ -101,6 +100,8 @@ class CaptionFile:
     def _problem(self) -> str | None:
         if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
             return "tokens and lengths do not belong together"
+        if ((self._lengths < 1) | (self._lengths > self._tokens.shape[1])).any():
+            return "a caption is longer than its row"
         if len(self._image_ids) != len(self._splits) or self._offsets.shape != (
             len(self._image_ids) + 1,
         ):

@@ -56,7 +56,8 @@ class DocumentFrequencies:
         if not path.is_file():
             raise InputError(f'no file {str(path)!r}; run "a2 preprocess" first')
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            # Opened here, since np.load leaves the file open where it is damaged.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 words = tuple(json.loads(archive["words"].tobytes()))
                 ngrams, counts = archive["ngrams"], archive["counts"]
                 documents = int(archive["documents"])
@@ -121,7 +122,8 @@ def _count_ngrams(
     last_of = sentence_of[size - 1 :]
     inside = np.flatnonzero(sentence_of[:windows] == last_of[:windows])
     columns = [numbers[inside + offset] for offset in range(size)]
-    order = np.lexsort((image_of[inside], *reversed(columns)))
+    keys: list[NDArray[np.integer]] = [image_of[inside], *reversed(columns)]
+    order = np.lexsort(keys)
     columns = [column[order] for column in columns]
     is_new = _differs_from_previous(columns)
     is_new_in_image = is_new | _differs_from_previous([image_of[inside][order]])

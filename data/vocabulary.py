@@ -20,6 +20,7 @@ from types import MappingProxyType
 from a2.data.annotations import Caption, Picture
 from a2.data.errors import InputError
 from a2.data.json_files import read_json, write_json
+from a2.data.json_items import BadItem, list_member, text_member
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -35,7 +36,7 @@ def _file_tokens(caption: Caption) -> tuple[str, ...]:
 
 
 def _m2_tokens(caption: Caption) -> tuple[str, ...]:
-    # M2 calls spaCy, of which these are the rules that matter: all but 43 of 844,995 tokens of
+    # M2 calls spaCy, of which these are the rules that matter: all but 43 of 845,001 tokens of
     # 80,749 COCO captions are in M2's published list. That list also counts runs of white space
     # as words; they are none here.
     words = _M2_TOKEN.findall(caption.raw.lower())
@@ -146,14 +147,16 @@ class Vocabulary:
     def load(cls, path: Path) -> "Vocabulary":
         """Read what `save` wrote; raises InputError for anything else."""
         document = read_json(path)
-        words = document.get("words") if isinstance(document, dict) else None
-        preset = document.get("preset") if isinstance(document, dict) else None
-        problem = _problem_with(words, preset)
-        if problem or not isinstance(words, list) or not isinstance(preset, str):
+        try:
+            words = _checked_words(list_member(document, "words"))
+            preset = text_member(document, "preset")
+            if preset not in PRESETS:
+                raise BadItem(f"unknown preset {preset!r}")
+        except BadItem as error:
             raise InputError(
-                f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
-            )
-        return cls(tuple(words), preset)
+                f'not a vocabulary: {str(path)!r} ({error}); run "a2 preprocess" again'
+            ) from error
+        return cls(words, preset)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -172,13 +175,12 @@ def _preset(name: str) -> VocabularyPreset:
     return PRESETS[name]
 
 
-def _problem_with(words: object, preset: object) -> str | None:
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return "'words' is not a list of words"
-    if tuple(words[: len(SPECIALS)]) != SPECIALS:
-        return f"the words do not start with {' '.join(SPECIALS)}"
-    if len(set(words)) < len(words):
-        return "a word stands twice"
-    if preset not in PRESETS:
-        return f"unknown preset {preset!r}"
-    return None
+def _checked_words(words: Sequence[object]) -> tuple[str, ...]:
+    texts = tuple(word for word in words if isinstance(word, str))
+    if len(texts) < len(words):
+        raise BadItem("a word is not a string")
+    if texts[: len(SPECIALS)] != SPECIALS:
+        raise BadItem(f"the words do not start with {' '.join(SPECIALS)}")
+    if len(set(texts)) < len(texts):
+        raise BadItem("a word stands twice")
+    return texts

@@ -1,0 +1,172 @@
+"""What `a2.data.captions` promises."""
+
+import pickle
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from a2.data.annotations import Caption, Picture, tokenize
+from a2.data.captions import CaptionFile, write_captions
+from a2.data.errors import InputError
+from a2.data.vocabulary import EOS, PAD, UNK, Vocabulary
+
+VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "runs": 7})
+A, DOG, RUNS = 4, 5, 6
+
+
+def picture(image_id: str, split: str, *captions: str) -> Picture:
+    texts = tuple(Caption(caption, tokenize(caption)) for caption in captions)
+    return Picture(image_id, f"{image_id}.jpg", split, texts)
+
+
+PICTURES = (
+    picture("000000000042", "train", "A dog runs.", "dog"),
+    picture("straße/é", "val", "a cat"),
+    picture("b", "train", "a a a a a a"),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "captions.h5"
+    write_captions(path, PICTURES, VOCABULARY, preset="karpathy", max_length=4)
+    return path
+
+
+def refusal(call) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_captions_end_in_eos_are_cut_and_padded(path):
+    captions = CaptionFile(path)
+    assert captions.captions("000000000042").tolist() == [
+        [A, DOG, RUNS, EOS, PAD],
+        [DOG, EOS, PAD, PAD, PAD],
+    ]
+    assert captions.captions("straße/é").tolist() == [[A, UNK, EOS, PAD, PAD]]
+    assert captions.captions("b").tolist() == [[A, A, A, A, EOS]]
+    assert captions.captions("b").dtype == np.int32
+
+
+def test_the_file_has_the_documented_datasets(path):
+    with h5py.File(path) as file:
+        described = {name: (item.shape, item.dtype.str) for name, item in file.items()}
+        assert file["lengths"][...].tolist() == [4, 2, 3, 5]
+        assert file["offsets"][...].tolist() == [0, 2, 3, 4]
+        assert file["image_ids"].asstr()[...].tolist() == [p.image_id for p in PICTURES]
+        assert file["splits"].asstr()[...].tolist() == ["train", "val", "train"]
+        assert file.attrs["vocabulary_digest"] == VOCABULARY.digest
+    assert described.pop("image_ids")[0] == described.pop("splits")[0] == (3,)
+    assert described == {
+        "tokens": ((4, 5), "<i4"),
+        "lengths": ((4,), "<i4"),
+        "offsets": ((4,), "<i8"),
+    }
+
+
+def test_pictures_of_a_split_keep_their_order(path):
+    captions = CaptionFile(path)
+    assert captions.image_ids("train") == ["000000000042", "b"]
+    assert captions.image_ids("val") == ["straße/é"]
+    assert captions.image_ids("test") == []
+    assert captions.vocabulary_digest == VOCABULARY.digest
+
+
+def test_the_words_are_those_of_the_preset(tmp_path):
+    vocabulary = Vocabulary.from_counts({"dog": 9, "'s": 9, "dogs": 9}, "m2")
+    for preset, words in (("m2", ["dog", "'s"]), ("karpathy", ["dogs"])):
+        path = tmp_path / f"{preset}.h5"
+        write_captions(path, [picture("a", "train", "Dog's")], vocabulary, preset=preset)
+        encoded = CaptionFile(path).captions("a")
+        assert encoded.shape == (1, 21)
+        assert encoded[0, : len(words) + 1].tolist() == [*vocabulary.encode(words), EOS]
+
+
+def test_equal_input_gives_equal_bytes(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    again = tmp_path / "again.h5"
+    write_captions(again, PICTURES, VOCABULARY, preset="karpathy", max_length=4)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_caption_file_can_be_sent_to_a_worker(path):
+    captions = CaptionFile(path)
+    copy = pickle.loads(pickle.dumps(captions))
+    path.unlink()
+    assert copy.captions("b").tolist() == captions.captions("b").tolist()
+
+
+def test_changing_what_was_handed_out_changes_nothing(path):
+    captions = CaptionFile(path)
+    captions.captions("b")[:] = 0
+    assert captions.captions("b")[0, 0] == A
+
+
+def test_a_picture_without_captions_is_refused_by_name(path):
+    assert refusal(lambda: CaptionFile(path).captions("7")) == (
+        f"no captions for image '7' in {str(path)!r}; "
+        'check data.annotations and run "a2 preprocess" again'
+    )
+
+
+def test_an_unknown_split_is_refused(path):
+    assert refusal(lambda: CaptionFile(path).image_ids("dev")) == (
+        "unknown split: 'dev'; use train, val or test"
+    )
+
+
+def test_no_pictures_are_refused(tmp_path):
+    path = tmp_path / "x.h5"
+    assert refusal(lambda: write_captions(path, [], VOCABULARY, preset="karpathy")) == (
+        f"no pictures to write into {str(path)!r}; check data.annotations"
+    )
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    path = tmp_path / "captions.h5"
+    assert refusal(lambda: CaptionFile(path)) == (
+        f'no file {str(path)!r}; run "a2 preprocess" first'
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 100, 2000])
+def test_a_truncated_file_is_refused(path, kept):
+    path.write_bytes(path.read_bytes()[:kept])
+    message = refusal(lambda: CaptionFile(path))
+    assert message.startswith(f"damaged captions {str(path)!r} (")
+    assert message.endswith('); run "a2 preprocess" again')
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("lengths", [1, 2], "tokens and lengths do not belong together"),
+        ("tokens", [1, 2, 3, 4], "tokens and lengths do not belong together"),
+        ("lengths", [4, 2, 3, 6], "a caption is longer than its row"),
+        ("offsets", [0, 4], "pictures and offsets do not belong together"),
+        ("splits", [b"train"], "pictures and offsets do not belong together"),
+        ("offsets", [0, 2, 1, 4], "offsets do not divide the captions"),
+        ("offsets", [0, 2, 3, 9], "offsets do not divide the captions"),
+        ("splits", [b"train", b"dev", b"val"], "unknown split"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(path, name, value, problem):
+    with h5py.File(path, "a") as file:
+        del file[name]
+        dtype = h5py.string_dtype("utf-8", 5) if name == "splits" else np.int64
+        file[name] = np.array(value, dtype=dtype)
+    assert refusal(lambda: CaptionFile(path)) == (
+        f'damaged captions {str(path)!r} ({problem}); run "a2 preprocess" again'
+    )
+
+
+@pytest.mark.parametrize("name", ["tokens", "lengths", "offsets", "image_ids", "splits"])
+def test_a_missing_part_is_refused_by_name(path, name):
+    with h5py.File(path, "a") as file:
+        del file[name]
+    assert name in refusal(lambda: CaptionFile(path))

@@ -1,0 +1,48 @@
+"""What `a2.data.config` promises."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from a2.data.config import DataConfig, PreprocessConfig
+from a2.data.vocabulary import PRESETS
+
+
+def test_nothing_is_named_by_default_and_captions_are_cut_at_twenty():
+    data, preprocess = DataConfig(), PreprocessConfig()
+    assert data.model_dump() == {
+        "images": None,
+        "annotations": None,
+        "split_list": None,
+        "instances": None,
+    }
+    assert preprocess.model_dump() == {
+        "vocabulary": "karpathy",
+        "min_count": None,
+        "max_length": 20,
+    }
+
+
+def test_every_vocabulary_preset_can_be_chosen():
+    choices = get_args(PreprocessConfig.model_fields["vocabulary"].annotation)
+    assert set(choices) == set(PRESETS)
+
+
+@pytest.mark.parametrize("config", [DataConfig, PreprocessConfig])
+def test_every_field_is_explained(config):
+    assert all(field.description for field in config.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    "values", [{"min_count": 0}, {"max_length": 0}, {"vocabulary": "gpt2"}, {"words": 1}]
+)
+def test_values_out_of_bounds_and_unknown_fields_are_refused(values):
+    with pytest.raises(ValidationError, match=next(iter(values))):
+        PreprocessConfig(**values)
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(DataConfig(), "images", Path("x"))  # noqa: B010 - mypy knows that it is frozen

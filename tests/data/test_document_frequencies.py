@@ -1,0 +1,157 @@
+"""What `a2.data.document_frequencies` promises."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+from a2.data.document_frequencies import DocumentFrequencies, count_document_frequencies
+from a2.data.errors import InputError
+from a2.data.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "cat": 7})
+REFERENCES = {"1": ["a dog runs", "a dog"], "2": ["the dog runs"], "3": []}
+SENTENCES = st.lists(st.sampled_from(["a", "dog", "cat", "<unk>", "é"]), max_size=7).map(" ".join)
+
+
+def spelled(found: DocumentFrequencies) -> dict[tuple[str, ...], int]:
+    return {
+        tuple(found.words[number] for number in ngram if number >= 0): count
+        for ngram, count in zip(found.ngrams.tolist(), found.counts.tolist(), strict=True)
+    }
+
+
+def refusal(call) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    return str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), st.lists(SENTENCES, max_size=5), min_size=1, max_size=6))
+def test_counts_are_those_of_pycocoevalcap(references):
+    scorer = CiderScorer()
+    for group in references.values():
+        scorer.cook_append(None, group)
+    scorer.compute_doc_freq()
+    found = count_document_frequencies(references, VOCABULARY)
+    assert spelled(found) == scorer.document_frequency
+    assert found.documents == len(scorer.crefs)
+
+
+def test_an_ngram_counts_once_for_each_picture():
+    found = count_document_frequencies(REFERENCES, VOCABULARY)
+    assert spelled(found) == {
+        ("a",): 1,
+        ("dog",): 2,
+        ("runs",): 2,
+        ("the",): 1,
+        ("a", "dog"): 1,
+        ("dog", "runs"): 2,
+        ("the", "dog"): 1,
+        ("a", "dog", "runs"): 1,
+        ("the", "dog", "runs"): 1,
+    }
+    assert found.documents == 3
+
+
+def test_words_of_the_vocabulary_keep_their_numbers():
+    found = count_document_frequencies(REFERENCES, VOCABULARY)
+    assert found.words == (*VOCABULARY.words, "runs", "the")
+    assert found.words[:4] == ("<pad>", "<bos>", "<eos>", "<unk>")
+
+
+def test_a_reference_that_spells_a_special_does_not_become_it():
+    found = count_document_frequencies({"1": ["<unk>"]}, VOCABULARY)
+    assert found.words[len(VOCABULARY) :] == ("<unk>",)
+    assert found.ngrams.tolist() == [[len(VOCABULARY), -1, -1, -1]]
+
+
+def test_ngrams_are_sorted_and_padded_with_minus_one():
+    found = count_document_frequencies({"1": ["dog a dog"]}, VOCABULARY)
+    a, dog = VOCABULARY.encode(["a", "dog"])
+    assert found.ngrams.tolist() == [
+        [a, -1, -1, -1],
+        [dog, -1, -1, -1],
+        [a, dog, -1, -1],
+        [dog, a, -1, -1],
+        [dog, a, dog, -1],
+    ]
+    assert {found.ngrams.dtype, found.counts.dtype} == {np.dtype(np.int32)}
+
+
+def test_references_without_words_have_no_ngrams():
+    found = count_document_frequencies({"1": [""], "2": []}, VOCABULARY)
+    assert (found.ngrams.shape, found.counts.shape, found.documents) == ((0, 4), (0,), 2)
+
+
+def test_no_references_are_refused():
+    assert refusal(lambda: count_document_frequencies({}, VOCABULARY)) == (
+        "no reference captions to count; check the training split"
+    )
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    path = tmp_path / "x.npz"
+    found = count_document_frequencies(REFERENCES, VOCABULARY)
+    found.save(path)
+    loaded = DocumentFrequencies.load(path)
+    assert (loaded.words, loaded.documents) == (found.words, found.documents)
+    np.testing.assert_array_equal(loaded.ngrams, found.ngrams)
+    np.testing.assert_array_equal(loaded.counts, found.counts)
+
+
+def test_equal_counts_give_equal_bytes_whatever_the_hour(tmp_path):
+    for name in ("a.npz", "b.npz"):
+        count_document_frequencies(REFERENCES, VOCABULARY).save(tmp_path / name)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    assert refusal(lambda: DocumentFrequencies.load(path)) == (
+        f'no file {str(path)!r}; run "a2 preprocess" first'
+    )
+
+
+def damaged(path: Path, problem: str) -> str:
+    return f'damaged document frequencies {str(path)!r} ({problem}); run "a2 preprocess" again'
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"hello", b"\x93NUMPY"])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    path = tmp_path / "x.npz"
+    path.write_bytes(content)
+    message = refusal(lambda: DocumentFrequencies.load(path))
+    assert message.startswith(f"damaged document frequencies {str(path)!r} (")
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    count_document_frequencies(REFERENCES, VOCABULARY).save(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert refusal(lambda: DocumentFrequencies.load(path)) == damaged(
+        path, "File is not a zip file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ngrams", "counts", "problem"),
+    [
+        ([[4, -1, -1, -1]], [1, 2], "n-grams and counts do not belong together"),
+        ([[4, -1, -1]], [1], "n-grams and counts do not belong together"),
+        ([[99, -1, -1, -1]], [1], "an n-gram holds an unknown word"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(tmp_path, ngrams, counts, problem):
+    path = tmp_path / "x.npz"
+    DocumentFrequencies(
+        VOCABULARY.words, np.array(ngrams, np.int32), np.array(counts, np.int32), 1
+    ).save(path)
+    assert refusal(lambda: DocumentFrequencies.load(path)) == damaged(path, problem)

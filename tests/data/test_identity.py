@@ -1,0 +1,180 @@
+"""What `a2.data.identity` promises."""
+
+import unicodedata
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from a2.data.errors import InputError
+from a2.data.identity import find_pictures, image_id, results_id
+
+NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_characters="/\0."), min_size=1, max_size=60
+).filter(str.strip)
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def refusal(relative: PurePosixPath | str) -> str:
+    with pytest.raises(InputError) as caught:
+        image_id(relative)
+    return str(caught.value)
+
+
+def folder_refusal(folder: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        find_pictures(folder)
+    return str(caught.value)
+
+
+@settings(deadline=None)
+@given(NUMBERS, st.sampled_from(["", "COCO_val2014_", "COCO_train2014_", "COCO_a_b_"]))
+def test_a_number_is_padded_to_twelve_digits_whatever_its_prefix_and_folder(number, prefix):
+    padded = f"{number:012d}"
+    assert image_id(f"{prefix}{number}.jpg") == padded
+    assert image_id(PurePosixPath("val2014") / f"{prefix}{padded}.png") == padded
+
+
+@settings(deadline=None)
+@given(NAMES, NAMES)
+def test_another_picture_is_its_path_without_suffix(folder, stem):
+    assume(not image_id(f"{stem}.jpg").isdigit())
+    assume(len(f"{folder}/{stem}".encode()) < 480)
+    expected = unicodedata.normalize("NFC", f"{folder}/{stem}")
+    assert image_id(f"{folder}/{stem}.jpg") == expected
+    assert image_id(f"{folder}/{stem}.JPEG") == expected
+
+
+@settings(deadline=None)
+@given(NAMES.filter(lambda name: len(name.encode()) < 200))
+def test_composed_and_decomposed_names_are_one_id(name):
+    composed = image_id(f"{unicodedata.normalize('NFC', name)}.jpg")
+    assert composed == image_id(f"{unicodedata.normalize('NFD', name)}.jpg")
+
+
+@pytest.mark.parametrize(
+    ("path", "identity"),
+    [
+        ("COCO_val2014_000000391895.jpg", "000000391895"),
+        ("000000391895.jpg", "000000391895"),
+        ("1234567890123.jpg", "1234567890123"),
+        ("COCO_42.jpg", "COCO_42"),
+        ("coco_val2014_42.jpg", "coco_val2014_42"),
+        ("a/٤٢.jpg", "a/٤٢"),
+        ("42a.jpg", "42a"),
+        ("a.b/c.d.jpg", "a.b/c.d"),
+        ("./a//b.jpg", "a/b"),
+    ],
+)
+def test_ids_of_telling_names(path, identity):
+    assert image_id(path) == identity
+
+
+def test_an_id_holds_511_bytes_and_no_more():
+    assert len(image_id("é" * 255 + "x.jpg").encode()) == 511
+    assert refusal("é" * 256 + ".jpg") == (
+        f"picture path too long: {'é' * 40!r}… has 512 bytes, 511 fit in an id; shorten it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "no file name in the picture path '.'; name a file"),
+        (
+            "/etc/passwd",
+            "picture path is absolute: '/etc/passwd'; give it relative to the picture folder",
+        ),
+        (
+            "../../etc/passwd",
+            "picture path leaves the picture folder: '../../etc/passwd'; give it without '..'",
+        ),
+        (
+            "a/../42.jpg",
+            "picture path leaves the picture folder: 'a/../42.jpg'; give it without '..'",
+        ),
+        ("a\0.jpg", "picture path holds a NUL character: 'a\\x00.jpg'; rename the file"),
+        ("a\udce9.jpg", "picture path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
+    ],
+)
+def test_a_path_that_is_no_key_is_refused(path, message):
+    assert refusal(path) == message
+
+
+def test_a_decimal_id_is_an_integer_in_results():
+    assert results_id("000000391895") == 391895
+    assert results_id("000000000000") == 0
+    assert results_id("1234567890123") == 1234567890123
+    assert results_id("a/b") == "a/b"
+    assert results_id("٤٢") == "٤٢"
+
+
+@settings(deadline=None)
+@given(st.lists(st.from_regex(r"[0-9]{12,15}", fullmatch=True), unique=True, max_size=8))
+def test_no_two_ids_become_one_in_results(ids):
+    assert len({results_id(identity) for identity in ids}) == len(ids)
+
+
+def test_pictures_are_found_in_all_folders_and_sorted_by_id(tmp_path):
+    touch(tmp_path, "z/COCO_val2014_000000000042.jpg", "b.PNG", "a/x/7.JPEG", "notes.txt")
+    touch(tmp_path, ".hidden.jpg", ".cache/1.jpg")
+    found = find_pictures(tmp_path)
+    assert list(found.items()) == [
+        ("000000000007", tmp_path / "a/x/7.JPEG"),
+        ("000000000042", tmp_path / "z/COCO_val2014_000000000042.jpg"),
+        ("b", tmp_path / "b.PNG"),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [*sorted(PICTURE_SUFFIXES), ".JPG", ".Tiff"])
+def test_every_picture_suffix_is_known_in_any_case(tmp_path, suffix):
+    touch(tmp_path, f"a{suffix}")
+    assert list(find_pictures(tmp_path)) == ["a"]
+
+
+def test_links_are_followed_inside_the_folder_and_not_out_of_it(tmp_path):
+    folder, outside = tmp_path / "images", tmp_path / "outside"
+    touch(folder, "real.jpg")
+    touch(outside, "secret.jpg")
+    (folder / "again.jpg").symlink_to(folder / "real.jpg")
+    (folder / "out.jpg").symlink_to(outside / "secret.jpg")
+    (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
+    (folder / "outside").symlink_to(outside)
+    assert list(find_pictures(folder)) == ["again", "real"]
+
+
+def test_a_folder_that_is_itself_a_link_is_searched(tmp_path):
+    touch(tmp_path / "images", "a.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "images")
+    (tmp_path / "images/b.jpg").symlink_to(tmp_path / "images/a.jpg")
+    assert list(find_pictures(tmp_path / "link")) == ["a", "b"]
+
+
+def test_two_files_with_one_id_are_refused_by_name(tmp_path):
+    touch(tmp_path, "42.jpg", "000042.png")
+    first, second = str(tmp_path / "000042.png"), str(tmp_path / "42.jpg")
+    assert folder_refusal(tmp_path) == (
+        f"two pictures have the id '000000000042': {first!r} and {second!r}; rename or remove one"
+    )
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    assert folder_refusal(tmp_path) == (
+        f"no pictures in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+        "not through symbolic links that lead out); check the folder"
+    )
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    folder = tmp_path / "no"
+    assert folder_refusal(folder) == (
+        f"cannot read the folder {str(folder)!r} (No such file or directory); check data.images"
+    )

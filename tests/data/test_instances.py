@@ -1,0 +1,107 @@
+"""What `a2.data.instances` promises."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from a2.data.errors import InputError
+from a2.data.instances import read_boxes
+
+
+def box(order: int = 1, image: object = 42, **changes: object) -> dict[str, object]:
+    return {"id": order, "image_id": image, "bbox": [10, 20, 30.5, 40], "iscrowd": 0} | changes
+
+
+def written(folder: Path, *annotations: object, **changes: object) -> Path:
+    images = [
+        {"id": 42, "file_name": "COCO_val2014_000000000042.jpg"},
+        {"id": 7, "file_name": "7.jpg"},
+    ]
+    path = folder / "instances.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations} | changes))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_boxes(path)
+    return str(caught.value)
+
+
+def test_boxes_are_corners_in_the_order_of_annotation_ids(tmp_path):
+    boxes = read_boxes(written(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5])))
+    assert list(boxes) == ["000000000042", "000000000007"]
+    assert boxes["000000000042"].tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 60]]
+
+
+def test_a_picture_without_boxes_has_an_empty_array(tmp_path):
+    boxes = read_boxes(written(tmp_path, box()))
+    assert {found.dtype for found in boxes.values()} == {np.dtype(np.float32)}
+    assert [found.shape for found in boxes.values()] == [(1, 4), (0, 4)]
+
+
+def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
+    path = written(
+        tmp_path,
+        box(1, iscrowd=1),
+        box(2, bbox=[1, 1, 0, 5]),
+        box(3, bbox=[1, 1, 5, -1]),
+        {"id": 4, "image_id": 42, "bbox": [1, 2, 3, 4]},
+    )
+    assert read_boxes(path)["000000000042"].tolist() == [[1, 2, 4, 6]]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        (3, "not a JSON object"),
+        ({"id": 1, "bbox": [1, 2, 3, 4]}, "no key 'image_id'"),
+        ({"image_id": 42, "bbox": [1, 2, 3, 4]}, "no key 'id'"),
+        ({"id": 1, "image_id": 42}, "no key 'bbox'"),
+        (box(image=5), "box of an unknown image: 5"),
+        (box(id="a"), "'id' is not an integer"),
+        (box(bbox="1 2 3 4"), "'bbox' is not a list"),
+        (box(bbox=[1, 2, 3]), "'bbox' is not four numbers of pixels: [1, 2, 3]"),
+        (box(bbox=[1, 2, 3, None]), "'bbox' is not four numbers of pixels: [1, 2, 3, None]"),
+        (box(bbox=[1, 2, 3, 1e30]), "'bbox' is not four numbers of pixels: [1, 2, 3, 1e+30]"),
+    ],
+)
+def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
+    path = written(tmp_path, box(), annotation)
+    assert refusal(path) == (f"annotations[1] of {str(path)!r}: {reason}; mend or remove that item")
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ({"id": 1}, "no key 'file_name'"),
+        (
+            {"id": 1, "file_name": "../a.jpg"},
+            "picture path leaves the picture folder: '../a.jpg'; give it without '..'",
+        ),
+        ({"id": 42, "file_name": "a.jpg"}, "picture 'a' stands twice"),
+        ({"id": 1, "file_name": "42.jpg"}, "picture '000000000042' stands twice"),
+    ],
+)
+def test_a_bad_picture_is_refused_by_its_place(tmp_path, image, reason):
+    path = written(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
+    assert refusal(path) == f"images[1] of {str(path)!r}: {reason}; mend or remove that item"
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "not a JSON object"),
+        ({"annotations": []}, "no key 'images'"),
+        ({"images": []}, "no key 'annotations'"),
+        ({"images": 3, "annotations": []}, "'images' is not a list"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, document, problem):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    assert refusal(path) == (
+        f"not COCO instances: {str(path)!r} ({problem}); give instances_*.json"
+    )

@@ -1,0 +1,131 @@
+"""What `a2.data.json_files` promises."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a2.data.errors import InputError
+from a2.data.json_files import parse_json, read_json, read_text, write_json
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=8,
+)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_json(path)
+    return str(caught.value)
+
+
+@settings(deadline=None, max_examples=40)
+@given(JSON_VALUES)
+def test_what_is_written_is_read_back(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("json") / "x.json"
+    write_json(path, value)
+    assert read_json(path) == value
+
+
+def test_equal_values_give_equal_bytes_whatever_their_order(tmp_path):
+    write_json(tmp_path / "a.json", {"b": 1, "a": ["é"]})
+    write_json(tmp_path / "b.json", {"a": ["é"], "b": 1})
+    expected = '{\n  "a": [\n    "é"\n  ],\n  "b": 1\n}\n'.encode()
+    assert (tmp_path / "a.json").read_bytes() == expected
+    assert (tmp_path / "b.json").read_bytes() == expected
+
+
+def test_not_a_number_is_never_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", float("nan"))
+
+
+@pytest.mark.parametrize("name", ["x.json.gz", "x.json"])
+def test_gzip_is_recognised_by_its_first_bytes_and_not_by_its_name(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b'{"a": 1}'))
+    assert read_json(path) == {"a": 1}
+
+
+def test_plain_json_named_gz_is_read(tmp_path):
+    path = tmp_path / "x.json.gz"
+    path.write_text("[1]")
+    assert read_json(path) == [1]
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b"\xef\xbb\xbf[1]")
+    assert read_json(path) == [1]
+    assert read_text(path) == "[1]"
+
+
+def test_broken_json_is_refused_with_its_place(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{\n"a": 1,\n"b"}')
+    assert refusal(path) == (
+        f"not JSON: {str(path)!r} (line 3, column 4: Expecting ':' delimiter); "
+        "mend the file or copy it again"
+    )
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_has_not_are_refused(tmp_path, constant):
+    path = tmp_path / "x.json"
+    path.write_text(f"[{constant}]")
+    assert refusal(path) == (
+        f"not JSON: {str(path)!r} ({constant} is not a JSON number); mend the file or copy it again"
+    )
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "9" * 5000])
+def test_json_that_python_cannot_hold_is_refused(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert refusal(path).startswith(f"not JSON: {str(path)!r} (")
+
+
+def test_a_text_is_named_as_the_caller_says():
+    with pytest.raises(InputError) as caught:
+        parse_json("{", where="line 7")
+    assert str(caught.value) == (
+        "not JSON: line 7 (line 1, column 2: Expecting property name enclosed in double quotes); "
+        "mend the file or copy it again"
+    )
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    assert refusal(path) == f"no file {str(path)!r}; check the path"
+
+
+def test_a_folder_is_refused(tmp_path):
+    assert refusal(tmp_path) == (f"cannot read {str(tmp_path)!r} (Is a directory); check the path")
+
+
+def test_a_truncated_gzip_is_refused(tmp_path):
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(list(range(1000))).encode())[:-20])
+    assert refusal(path) == (
+        f"damaged gzip file: {str(path)!r} (Compressed file ended before the end-of-stream marker "
+        "was reached); copy it again"
+    )
+
+
+def test_a_gzip_with_flipped_bits_is_refused(tmp_path):
+    content = bytearray(gzip.compress(json.dumps(list(range(1000))).encode()))
+    content[50] ^= 0xFF
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"damaged gzip file: {str(path)!r} (")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b'["caf\xe9"]')
+    assert refusal(path) == f"not UTF-8 text: {str(path)!r} (byte 5); save it as UTF-8"

@@ -1,0 +1,66 @@
+"""What `a2.data.split_list` promises."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from a2.data.errors import InputError
+from a2.data.split_list import read_split_list
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "splits"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_split_list(path)
+    return str(caught.value)
+
+
+def test_ids_and_file_names_are_one_picture(tmp_path):
+    path = written(tmp_path, {"train": [42, "a/v1.5"], "val": ["COCO_val2014_000000000007.jpg"]})
+    assert read_split_list(path) == {
+        "000000000042": "train",
+        "a/v1.5": "train",
+        "000000000007": "val",
+    }
+
+
+def test_lines_of_text_say_the_same(tmp_path):
+    path = written(tmp_path, "42 train\n\na/v1.5\ttrain\nmy picture.jpg test\n")
+    assert read_split_list(path) == {
+        "000000000042": "train",
+        "a/v1.5": "train",
+        "my picture": "test",
+    }
+
+
+def test_restval_counts_as_train(tmp_path):
+    path = written(tmp_path, {"restval": [1], "train": [1, 2]})
+    assert read_split_list(path) == {"000000000001": "train", "000000000002": "train"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"dev": [1]}, "unknown split 'dev' in {name}; use train, val, test or restval"),
+        ("1 dev", "unknown split 'dev' in {name}; use train, val, test or restval"),
+        (
+            {"train": [1], "val": ["000000000001.jpg"]},
+            "picture '000000000001' is in two splits of {name} ('train' and 'val'); keep one",
+        ),
+        ({"train": []}, "no pictures in the split list {name}; name at least one"),
+        ("", "no pictures in the split list {name}; name at least one"),
+        ([1, 2], "split list {name} is not a JSON object; write it as {{split: [ids]}}"),
+        ({"train": 5}, "split 'train' in {name} is not a list; write it as {{split: [ids]}}"),
+        ({"train": [1.5]}, "split 'train' in {name} holds 1.5; use ids or file names"),
+        ("1 train\n2", "line 2 of {name} is not 'id split': '2'; mend that line"),
+    ],
+)
+def test_a_list_that_does_not_say_one_split_for_each_is_refused(tmp_path, content, message):
+    path = written(tmp_path, content)
+    assert refusal(path) == message.format(name=repr(str(path)))

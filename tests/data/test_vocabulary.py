@@ -1,0 +1,217 @@
+"""What `a2.data.vocabulary` promises."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from a2.data.annotations import Caption, Picture, tokenize
+from a2.data.errors import InputError
+from a2.data.json_files import read_json
+from a2.data.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
+    PRESETS,
+    UNK,
+    Vocabulary,
+    count_words,
+    tokens_of,
+)
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "coco"
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
+WORDS = st.lists(
+    st.text(st.characters(categories=["L", "N"]), min_size=1).filter(str.strip),
+    min_size=1,
+    unique=True,
+)
+
+
+def picture(split: str, *captions: str) -> Picture:
+    return Picture(split, f"{split}.jpg", split, tuple(Caption(c, tokenize(c)) for c in captions))
+
+
+def counted(**counts: int) -> Vocabulary:
+    return Vocabulary.from_counts(counts, min_count=1)
+
+
+def refusal(call) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    return str(caught.value)
+
+
+@settings(deadline=None)
+@given(WORDS)
+def test_known_words_survive_encoding_and_decoding(words):
+    vocabulary = Vocabulary.from_counts(dict.fromkeys(words, 1), min_count=1)
+    numbers = vocabulary.encode(words)
+    assert min(numbers) > UNK
+    assert max(numbers) < len(vocabulary) == len(words) + 4
+    assert [vocabulary.word(number) for number in numbers] == words
+    assert vocabulary.decode(numbers) == " ".join(words)
+    assert all(word in vocabulary for word in words)
+
+
+@settings(deadline=None, max_examples=30)
+@given(words=WORDS)
+def test_a_saved_vocabulary_is_read_back(tmp_path_factory, words):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.json"
+    vocabulary = Vocabulary.from_counts(dict.fromkeys(words, 9), "m2")
+    vocabulary.save(path)
+    assert Vocabulary.load(path) == vocabulary
+    assert Vocabulary.load(path).digest == vocabulary.digest
+
+
+def test_specials_have_the_numbers_0_to_3():
+    assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
+    assert tuple(counted(dog=1).word(number) for number in range(4)) == SPECIALS
+
+
+def test_frequent_words_come_first_and_equals_in_alphabetical_order():
+    assert counted(dog=1, cat=1, a=7, the=2).words[4:] == ("a", "the", "cat", "dog")
+
+
+def test_an_unknown_word_is_unk():
+    assert counted(dog=1).encode(["dog", "cat"]) == [4, UNK]
+    assert counted(dog=1).decode([4, UNK]) == "dog <unk>"
+    assert "cat" not in counted(dog=1)
+
+
+def test_decoding_stops_at_eos_and_does_not_print_pad_and_bos():
+    vocabulary = counted(a=2, dog=1)
+    assert vocabulary.decode([BOS, PAD, 4, 5, EOS, 4, PAD]) == "a dog"
+    assert vocabulary.decode([EOS]) == ""
+
+
+def test_a_caption_that_spells_a_special_does_not_become_it():
+    vocabulary = Vocabulary.from_counts(dict.fromkeys([*SPECIALS, "dog"], 9))
+    assert vocabulary.words == (*SPECIALS, "dog")
+    assert vocabulary.encode(SPECIALS) == [UNK] * 4
+    assert "<eos>" not in vocabulary
+
+
+@pytest.mark.parametrize("number", [-1, 5])
+def test_a_number_without_a_word_is_refused(number):
+    assert refusal(lambda: counted(dog=1).word(number)) == (
+        f"no word {number} in a vocabulary of 5; "
+        "use the vocabulary that the captions or the model were made with"
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "kept"),
+    [("karpathy", "ab"), ("m2", "ab"), ("neuraltalk2", "a"), ("aoanet", "ab")],
+)
+def test_each_preset_has_its_own_least_count(preset, kept):
+    counts = {"a": 6, "b": 5, "c": 4}
+    assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
+    assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
+
+
+def test_no_frequent_word_is_refused():
+    assert refusal(lambda: Vocabulary.from_counts({"a": 3})) == (
+        "no word occurs 5 times or more (most frequent: 3); "
+        "lower preprocess.min_count or add captions"
+    )
+    assert "(most frequent: 0)" in refusal(lambda: Vocabulary.from_counts({}))
+
+
+@pytest.mark.parametrize(
+    ("preset", "splits"),
+    [
+        ("karpathy", {"train"}),
+        ("m2", {"train", "val"}),
+        ("neuraltalk2", {"train", "val", "test"}),
+        ("aoanet", {"train", "val", "test"}),
+    ],
+)
+def test_each_preset_counts_its_own_splits(preset, splits):
+    pictures = [picture(split, split) for split in ("train", "val", "test")]
+    assert count_words(pictures, preset) == Counter(splits)
+
+
+def test_words_are_counted_in_every_caption():
+    pictures = [picture("train", "A dog.", "a cat"), picture("val", "a")]
+    assert count_words(pictures, "karpathy") == {"a": 2, "dog": 1, "cat": 1}
+
+
+@pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])
+def test_three_presets_take_the_tokens_of_the_file(preset):
+    assert tokens_of(Caption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("raw", "tokens"),
+    [
+        ("A Dog.", "a dog"),
+        ("a black-and-white dog's bed", "a black and white dog 's bed"),
+        ("It isn't here, they're there!", "it is n't here they 're there"),
+        ("at 10:20 on a t.v.", "at 10:20 on a t.v"),
+        ('a "stop" sign... & 3/4 (red)', 'a " stop " sign & 3 / 4 ( red )'),
+        ("well -- ok; `x` '' ?", "well ok x"),
+    ],
+)
+def test_m2_cuts_as_its_published_word_list_has_it(raw, tokens):
+    assert tokens_of(Caption(raw, ()), "m2") == tuple(tokens.split())
+
+
+def test_an_unknown_preset_is_refused():
+    expected = "unknown vocabulary preset: 'x'; use one of aoanet, karpathy, m2, neuraltalk2"
+    assert refusal(lambda: count_words([], "x")) == expected
+    assert refusal(lambda: tokens_of(Caption("", ()), "x")) == expected
+    assert refusal(lambda: Vocabulary.from_counts({"a": 9}, "x")) == expected
+
+
+def test_the_digest_is_of_words_and_preset():
+    digests = {
+        counted(a=2, dog=1).digest,
+        counted(a=1, dog=2).digest,
+        Vocabulary.from_counts({"a": 9, "dog": 8}, "m2").digest,
+    }
+    assert len(digests) == 3
+    assert counted(a=2, dog=1).digest == counted(dog=3, a=5).digest
+    # Our own value, so that a change of the format is seen: every checkpoint holds a digest.
+    assert (
+        counted(a=2, dog=1).digest
+        == "9c0369390c7dab9a367a55292d57c5884bdd45a425072babec1e664b93a09f8f"
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "not a JSON object"),
+        ({"words": [1], "preset": "m2"}, "a word is not a string"),
+        (
+            {"words": ["a"], "preset": "m2"},
+            "the words do not start with <pad> <bos> <eos> <unk>",
+        ),
+        ({"words": [*SPECIALS, "a", "a"], "preset": "m2"}, "a word stands twice"),
+        ({"words": [*SPECIALS, "a"], "preset": "x"}, "unknown preset 'x'"),
+        ({"words": [*SPECIALS, "a"]}, "no key 'preset'"),
+        ({"words": [*SPECIALS, "a"], "preset": ["m2"]}, "'preset' is not a string"),
+    ],
+)
+def test_another_file_is_no_vocabulary(tmp_path, document, problem):
+    path = tmp_path / "vocabulary.json"
+    path.write_text(json.dumps(document))
+    assert refusal(lambda: Vocabulary.load(path)) == (
+        f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
+    )
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the COCO sample folder is not there")
+def test_m2_counts_give_the_published_10201_entries():
+    counts = read_json(SHARED / "text/coco_train_word_counts_m2.json.gz")
+    assert isinstance(counts, dict)
+    assert len(Vocabulary.from_counts(counts, "m2")) == 10_201
+
+
+def test_every_preset_is_found_under_its_own_name():
+    assert all(name == preset.name for name, preset in PRESETS.items())
