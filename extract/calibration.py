@@ -1,0 +1,174 @@
+"""Random weights that behave: for smoke runs, benchmarks and parity tests, never for results.
+
+A freshly initialised ResNet-101 explodes over its 33 blocks and gives flat probabilities. Here each
+normalisation takes its statistics from the pictures as they pass, once, and the classifiers are
+scaled to the spread of a trained detector's logits.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from a2.data.errors import InputError
+from a2.extract.detector import Detector
+from a2.extract.heads import BoxPredictor
+from a2.extract.meta import caffe_meta
+from a2.extract.operators import roi_pool
+from a2.extract.proposals import ProposalHead
+from a2.extract.resize import picture_blob, picture_scale
+from a2.extract.resnet import STRIDE, Architecture, BasicBlock, Bottleneck, FrozenBatchNorm
+
+BOXES_PER_PICTURE = 8
+"""Random regions per picture from which the heads take their statistics."""
+
+LOGIT_SPREAD = 3.0
+"""Standard deviation of class and attribute logits; a trained detector is about as sure."""
+
+OBJECTNESS_SPREAD = 2.0
+DELTA_SPREAD = 0.2
+"""Standard deviation of proposal logits, and of box shifts in anchor sizes."""
+
+RESIDUAL_GAIN = 0.25
+"""Weight of each block's residual beside its shortcut, so that depth does not add up."""
+
+
+def calibrate(
+    pictures: Sequence[NDArray[np.uint8]],
+    architecture: Architecture,
+    *,
+    min_side: int,
+    max_side: int,
+    roi_size: int,
+    seed: int,
+) -> Detector:
+    """Detector with random weights calibrated on pictures; equal arguments, equal weights.
+
+    pictures: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled picture,
+    roi_size in cells, both as the detector will be run. Raises InputError without pictures.
+    """
+    if not pictures:
+        raise InputError(
+            "no pictures to calibrate random weights on; check that data.images holds some"
+        )
+    meta = caffe_meta(origin=f"calibrated-random, seed {seed}", classes=architecture.classes)
+    generator = torch.Generator().manual_seed(seed)
+    detector = Detector(architecture, meta).requires_grad_(False).eval()
+    _initialise(detector, generator)
+    blob = _common_crop(pictures, mean=meta.mean, min_side=min_side, max_side=max_side)
+    with torch.inference_mode():
+        maps = _forward_measured(detector.backbone, blob, generator)
+        _calibrate_proposals(detector.proposal_generator.rpn_head, maps)
+        rois = _random_rois(len(pictures), blob.shape[3], blob.shape[2], generator)
+        pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
+        features = _forward_measured(detector.roi_heads, pooled, generator)
+        _calibrate_classifiers(detector.roi_heads.box_predictor, features)
+    return detector
+
+
+def _initialise(detector: Detector, generator: torch.Generator) -> None:
+    """Random directions everywhere; the scales are set as pictures pass."""
+    for _, parameter in sorted(detector.named_parameters()):
+        if parameter.ndim > 1:
+            fan_in = parameter[0].numel()
+            parameter.normal_(0, math.sqrt(2 / fan_in), generator=generator)
+        else:
+            parameter.zero_()
+    for module in detector.modules():
+        if isinstance(module, FrozenBatchNorm):
+            module.weight.uniform_(0.5, 1.5, generator=generator)
+            module.bias.normal_(0, 0.2, generator=generator)
+    for module in detector.modules():
+        if isinstance(module, Bottleneck):
+            module.conv3.norm.weight.mul_(RESIDUAL_GAIN)
+        elif isinstance(module, BasicBlock):
+            module.conv2.norm.weight.mul_(RESIDUAL_GAIN)
+
+
+def _common_crop(
+    pictures: Sequence[NDArray[np.uint8]],
+    *,
+    mean: tuple[float, float, float],
+    min_side: int,
+    max_side: int,
+) -> Tensor:
+    """Scaled pictures cut to what all of them cover: (B, 3, H, W) float32."""
+    blobs = []
+    for picture in pictures:
+        height, width = picture.shape[:2]
+        scale = picture_scale(height=height, width=width, min_side=min_side, max_side=max_side)
+        blobs.append(picture_blob(picture, scale=scale, mean=mean))
+    height = min(blob.shape[1] for blob in blobs)
+    width = min(blob.shape[2] for blob in blobs)
+    return torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
+
+
+def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:
+    """Run network, each normalisation taking its statistics from what reaches it.
+
+    Statistics are shaken a little: exactly normal channels would hide a wrong epsilon or a
+    forgotten mean from a parity test.
+    """
+
+    def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(module, FrozenBatchNorm)
+        variance, mean = torch.var_mean(inputs[0], dim=(0, 2, 3), correction=0)
+        shake = torch.empty(2, len(mean)).uniform_(-0.1, 0.1, generator=generator)
+        module.running_mean.copy_(mean + shake[0] * variance.sqrt())
+        module.running_var.copy_((variance * (1 + shake[1])).clamp(min=1e-4))
+
+    hooks = [
+        module.register_forward_pre_hook(measure)
+        for module in network.modules()
+        if isinstance(module, FrozenBatchNorm)
+    ]
+    try:
+        output: Tensor = network(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return output
+
+
+def _calibrate_proposals(head: ProposalHead, maps: Tensor) -> None:
+    hidden = torch.relu(head.conv(maps))
+    for layer, spread in (
+        (head.objectness_logits, OBJECTNESS_SPREAD),
+        (head.anchor_deltas, DELTA_SPREAD),
+    ):
+        _centre(layer, layer(hidden), spread=spread)
+
+
+def _calibrate_classifiers(predictor: BoxPredictor, features: Tensor) -> None:
+    _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
+    _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)
+    logits = predictor.attribute_logits(features, predictor(features))
+    if logits is not None:
+        _centre(predictor.attr_score, logits, spread=LOGIT_SPREAD)
+
+
+def _centre(layer: nn.Conv2d | nn.Linear, output: Tensor, *, spread: float) -> None:
+    """Scale a layer so that each of its outputs varies by spread around 0.
+
+    output: (B, channels) or (B, channels, H, W), what the layer gives now, its bias being 0.
+    Without centring, what all regions share would make them all one class.
+    """
+    axes = [axis for axis in range(output.ndim) if axis != 1]
+    mean = output.mean(dim=axes)
+    deviation = (output - mean.view(1, -1, *[1] * (output.ndim - 2))).square().mean().sqrt()
+    gain = spread / float(deviation.clamp(min=1e-6))
+    layer.weight.mul_(gain)
+    assert layer.bias is not None
+    layer.bias.copy_(-mean * gain)
+
+
+def _random_rois(pictures: int, width: int, height: int, generator: torch.Generator) -> Tensor:
+    """Random boxes in each picture: (pictures * BOXES_PER_PICTURE, 5) float32, pixels."""
+    count = pictures * BOXES_PER_PICTURE
+    corners = torch.rand(count, 2, 2, generator=generator).sort(dim=1).values
+    boxes = corners * torch.tensor([width - 1.0, height - 1.0])  # (K, corner, x or y)
+    indices = torch.arange(pictures).repeat_interleave(BOXES_PER_PICTURE)
+    return torch.cat([indices[:, None].float(), boxes.reshape(count, 4)], dim=1)

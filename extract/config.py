@@ -1,0 +1,63 @@
+"""Settings of the extract stage; every default of the extractor lives here."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+CALIBRATED_RANDOM = "calibrated-random"
+"""Value of `extract.weights` that asks for random weights made from the pictures themselves."""
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class ExtractConfig(BaseModel):
+    """How a picture becomes regions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    weights: str | None = None
+    """File with the detector's weights (safetensors, or airsplay's pickle), or the word
+    `calibrated-random` for smoke runs. There is no default: features of unknown weights are
+    useless and look like any others."""
+    depth: Literal[18, 50, 101, 152] = 101
+    """Layers of the ResNet; read only with calibrated-random, a weights file states its own."""
+    width: Count = 64
+    """Channels of the ResNet's first layer, 64 as published; read only with calibrated-random."""
+    boxes: Literal["detect", "given"] = "detect"
+    """Where regions come from: the detector's proposals, or boxes that the annotation supplies."""
+    min_regions: Count = 10
+    """Fewest regions per picture; equal to max_regions for a fixed number (36 in many papers)."""
+    max_regions: Count = 100
+    """Most regions per picture."""
+    proposals: Count = 300
+    """Regions that the proposal network hands to the classifier: nine tenths of the time goes
+    into describing them."""
+    min_side: Count = 600
+    """Pixels to which a picture's shorter side is scaled."""
+    max_side: Count = 1000
+    """Pixels that its longer side may not exceed after scaling."""
+    roi_size: Count = 14
+    """Cells per side into which a region is pooled, 14 as published; time grows by its square."""
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Class probability from which a region is kept, between min_regions and max_regions."""
+    dtype: Literal["float16", "float32"] = "float16"
+    """How features are stored; the detector always computes in float32."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of calibrated-random weights; read only with them."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        ordered = (
+            ("min_regions", "max_regions"),
+            ("min_regions", "proposals"),
+            ("min_side", "max_side"),
+        )
+        problems = [
+            f"{low} is {getattr(self, low)}, above {high}, {getattr(self, high)}; "
+            f"lower {low} or raise {high}"
+            for low, high in ordered
+            if getattr(self, low) > getattr(self, high)
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self

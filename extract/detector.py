@@ -1,0 +1,74 @@
+"""The bottom-up detector: Faster R-CNN on ResNet's C4 map (Anderson et al. 2018, section 3.1)."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from a2.extract.heads import RegionHeads
+from a2.extract.meta import DetectorMeta
+from a2.extract.operators import roi_pool
+from a2.extract.proposals import ProposalGenerator, ScaledSize
+from a2.extract.resnet import STRIDE, Architecture, Backbone
+
+CHUNK = 100
+"""Regions described at a time; at 14 x 14 cells each needs 2.4 MB in res5's widest layers."""
+
+
+@dataclass(frozen=True)
+class DescribedRegions:
+    """What the heads say of K regions.
+
+    features: (K, F) float32; class_logits: (K, classes + 1), background last; attribute_logits:
+    (K, attributes + 1), "no attribute" last, or None without an attribute head.
+    """
+
+    features: Tensor
+    class_logits: Tensor
+    attribute_logits: Tensor | None
+
+
+class Detector(nn.Module):
+    """Backbone, proposals and heads, with the conventions that its weights ask for.
+
+    Parameters are uninitialised until weights are loaded or calibrated.
+    """
+
+    def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.meta = meta
+        self.backbone = Backbone(architecture)
+        self.proposal_generator = ProposalGenerator(architecture, meta)
+        self.roi_heads = RegionHeads(architecture)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Feature maps, one cell per 16 pixels.
+
+        pictures: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
+        """
+        return cast(Tensor, self.backbone(pictures))
+
+    def propose(self, features: Tensor, *, size: ScaledSize, count: int) -> Tensor:
+        """Regions of one picture, best first.
+
+        features: (1, C, h, w). Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
+        """
+        return cast(Tensor, self.proposal_generator(features, size=size, count=count))
+
+    def describe(self, features: Tensor, rois: Tensor, *, roi_size: int) -> DescribedRegions:
+        """Feature, class and attribute of each region, in order.
+
+        features: (B, C, h, w); rois: (K, 5) float32, picture index in [0, B) and x1 y1 x2 y2 in
+        scaled pixels; roi_size: cells per side into which a region is pooled.
+        """
+        vectors = torch.cat(
+            [
+                self.roi_heads(roi_pool(features, chunk, size=roi_size, scale=1 / STRIDE))
+                for chunk in torch.split(rois, CHUNK)
+            ]
+        )
+        class_logits = self.roi_heads.box_predictor(vectors)
+        attribute_logits = self.roi_heads.box_predictor.attribute_logits(vectors, class_logits)
+        return DescribedRegions(vectors, class_logits, attribute_logits)

@@ -1,0 +1,187 @@
+"""Pictures to regions: scaling, proposals or given boxes, description, selection."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a2.data.errors import InputError
+from a2.data.regions import Regions
+from a2.extract.config import ExtractConfig
+from a2.extract.detector import DescribedRegions, Detector
+from a2.extract.proposals import SMALLEST_REGION, ScaledSize
+from a2.extract.resize import picture_blob, picture_scale
+from a2.extract.selection import select_regions
+
+Picture = NDArray[np.uint8]
+Boxes = NDArray[np.float32]
+
+BATCH = 8
+"""Equal-sized pictures with given boxes that pass the network together. On CPU the gain ends
+here, and regions of some 3 boxes per picture just fill the heads."""
+
+
+class Extractor:
+    """Turns a picture, and boxes if they are given, into Regions.
+
+    Equal pictures give equal regions, whatever was extracted before.
+    """
+
+    def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
+        self.detector = detector.to(device).to(memory_format=torch.channels_last).eval()
+        self.config = config
+        self.device = torch.device(device)
+
+    def __call__(self, picture: Picture, boxes: Boxes | None = None) -> Regions:
+        """Regions of one picture: of the given boxes in their order, or of those detected.
+
+        picture: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, or None.
+        Features are float32. Raises InputError where the picture is too small or thin, or boxes
+        are wanted and missing, none, unordered or outside the picture.
+        """
+        return self.extract_many([picture], [boxes])[0]
+
+    def extract_many(
+        self, pictures: Sequence[Picture], boxes: Sequence[Boxes | None]
+    ) -> list[Regions]:
+        """Regions of several pictures, in order, as if each had been alone.
+
+        Pictures of equal size with given boxes pass the network together, BATCH at a time; the
+        results equal single ones to float32 rounding. Raises InputError as a single call does.
+        """
+        with torch.inference_mode():
+            found: dict[int, Regions] = {}
+            groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+            for index, (picture, given) in enumerate(zip(pictures, boxes, strict=True)):
+                if given is None:
+                    found[index] = self._detect(picture)
+                else:
+                    _check_boxes(given, height=picture.shape[0], width=picture.shape[1])
+                    groups[picture.shape[0], picture.shape[1]].append(index)
+            for members in groups.values():
+                for start in range(0, len(members), BATCH):
+                    batch = members[start : start + BATCH]
+                    given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
+                    described = self._describe([pictures[index] for index in batch], given_boxes)
+                    found.update(zip(batch, described, strict=True))
+        return [found[index] for index in range(len(pictures))]
+
+    def _detect(self, picture: Picture) -> Regions:
+        if self.config.boxes == "given":
+            raise InputError(
+                "no boxes came with the picture, but extract.boxes is 'given'; "
+                "supply boxes, or set extract.boxes=detect"
+            )
+        blob, size = self._blob([picture])
+        features = self.detector(blob)
+        proposals = self.detector.propose(features, size=size, count=self.config.proposals)
+        if len(proposals) < self.config.min_regions:
+            raise InputError(
+                f"too few regions of {SMALLEST_REGION} x {SMALLEST_REGION} pixels: "
+                f"{len(proposals)} proposed in a picture of {picture.shape[1]} x "
+                f"{picture.shape[0]}, extract.min_regions is {self.config.min_regions}; "
+                "lower it, or leave the picture out"
+            )
+        rois = _rois([proposals])
+        described = self.detector.describe(features, rois, roi_size=self.config.roi_size)
+        boxes = (proposals / size.scale).cpu().numpy()
+        chosen = select_regions(
+            boxes,
+            _probabilities(described).cpu().numpy(),
+            confidence=self.config.confidence,
+            min_regions=self.config.min_regions,
+            max_regions=self.config.max_regions,
+        )
+        kept = _rows(described, torch.from_numpy(chosen).to(self.device))
+        return _regions(boxes[chosen], kept, picture)
+
+    def _describe(self, pictures: Sequence[Picture], boxes: Sequence[Boxes]) -> list[Regions]:
+        """Regions of given boxes of pictures that have one size."""
+        blob, size = self._blob(pictures)
+        scaled = [torch.from_numpy(given * np.float32(size.scale)) for given in boxes]
+        described = self.detector.describe(
+            self.detector(blob), _rois(scaled).to(self.device), roi_size=self.config.roi_size
+        )
+        ends = np.cumsum([len(given) for given in boxes])
+        rows = [slice(end - len(given), end) for end, given in zip(ends, boxes, strict=True)]
+        return [
+            _regions(given, _rows(described, row), picture)
+            for given, row, picture in zip(boxes, rows, pictures, strict=True)
+        ]
+
+    def _blob(self, pictures: Sequence[Picture]) -> tuple[Tensor, ScaledSize]:
+        """Detector input of pictures of one size: (B, 3, H', W') float32."""
+        scale = picture_scale(
+            height=pictures[0].shape[0],
+            width=pictures[0].shape[1],
+            min_side=self.config.min_side,
+            max_side=self.config.max_side,
+        )
+        mean = self.detector.meta.mean
+        blobs = np.stack([picture_blob(picture, scale=scale, mean=mean) for picture in pictures])
+        tensor = torch.from_numpy(blobs).to(self.device)
+        return tensor.contiguous(memory_format=torch.channels_last), ScaledSize(
+            height=blobs.shape[2], width=blobs.shape[3], scale=scale
+        )
+
+
+def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
+    if boxes.ndim != 2 or boxes.shape[1:] != (4,) or len(boxes) == 0:
+        raise InputError(
+            f"boxes of a picture have shape {boxes.shape}, not (R, 4) with R of at least 1; "
+            "give every picture a box, or leave it out"
+        )
+    x1, y1, x2, y2 = boxes.T
+    ordered = np.isfinite(boxes).all(axis=1) & (x1 <= x2) & (y1 <= y2)
+    inside = (x1 < width) & (y1 < height) & (x2 >= 0) & (y2 >= 0)
+    wrong = np.flatnonzero(~(ordered & inside))
+    if len(wrong):
+        raise InputError(
+            f"box {wrong[0]} is not in the picture of {width} x {height} pixels: "
+            f"{boxes[wrong[0]].tolist()}; boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
+        )
+
+
+def _rois(boxes: Sequence[Tensor]) -> Tensor:
+    """Boxes of several pictures as (K, 5): index of the picture, x1 y1 x2 y2."""
+    return torch.cat(
+        [
+            torch.cat([of_one.new_full((len(of_one), 1), index), of_one], dim=1)
+            for index, of_one in enumerate(boxes)
+        ]
+    )
+
+
+def _probabilities(described: DescribedRegions) -> Tensor:
+    """(K, classes) in [0, 1]: the softmax counts the background, the result leaves it out."""
+    return described.class_logits.softmax(dim=1)[:, :-1]
+
+
+def _rows(described: DescribedRegions, rows: Tensor | slice) -> DescribedRegions:
+    attributes = described.attribute_logits
+    return DescribedRegions(
+        described.features[rows],
+        described.class_logits[rows],
+        None if attributes is None else attributes[rows],
+    )
+
+
+def _regions(boxes: Boxes, described: DescribedRegions, picture: Picture) -> Regions:
+    scores, class_ids = _probabilities(described).max(dim=1)
+    attributes = described.attribute_logits
+    return Regions(
+        boxes=boxes,
+        features=described.features.cpu().numpy(),
+        scores=scores.cpu().numpy(),
+        class_ids=class_ids.cpu().numpy().astype(np.int32),
+        attribute_ids=(
+            None
+            if attributes is None
+            else attributes[:, :-1].argmax(dim=1).cpu().numpy().astype(np.int32)
+        ),
+        width=picture.shape[1],
+        height=picture.shape[0],
+    )

@@ -1,0 +1,47 @@
+"""What determines a picture's features, to be stored beside them and compared later."""
+
+import hashlib
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import cv2
+import numpy as np
+import PIL
+import torch
+
+from a2.extract.config import ExtractConfig
+from a2.extract.detector import Detector
+
+CODE_VERSION = 1
+"""Raised by hand whenever extract/ would give another result for the same weights and picture."""
+
+
+def extractor_fingerprint(
+    detector: Detector, *, weights: Path, config: ExtractConfig
+) -> dict[str, object]:
+    """JSON-ready account of an extractor; weights is the file that detector was loaded from.
+
+    Keys: weights_sha256, architecture, feature_width, meta, config (without the weights' path),
+    code_version, libraries (versions).
+    """
+    return {
+        "weights_sha256": _sha256(weights),
+        "architecture": asdict(detector.architecture),
+        "feature_width": detector.architecture.feature_width,
+        "meta": detector.meta.model_dump(mode="json"),
+        "config": config.model_dump(mode="json", exclude={"weights"}),
+        "code_version": CODE_VERSION,
+        "libraries": {
+            "torch": torch.__version__,
+            "torchvision": version("torchvision"),
+            "opencv": cv2.__version__,
+            "pillow": PIL.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,61 @@
+"""What a region is: its class, and its attribute (Anderson et al. 2018, section 3.1).
+
+Background and "no attribute" are the last rows. `bbox_pred` refines boxes by class; published
+features belong to the proposals as they are, so nothing here calls it.
+"""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from a2.extract.resnet import Architecture, residual_stage
+
+
+class BoxPredictor(nn.Module):
+    """Classifiers over pooled region features."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        width, classes = architecture.feature_width, architecture.classes
+        self.cls_score = nn.Linear(width, classes + 1)
+        self.bbox_pred = nn.Linear(width, 4 * classes)
+        self.has_attributes = architecture.attributes > 0
+        if self.has_attributes:
+            embedding, hidden = architecture.embedding_width, architecture.attribute_width
+            self.cls_embedding = nn.Embedding(classes + 1, embedding)
+            self.fc_attr = nn.Linear(width + embedding, hidden)
+            self.attr_score = nn.Linear(hidden, architecture.attributes + 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: (K, F) float32. Returns class logits (K, classes + 1), background last."""
+        return cast(Tensor, self.cls_score(features))
+
+    def attribute_logits(self, features: Tensor, class_logits: Tensor) -> Tensor | None:
+        """Attribute of each region given its likeliest class, which may be the background.
+
+        features: (K, F); class_logits: (K, classes + 1). Returns (K, attributes + 1), "no
+        attribute" last, or None where the weights have no attribute head.
+        """
+        if not self.has_attributes:
+            return None
+        embedded = self.cls_embedding(class_logits.argmax(dim=1))
+        hidden = F.relu_(self.fc_attr(torch.cat([features, embedded], dim=1)))
+        return cast(Tensor, self.attr_score(hidden))
+
+
+class RegionHeads(nn.Module):
+    """Stage res5 on each pooled region, its mean as the feature, and the classifiers."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.res5 = residual_stage(architecture, 5)
+        self.box_predictor = BoxPredictor(architecture)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Feature of each region.
+
+        pooled: (K, C, n, n) float32. Returns (K, F) float32, not negative.
+        """
+        return cast(Tensor, self.res5(pooled).mean(dim=(2, 3)))

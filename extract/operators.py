@@ -1,0 +1,38 @@
+"""The two compiled operators of torchvision, with one clear line where they cannot be loaded."""
+
+from types import ModuleType
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from a2.data.errors import A2Error
+
+
+def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
+    """Greedy non-maximum suppression of what overlaps a better box by more than threshold.
+
+    boxes: (N, 4) float32, continuous edges; scores: (N,) float32. Returns kept indices, best first.
+    """
+    return cast(Tensor, _torchvision_ops().nms(boxes, scores, threshold))
+
+
+def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+    """Maximum over each cell of a size x size grid laid on a region (Girshick 2015).
+
+    maps: (B, C, h, w) float32; rois: (K, 5) float32, picture index, x1 y1 x2 y2 in pixels;
+    scale: cells of a map per pixel. Returns (K, C, size, size).
+    """
+    return cast(Tensor, _torchvision_ops().roi_pool(maps, rois, size, scale))
+
+
+def _torchvision_ops() -> ModuleType:
+    """torchvision.ops, which a CPU build of torch beside a CUDA torchvision cannot import."""
+    try:
+        from torchvision import ops
+    except (ImportError, RuntimeError, AttributeError) as error:
+        raise A2Error(
+            f"torchvision does not fit torch {torch.__version__}: {error}; "
+            "install both from the same index, both for CPU or both for the same CUDA"
+        ) from error
+    return cast(ModuleType, ops)

@@ -1,0 +1,109 @@
+"""Picture files as pixels, exactly as caffe's extractor saw them, or refused with a reason.
+
+Pillow checks a file first, because OpenCV returns half a picture for a truncated file and spends
+gigabytes on a header that claims 30,000 x 30,000 pixels. The pixels of ordinary JPEGs then come
+from OpenCV, whose decoder made the published features. Orientation in EXIF is applied, as
+`cv2.imread` does; transparent pixels lie on white; animations give their first frame.
+"""
+
+import io
+import warnings
+from pathlib import Path
+from typing import cast
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from a2.data.errors import InputError
+
+PIXEL_LIMIT = 100_000_000
+"""Pixels above which a picture is refused unread; it is 300 MB decoded."""
+
+_OPENCV_FORMATS = {"JPEG", "MPO"}
+_ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """Read a picture of any common format.
+
+    Returns (H, W, 3) uint8, channels blue, green, red. Raises InputError, naming the file without
+    its folder, where it is missing, empty, not a picture, damaged, or above PIXEL_LIMIT.
+    """
+    encoded = _read_bytes(path)
+    image = _open_header(encoded, name=path.name)
+    if image.width * image.height > PIXEL_LIMIT:
+        raise InputError(
+            f"picture {path.name!r} is too large: {image.width} x {image.height} pixels, "
+            f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
+        )
+    try:
+        image.load()
+        return _decode(image, encoded)
+    except Exception as error:  # each format's decoder raises types of its own
+        raise InputError(
+            f"picture {path.name!r} cannot be decoded: {error}; get the file again"
+        ) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        encoded = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read picture {path.name!r}: {error.strerror}; check the picture folder"
+        ) from error
+    if not encoded:
+        raise InputError(f"picture {path.name!r} is empty: 0 bytes; get the file again")
+    return encoded
+
+
+def _open_header(encoded: bytes, *, name: str) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            # Pillow's own limits come as a warning at 89 million pixels, an error at 179.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            return Image.open(io.BytesIO(encoded))
+    except Image.DecompressionBombError as error:
+        raise InputError(
+            f"picture {name!r} is too large: more than {PIXEL_LIMIT // 1_000_000} million "
+            "pixels; scale it down"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise InputError(
+            f"{name!r} is not a picture: it begins with {encoded[:12]!r}; get the file again"
+        ) from error
+    except Exception as error:  # each format's header reader raises types of its own
+        raise InputError(
+            f"picture {name!r} cannot be decoded: {error}; get the file again"
+        ) from error
+
+
+def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
+    if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
+        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+        if pixels is None:
+            raise ValueError("OpenCV cannot decode it")
+        return cast(NDArray[np.uint8], pixels)
+    rgb = _rgb(ImageOps.exif_transpose(image))
+    return np.ascontiguousarray(rgb[:, :, ::-1])
+
+
+def _rgb(image: Image.Image) -> NDArray[np.uint8]:
+    if image.mode.startswith("I"):
+        return _rgb_of_deep_gray(np.asarray(image).astype(np.int64))
+    if image.mode == "F":
+        raise ValueError("its samples are fractions")
+    if image.mode in _ALPHA_MODES or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        ground = Image.new("RGBA", layer.size, "white")
+        image = Image.alpha_composite(ground, layer)
+    return np.asarray(image.convert("RGB"))
+
+
+def _rgb_of_deep_gray(gray: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """High byte of 16-bit samples, as OpenCV gives; Pillow's convert clips them at 255."""
+    if gray.min() < 0 or gray.max() > 65535:
+        raise ValueError("its samples have more than 16 bits")
+    return np.repeat((gray >> 8).astype(np.uint8)[:, :, None], 3, axis=2)

@@ -1,0 +1,121 @@
+"""Region proposal network and caffe's proposal layer (Ren et al. 2015, arXiv:1506.01497).
+
+Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561. Two differences cannot be seen
+in results: candidates are ranked by their logit, of which caffe's probability is a rising
+function, and equal ones keep their order, where caffe's sort is unstable.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from a2.extract.anchors import anchor_grid
+from a2.extract.meta import DetectorMeta
+from a2.extract.operators import nms
+from a2.extract.resnet import Architecture
+
+CANDIDATES = 6000
+"""Best boxes that enter non-maximum suppression."""
+
+OVERLAP = 0.7
+"""Overlap from which a worse box is dropped. Caffe says "at least" and `nms` "more than": in
+float32 no overlap equals 0.7, so they agree."""
+
+SMALLEST_REGION = 16
+"""Shortest side of a region in pixels of the original picture."""
+
+
+@dataclass(frozen=True)
+class ScaledSize:
+    """Size of the detector's input in pixels, and the factor that made it from the original."""
+
+    height: int
+    width: int
+    scale: float
+
+
+class ProposalHead(nn.Module):
+    """Scores and shifts each anchor at each cell of the feature map."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        hidden, anchors = architecture.proposal_width, architecture.anchors
+        self.conv = nn.Conv2d(architecture.stage_width(4), hidden, kernel_size=3, padding=1)
+        self.objectness_logits = nn.Conv2d(hidden, anchors, kernel_size=1)
+        self.anchor_deltas = nn.Conv2d(hidden, 4 * anchors, kernel_size=1)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """features: (1, C, h, w) float32.
+
+        Returns logits (h * w * A,), foreground against background, and deltas (h * w * A, 4),
+        both in the order of `anchor_grid`.
+        """
+        hidden = F.relu_(self.conv(features))
+        logits = self.objectness_logits(hidden)[0].permute(1, 2, 0).reshape(-1)
+        deltas = self.anchor_deltas(hidden)[0].permute(1, 2, 0).reshape(-1, 4)
+        return logits, deltas
+
+
+class ProposalGenerator(nn.Module):
+    """Proposes where in a picture there may be something."""
+
+    def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
+        super().__init__()
+        self.rpn_head = ProposalHead(architecture)
+        self.meta = meta
+
+    def forward(self, features: Tensor, *, size: ScaledSize, count: int) -> Tensor:
+        """Best regions of one picture.
+
+        features: (1, C, h, w) float32. Returns (N, 4) float32, N <= count, x1 y1 x2 y2 in pixels
+        of the scaled picture, best first; N is 0 where every region is below SMALLEST_REGION.
+        """
+        logits, deltas = self.rpn_head(features)
+        anchors = anchor_grid(
+            torch.tensor(self.meta.anchors, dtype=torch.float32, device=features.device),
+            height=features.shape[2],
+            width=features.shape[3],
+        )
+        return select_proposals(
+            logits, deltas, anchors=anchors, size=size, count=count, meta=self.meta
+        )
+
+
+def decode_boxes(deltas: Tensor, anchors: Tensor, *, plus1: bool) -> Tensor:
+    """Apply dx, dy (in anchor sizes) and dw, dh (logarithms) to anchors.
+
+    deltas, anchors: (N, 4) float32. Returns (N, 4) x1 y1 x2 y2. Sizes are not limited: caffe does
+    not, and clipping to the picture follows.
+    """
+    sides = anchors[:, 2:] - anchors[:, :2] + plus1
+    centres = anchors[:, :2] + 0.5 * sides + deltas[:, :2] * sides
+    half = 0.5 * torch.exp(deltas[:, 2:]) * sides
+    return torch.cat([centres - half, centres + half], dim=1)
+
+
+def select_proposals(
+    logits: Tensor,
+    deltas: Tensor,
+    *,
+    anchors: Tensor,
+    size: ScaledSize,
+    count: int,
+    meta: DetectorMeta,
+) -> Tensor:
+    """Decode, clip, drop small ones, keep the best CANDIDATES, suppress, keep count.
+
+    logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, best first.
+    """
+    edge = torch.tensor([size.width, size.height], device=logits.device) - int(meta.clip_minus1)
+    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1)
+    boxes = torch.minimum(boxes.clamp(min=0), edge.repeat(2))
+    sides = boxes[:, 2:] - boxes[:, :2] + int(meta.decode_plus1)
+    large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
+    boxes, logits = boxes[large], logits[large]
+    ranked = logits.argsort(descending=True, stable=True)[:CANDIDATES]
+    boxes, logits = boxes[ranked], logits[ranked]
+    # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
+    widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
+    return boxes[nms(widened, logits, threshold=OVERLAP)[:count]]

@@ -1,0 +1,197 @@
+"""Residual network in the form of the published caffe model (He et al. 2016, arXiv:1512.03385).
+
+Three things differ from torchvision's ResNet: the stem pools without padding and rounds sizes up,
+a bottleneck strides in its first 1x1 convolution, and the last stage keeps its resolution and
+dilates its 3x3 convolutions by two. Module names give detectron2's key grammar.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+"""Residual blocks of stages res2 to res5, by depth."""
+
+STRIDE = 16
+"""Pixels of the scaled picture per cell of the res4 feature map."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a detector, all readable from the shapes of its tensors.
+
+    width: channels of the stem. classes, attributes: without the background and without
+    "no attribute"; attributes is 0 where the detector has no attribute head.
+    """
+
+    depth: int
+    width: int = 64
+    classes: int = 1600
+    attributes: int = 400
+    anchors: int = 12
+    proposal_width: int = 512
+    embedding_width: int = 256
+    attribute_width: int = 512
+
+    @property
+    def has_bottlenecks(self) -> bool:
+        """Whether blocks are 1x1, 3x3, 1x1 (depth 50 and more) or two 3x3."""
+        return self.depth >= 50
+
+    def stage_width(self, stage: int) -> int:
+        """Output channels of stage 2, 3, 4 or 5."""
+        return self.width * (4 if self.has_bottlenecks else 1) << (stage - 2)
+
+    @property
+    def feature_width(self) -> int:
+        """F, the width of a region's feature: 2048 as published."""
+        return self.stage_width(5)
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch normalisation with fixed statistics; epsilon 1e-5 as in caffe."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(channels))
+        self.register_buffer("bias", torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each channel. x: (B, C, H, W) float32; returns the same shape."""
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=1e-5
+        )
+
+
+class NormalizedConvolution(nn.Module):
+    """Convolution without bias, then frozen batch normalisation."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, kernel: int, stride: int = 1, dilation: int = 1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+        self.norm = FrozenBatchNorm(outputs)
+        self.stride = stride
+        self.dilation = dilation
+        self.padding = dilation * (kernel // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        convolved = F.conv2d(
+            x,
+            self.weight,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+        )
+        normalized: Tensor = self.norm(convolved)
+        return normalized
+
+
+class Stem(nn.Module):
+    """7x7 convolution and 3x3 maximum, each with stride 2.
+
+    The pool has no padding and rounds sizes up, as caffe does; detectron2's has padding 1.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1 = NormalizedConvolution(3, width, kernel=7, stride=2)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """pictures: (B, 3, H, W) float32. Returns (B, width, H / 4, W / 4), sizes rounded up."""
+        x = F.relu_(self.conv1(pictures))
+        return F.max_pool2d(x, kernel_size=3, stride=2, padding=0, ceil_mode=True)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut (depth 18)."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, dilation: int) -> None:
+        super().__init__()
+        self.shortcut = (
+            NormalizedConvolution(inputs, outputs, kernel=1, stride=stride)
+            if inputs != outputs
+            else None
+        )
+        self.conv1 = NormalizedConvolution(
+            inputs, outputs, kernel=3, stride=stride, dilation=dilation
+        )
+        self.conv2 = NormalizedConvolution(outputs, outputs, kernel=3, dilation=dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        residual = self.conv2(F.relu_(self.conv1(x)))
+        residual += x if self.shortcut is None else self.shortcut(x)
+        return F.relu_(residual)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions around a shortcut (depth 50 and more).
+
+    The first 1x1 strides, as in the caffe models; torchvision strides in the 3x3.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, dilation: int) -> None:
+        super().__init__()
+        inner = outputs // 4
+        self.shortcut = (
+            NormalizedConvolution(inputs, outputs, kernel=1, stride=stride)
+            if inputs != outputs
+            else None
+        )
+        self.conv1 = NormalizedConvolution(inputs, inner, kernel=1, stride=stride)
+        self.conv2 = NormalizedConvolution(inner, inner, kernel=3, dilation=dilation)
+        self.conv3 = NormalizedConvolution(inner, outputs, kernel=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        residual = self.conv3(F.relu_(self.conv2(F.relu_(self.conv1(x)))))
+        residual += x if self.shortcut is None else self.shortcut(x)
+        return F.relu_(residual)
+
+
+def residual_stage(architecture: Architecture, stage: int) -> nn.Sequential:
+    """Stage 2, 3, 4 or 5; 3 and 4 halve the resolution, 5 dilates by two instead."""
+    block = Bottleneck if architecture.has_bottlenecks else BasicBlock
+    outputs = architecture.stage_width(stage)
+    inputs = architecture.width if stage == 2 else architecture.stage_width(stage - 1)
+    dilation = 2 if stage == 5 else 1
+    first_stride = 2 if stage in (3, 4) else 1
+    blocks: list[nn.Module] = [block(inputs, outputs, stride=first_stride, dilation=dilation)]
+    for _ in range(BLOCKS[architecture.depth][stage - 2] - 1):
+        blocks.append(block(outputs, outputs, stride=1, dilation=dilation))
+    return nn.Sequential(*blocks)
+
+
+class Backbone(nn.Module):
+    """Stem and stages res2 to res4: the part that sees the whole picture."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.stem = Stem(architecture.width)
+        self.res2 = residual_stage(architecture, 2)
+        self.res3 = residual_stage(architecture, 3)
+        self.res4 = residual_stage(architecture, 4)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Feature map of each picture.
+
+        pictures: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, H / 16, W / 16).
+        """
+        stages: Sequence[nn.Module] = (self.stem, self.res2, self.res3, self.res4)
+        x = pictures
+        for stage in stages:
+            x = stage(x)
+        return x

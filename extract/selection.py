@@ -1,0 +1,78 @@
+"""Which proposals become a picture's regions (bottom-up-attention @514e561, generate_tsv.py).
+
+For every class, proposals are suppressed by better ones of that class; a region counts with the
+best class in which it survives. Boxes are the proposals themselves, not refined by class.
+
+Done as written that is 1,600 suppressions per picture. Pruning gives the same result: a (region,
+class) pair below some probability cannot suppress one above it, so pairs below the confidence
+matter only while fewer than min_regions reach it. Caffe's sort is unstable; here, regions with
+equal confidence keep the order of the proposals.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLASS_OVERLAP = 0.3
+"""Overlap, in original pixels, from which a proposal is suppressed by a better one of a class."""
+
+
+def select_regions(
+    boxes: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
+    *,
+    confidence: float,
+    min_regions: int,
+    max_regions: int,
+) -> NDArray[np.int64]:
+    """Indices of the regions that caffe would write, in its order.
+
+    boxes: (N, 4) float32 in original pixels, best proposal first; probabilities: (N, C) float32
+    in [0, 1] without the background. In order of proposals if between min_regions and
+    max_regions reach the confidence, otherwise best first; fewer than min_regions only if N is.
+    """
+    overlapping = box_overlaps(boxes) >= CLASS_OVERLAP
+    floor = confidence
+    best = surviving_confidence(probabilities, overlapping, floor=floor)
+    confident = np.flatnonzero(best >= confidence)
+    if min_regions <= len(confident) <= max_regions:
+        return confident
+    while floor > 0 and np.count_nonzero(best >= floor) < min_regions:
+        floor = floor / 4 if floor > 1e-6 else 0.0
+        best = surviving_confidence(probabilities, overlapping, floor=floor)
+    count = min_regions if len(confident) < min_regions else max_regions
+    return np.argsort(-best, kind="stable")[:count]
+
+
+def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Intersection over union of boxes that include their last pixel (caffe's cpu_nms.pyx).
+
+    boxes: (N, 4) float32 x1 y1 x2 y2. Returns (N, N) float32.
+    """
+    one = np.float32(1)
+    areas = (boxes[:, 2] - boxes[:, 0] + one) * (boxes[:, 3] - boxes[:, 1] + one)
+    top_left = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    bottom_right = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    sides = np.maximum(bottom_right - top_left + one, 0)
+    shared = sides[:, :, 0] * sides[:, :, 1]
+    return np.asarray(shared / (areas[:, None] + areas[None, :] - shared), dtype=np.float32)
+
+
+def surviving_confidence(
+    probabilities: NDArray[np.float32], overlapping: NDArray[np.bool_], *, floor: float
+) -> NDArray[np.float32]:
+    """Best probability of each region among the classes in which it is not suppressed.
+
+    probabilities: (N, C); overlapping: (N, N). Pairs below floor are left out, so a region none of
+    whose classes reaches it gets 0. All classes step through their rankings together.
+    """
+    candidates = probabilities.T[(probabilities >= floor).any(axis=0)]  # (N, C) -> (C', N)
+    ranking = np.argsort(-candidates, axis=1, kind="stable")
+    alive = candidates >= floor
+    classes = np.arange(len(candidates))
+    for rank in range(alive.sum(axis=1).max(initial=0)):
+        region = ranking[:, rank]
+        suppressed = overlapping[region] & alive[classes, region][:, None]
+        suppressed[classes, region] = False
+        alive &= ~suppressed
+    surviving = np.where(alive, candidates, 0)
+    return np.asarray(surviving.max(axis=0, initial=0), dtype=np.float32)

@@ -1,0 +1,186 @@
+"""Detector weights on disk: canonical safetensors, and the public layouts turned into them.
+
+Canonical means detectron2's key grammar, background and "no attribute" as last rows, one logit per
+anchor, and a `DetectorMeta` as JSON in the file's metadata. Sizes are read from the tensors'
+shapes. A layout is recognised by content, never by the file's name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from a2.data.errors import WeightsError
+from a2.extract.airsplay import ORIGIN, load_airsplay
+from a2.extract.config import CALIBRATED_RANDOM
+from a2.extract.detector import Detector
+from a2.extract.meta import DetectorMeta, airsplay_meta
+from a2.extract.resnet import BLOCKS, Architecture
+
+META_KEY = "a2.detector"
+"""Metadata entry of a safetensors file that holds the DetectorMeta."""
+
+_PREDICTOR = "roi_heads.box_predictor"
+
+
+def require_weights(weights: str | None) -> None:
+    """Raise WeightsError unless weights names a file that exists, or asks for random ones."""
+    if weights is None:
+        raise WeightsError(
+            "no detector weights are named: extract.weights is not set; name a safetensors file "
+            "or airsplay's faster_rcnn_from_caffe_attr.pkl, or set "
+            f"extract.weights={CALIBRATED_RANDOM} for a smoke run whose features mean nothing"
+        )
+    if weights != CALIBRATED_RANDOM and not Path(weights).is_file():
+        raise WeightsError(
+            f"detector weights are missing: {weights!r} is no file; correct extract.weights"
+        )
+
+
+def load_detector(path: Path) -> Detector:
+    """Detector from a weights file of any known layout, on the CPU, ready for inference.
+
+    Raises WeightsError where the file is missing, of no known layout, unsafe or damaged, states no
+    meta, or lacks tensors, or has some that the detector does not know.
+    """
+    require_weights(str(path))
+    with path.open("rb") as stream:
+        head = stream.read(16)
+    if head[8:9] == b"{":
+        tensors, meta = _load_canonical(path)
+        architecture = architecture_of(tensors, name=path.name)
+    elif head[:1] == b"\x80":
+        tensors = load_airsplay(path)
+        architecture = architecture_of(tensors, name=path.name)
+        meta = airsplay_meta(origin=ORIGIN, classes=architecture.classes)
+    else:
+        raise WeightsError(
+            f"weights {path.name!r} are of no known layout: the file begins with {head!r}; "
+            "name a safetensors file or airsplay's faster_rcnn_from_caffe_attr.pkl"
+        )
+    return assemble_detector(tensors, architecture=architecture, meta=meta, name=path.name)
+
+
+def save_detector(detector: Detector, path: Path) -> None:
+    """Write canonical safetensors; equal detectors give equal bytes, a reader sees all or none."""
+    partial = path.with_name(path.name + ".partial")
+    tensors = {key: tensor.contiguous() for key, tensor in detector.state_dict().items()}
+    # One metadata entry only: the library writes several in an order of its own.
+    save_file(tensors, partial, metadata={META_KEY: detector.meta.model_dump_json()})
+    partial.replace(path)
+
+
+def assemble_detector(
+    tensors: Mapping[str, Tensor], *, architecture: Architecture, meta: DetectorMeta, name: str
+) -> Detector:
+    """Detector made of exactly these tensors; name is the file's, for messages."""
+    _check_meta(meta, architecture, name=name)
+    with torch.device("meta"):
+        detector = Detector(architecture, meta)
+    expected = {key: tuple(tensor.shape) for key, tensor in detector.state_dict().items()}
+    found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    if expected != found:
+        raise WeightsError(
+            f"weights {name!r} do not fit a ResNet-{architecture.depth} detector: "
+            f"{_differences(expected, found)}; name a complete file of a known layout"
+        )
+    detector.load_state_dict({key: tensor.float() for key, tensor in tensors.items()}, assign=True)
+    return detector.requires_grad_(False).eval()
+
+
+def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture:
+    """Read depth, widths and counts from keys and shapes; name is the file's, for messages."""
+    blocks = tuple(_block_count(tensors, stage) for stage in (2, 3, 4, 5))
+    bottlenecks = "backbone.res2.0.conv3.weight" in tensors
+    depths = [d for d, b in BLOCKS.items() if b == blocks and (d >= 50) == bottlenecks]
+    if not depths:
+        raise WeightsError(
+            f"weights {name!r} are no ResNet-18, 50, 101 or 152 detector: they have {blocks} "
+            "blocks in res2 to res5; name a file in the canonical keys"
+        )
+    has_attributes = f"{_PREDICTOR}.attr_score.weight" in tensors
+    try:
+        return Architecture(
+            depth=depths[0],
+            width=len(tensors["backbone.stem.conv1.weight"]),
+            classes=len(tensors[f"{_PREDICTOR}.cls_score.weight"]) - 1,
+            attributes=len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1 if has_attributes else 0,
+            anchors=len(tensors["proposal_generator.rpn_head.objectness_logits.weight"]),
+            proposal_width=len(tensors["proposal_generator.rpn_head.conv.weight"]),
+            embedding_width=(
+                tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1] if has_attributes else 0
+            ),
+            attribute_width=(len(tensors[f"{_PREDICTOR}.fc_attr.weight"]) if has_attributes else 0),
+        )
+    except KeyError as error:
+        raise WeightsError(
+            f"weights {name!r} lack {error.args[0]!r}; name a complete file of a known layout"
+        ) from error
+
+
+def _block_count(tensors: Iterable[str], stage: int) -> int:
+    prefix = "roi_heads" if stage == 5 else "backbone"
+    pattern = re.compile(rf"{prefix}\.res{stage}\.(\d+)\.conv1\.weight")
+    return sum(1 for key in tensors if pattern.fullmatch(key))
+
+
+def _differences(
+    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> str:
+    missing = sorted(expected.keys() - found.keys())
+    unexpected = sorted(found.keys() - expected.keys())
+    wrong = [
+        f"{key} {found[key]} instead of {expected[key]}"
+        for key in sorted(expected.keys() & found.keys())
+        if expected[key] != found[key]
+    ]
+    named = (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
+    return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named if keys)
+
+
+def _load_canonical(path: Path) -> tuple[dict[str, Tensor], DetectorMeta]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise WeightsError(
+            f"weights {path.name!r} are damaged: {error}; download or make them again"
+        ) from error
+    if META_KEY not in metadata:
+        raise WeightsError(
+            f"weights {path.name!r} do not state their conventions: no {META_KEY!r} in the "
+            "metadata; write them with a2.extract.weights.save_detector"
+        )
+    return tensors, _parse_meta(metadata[META_KEY], name=path.name)
+
+
+def _parse_meta(text: str, *, name: str) -> DetectorMeta:
+    try:
+        return DetectorMeta.model_validate_json(text)
+    except ValidationError as error:
+        problems = ", ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+        )
+        raise WeightsError(
+            f"weights {name!r} state conventions that this version does not know: {problems}; "
+            "write them with a2.extract.weights.save_detector"
+        ) from error
+
+
+def _check_meta(meta: DetectorMeta, architecture: Architecture, *, name: str) -> None:
+    if len(meta.anchors) != architecture.anchors:
+        raise WeightsError(
+            f"weights {name!r} score {architecture.anchors} anchors, their meta states "
+            f"{len(meta.anchors)}; correct the meta"
+        )
+    if meta.background_index != architecture.classes:
+        raise WeightsError(
+            f"weights {name!r} have the background at {meta.background_index}, canonical weights "
+            f"have it last, at {architecture.classes}; move its rows"
+        )

@@ -1,0 +1,60 @@
+"""A detector small enough for quick tests, and pictures to show it."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from a2.extract.calibration import calibrate
+from a2.extract.resnet import Architecture
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    folder = Path(__file__).parents[2].parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("the COCO sample folder is not beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_picture():
+    """make_picture(seed, height, width): a smooth colour picture, (H, W, 3) uint8 BGR."""
+
+    def make(seed: int, height: int = 96, width: int = 128):
+        coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Architecture:
+    return Architecture(
+        depth=18,
+        width=8,
+        classes=12,
+        attributes=5,
+        proposal_width=16,
+        embedding_width=4,
+        attribute_width=8,
+    )
+
+
+@pytest.fixture(scope="session")
+def detector(tiny, make_picture):
+    return calibrate(
+        [make_picture(1), make_picture(2)],
+        tiny,
+        min_side=192,
+        max_side=320,
+        roi_size=7,
+        seed=0,
+    )

@@ -1,0 +1,221 @@
+"""Against caffe's procedure written out in plain numpy, one box and one class at a time.
+
+What is written out: lib/rpn/generate_anchors.py, lib/rpn/proposal_layer.py, lib/nms/cpu_nms.pyx and
+tools/generate_tsv.py of peteanderson80/bottom-up-attention @514e561.
+"""
+
+import base64
+import csv
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from a2.extract.anchors import anchor_grid, caffe_anchors, detectron2_anchors
+from a2.extract.meta import caffe_meta
+from a2.extract.proposals import ScaledSize, select_proposals
+from a2.extract.resize import picture_scale
+from a2.extract.selection import select_regions
+
+META = caffe_meta(origin="test", classes=1600)
+
+# extraction.md 1.3 and lib/rpn/generate_anchors.py, run with scales 4, 8, 16, 32.
+PUBLISHED_ANCHORS = [
+    [-38, -16, 53, 31],
+    [-84, -40, 99, 55],
+    [-176, -88, 191, 103],
+    [-360, -184, 375, 199],
+    [-24, -24, 39, 39],
+    [-56, -56, 71, 71],
+    [-120, -120, 135, 135],
+    [-248, -248, 263, 263],
+    [-14, -36, 29, 51],
+    [-36, -80, 51, 95],
+    [-80, -168, 95, 183],
+    [-168, -344, 183, 359],
+]
+
+
+def reference_nms(boxes, scores, threshold):
+    """Greedy, "at least", sides one longer; equal scores keep their order."""
+    areas = (boxes[:, 2] - boxes[:, 0] + 1) * (boxes[:, 3] - boxes[:, 1] + 1)
+    order = np.argsort(-scores, kind="stable")
+    suppressed = np.zeros(len(boxes), bool)
+    kept = []
+    for i in order:
+        if suppressed[i]:
+            continue
+        kept.append(i)
+        width = np.minimum(boxes[i, 2], boxes[:, 2]) - np.maximum(boxes[i, 0], boxes[:, 0]) + 1
+        height = np.minimum(boxes[i, 3], boxes[:, 3]) - np.maximum(boxes[i, 1], boxes[:, 1]) + 1
+        shared = np.maximum(width, 0) * np.maximum(height, 0)
+        suppressed |= shared / (areas[i] + areas - shared) >= threshold
+    return kept
+
+
+def reference_proposals(logits, deltas, *, size, count):
+    """Logits (A, h, w), deltas (4A, h, w) as the network gives them."""
+    anchors, boxes, scores = np.array(PUBLISHED_ANCHORS, np.float32), [], []
+    for y in range(logits.shape[1]):
+        for x in range(logits.shape[2]):
+            for a, anchor in enumerate(anchors):
+                x1, y1, x2, y2 = anchor + np.float32([x, y, x, y]) * 16
+                width, height = x2 - x1 + 1, y2 - y1 + 1
+                dx, dy, dw, dh = deltas[4 * a : 4 * a + 4, y, x]
+                centre_x, centre_y = dx * width + x1 + width / 2, dy * height + y1 + height / 2
+                width, height = np.exp(dw) * width, np.exp(dh) * height
+                corners = [centre_x - width / 2, centre_y - height / 2]
+                corners += [centre_x + width / 2, centre_y + height / 2]
+                limits = [size.width - 1, size.height - 1] * 2
+                x1, y1, x2, y2 = (
+                    max(min(corner, limit), 0)
+                    for corner, limit in zip(corners, limits, strict=True)
+                )
+                if x2 - x1 + 1 >= 16 * size.scale and y2 - y1 + 1 >= 16 * size.scale:
+                    boxes.append([x1, y1, x2, y2])
+                    scores.append(logits[a, y, x])
+    boxes, scores = np.array(boxes, np.float32), np.array(scores)
+    best = np.argsort(-scores, kind="stable")[:6000]
+    kept = reference_nms(boxes[best], scores[best], 0.7)[:count]
+    return boxes[best][kept]
+
+
+def reference_selection(boxes, probabilities, *, confidence, min_regions, max_regions):
+    """One suppression per class, as tools/generate_tsv.py does."""
+    best = np.zeros(len(boxes), np.float32)
+    for scores in probabilities.T:
+        kept = reference_nms(boxes, scores, 0.3)
+        best[kept] = np.maximum(best[kept], scores[kept])
+    chosen = np.flatnonzero(best >= confidence)
+    ranked = np.argsort(-best, kind="stable")
+    if len(chosen) < min_regions:
+        return ranked[:min_regions]
+    return ranked[:max_regions] if len(chosen) > max_regions else chosen
+
+
+def test_anchors_are_the_published_twelve():
+    assert caffe_anchors().tolist() == PUBLISHED_ANCHORS
+
+
+def test_anchors_of_detectron2_have_the_same_areas_around_zero_size_by_size():
+    anchors = detectron2_anchors()
+    sides = anchors[:, 2:] - anchors[:, :2]
+    np.testing.assert_allclose(anchors[:, :2], -anchors[:, 2:])
+    np.testing.assert_allclose(sides.prod(axis=1), np.repeat([64, 128, 256, 512], 3) ** 2)
+    np.testing.assert_allclose(sides[:, 1] / sides[:, 0], [0.5, 1, 2] * 4)
+
+
+def test_the_anchor_grid_goes_row_by_row_in_steps_of_16():
+    grid = anchor_grid(torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2]]), height=2, width=3)
+    assert grid.shape == (12, 4)
+    assert grid[2].tolist() == [16, 0, 17, 1]
+    assert grid[7].tolist() == [0, 16, 2, 18]
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scale", "spread"),
+    [(8, 10, 1.0, 0.2), (10, 7, 2.4, 0.5), (6, 12, 0.7, 3.0)],
+)
+def test_proposals_equal_those_of_caffe(height, width, scale, spread):
+    generator = torch.Generator().manual_seed(height)
+    logits = torch.randn(12, height, width, generator=generator)
+    deltas = torch.randn(48, height, width, generator=generator) * spread
+    size = ScaledSize(height=16 * height - 5, width=16 * width - 3, scale=scale)
+    found = select_proposals(
+        logits.permute(1, 2, 0).reshape(-1),
+        deltas.permute(1, 2, 0).reshape(-1, 4),
+        anchors=anchor_grid(torch.tensor(META.anchors), height=height, width=width),
+        size=size,
+        count=50,
+        meta=META,
+    )
+    expected = reference_proposals(logits.numpy(), deltas.numpy(), size=size, count=50)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_only_the_best_6000_candidates_compete(monkeypatch):
+    logits = torch.tensor([3.0, 2.0, 1.0])
+    anchors = torch.tensor([[0.0, 0, 40, 40], [50, 0, 90, 40], [0, 50, 40, 90]])
+    size = ScaledSize(height=100, width=100, scale=1)
+    monkeypatch.setattr("a2.extract.proposals.CANDIDATES", 2)
+    found = select_proposals(
+        logits, torch.zeros(3, 4), anchors=anchors, size=size, count=300, meta=META
+    )
+    assert len(found) == 2
+
+
+def some_regions(kind, seed):
+    random = np.random.default_rng(seed)
+    centres = random.uniform(0, 400, (80, 2))
+    if kind == "clustered":
+        centres = centres[random.integers(0, 8, 80)] + random.normal(0, 12, (80, 2))
+    half = random.uniform(10, 80, (80, 2)) / 2
+    boxes = np.concatenate([centres - half, centres + half], axis=1).astype(np.float32)
+    logits = random.normal(0, 3, (80, 41))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return boxes, probabilities[:, :-1].astype(np.float32)
+
+
+@pytest.mark.parametrize("limits", [(36, 36), (10, 100), (10, 20), (80, 100)])
+@pytest.mark.parametrize("kind", ["random", "clustered"])
+@pytest.mark.parametrize("seed", range(5))
+def test_pruned_selection_equals_one_suppression_per_class(kind, seed, limits):
+    boxes, probabilities = some_regions(kind, seed)
+    rule = {"confidence": 0.2, "min_regions": limits[0], "max_regions": limits[1]}
+    found = select_regions(boxes, probabilities, **rule)
+    assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
+
+
+def test_selection_equals_caffe_when_nothing_is_confident():
+    boxes, _ = some_regions("clustered", 0)
+    probabilities = np.random.default_rng(0).uniform(0, 1e-3, (80, 40)).astype(np.float32)
+    rule = {"confidence": 0.2, "min_regions": 36, "max_regions": 36}
+    found = select_regions(boxes, probabilities, **rule)
+    assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
+
+
+def test_confident_regions_stay_in_the_order_of_proposals():
+    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]], np.float32)
+    probabilities = np.array([[0.5], [0.1], [0.9]], np.float32)
+    rule = {"confidence": 0.2, "min_regions": 1}
+    assert select_regions(boxes, probabilities, **rule, max_regions=3).tolist() == [0, 2]
+    assert select_regions(boxes, probabilities, **rule, max_regions=1).tolist() == [2]
+
+
+def test_a_region_counts_with_the_best_class_in_which_it_survives():
+    boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
+    probabilities = np.array([[0.9, 0.05], [0.8, 0.15]], np.float32)
+    # Suppressed in class 0, the second region is left with 0.15.
+    rule = {"confidence": 0.2, "min_regions": 1, "max_regions": 5}
+    assert select_regions(boxes, probabilities, **rule).tolist() == [0]
+    rule["confidence"] = 0.1
+    assert select_regions(boxes, probabilities, **rule).tolist() == [0, 1]
+
+
+def test_fewer_proposals_than_min_regions_are_all_kept():
+    boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
+    rule = {"confidence": 0.2, "min_regions": 10, "max_regions": 100}
+    assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
+
+
+@pytest.mark.shared
+def test_published_boxes_end_where_proposals_are_clipped(shared):
+    """x2 and y2 of caffe's own features never pass (W' - 1) / s, and reach it."""
+    csv.field_size_limit(sys.maxsize)
+    path = shared / "reference" / "caffe_features" / "train2014_obj36.tsv"
+    names = "img_id img_h img_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features"
+    with path.open() as lines:
+        for row in csv.DictReader(lines, names.split(), delimiter="\t"):
+            check_clip_law(row)
+
+
+def check_clip_law(row):
+
+
+    height, width = int(row["img_h"]), int(row["img_w"])
+    boxes = np.frombuffer(base64.b64decode(row["boxes"]), np.float32).reshape(-1, 4)
+    scale = picture_scale(height=height, width=width, min_side=600, max_side=1000)
+    last = [(round(side * scale) - 1) / scale for side in (width, height)]
+    np.testing.assert_allclose(boxes[:, 2:].max(axis=0), last, atol=1e-3)
+    assert ((boxes[:, 2:] - boxes[:, :2]) * scale + 1 >= 16 * scale - 1e-3).all()

@@ -1,0 +1,50 @@
+import pytest
+from pydantic import ValidationError
+
+from a2.extract.config import ExtractConfig
+
+
+def test_defaults_are_the_published_extractor():
+    config = ExtractConfig()
+    assert (config.min_side, config.max_side) == (600, 1000)
+    assert (config.proposals, config.roi_size, config.confidence) == (300, 14, 0.2)
+    assert (config.min_regions, config.max_regions) == (10, 100)
+
+
+def test_no_weights_are_named_by_default():
+    assert ExtractConfig().weights is None
+
+
+def test_config_is_frozen():
+    with pytest.raises(ValidationError):
+        ExtractConfig().seed = 1
+
+
+def test_every_field_says_what_it_is():
+    assert all(field.description for field in ExtractConfig.model_fields.values())
+
+
+def test_all_contradictions_are_named_at_once():
+    with pytest.raises(ValidationError) as error:
+        ExtractConfig(min_regions=50, max_regions=36, proposals=40, min_side=2000)
+    text = str(error.value)
+    assert (
+        "min_regions is 50, above max_regions, 36; lower min_regions or raise max_regions" in text
+    )
+    assert "min_regions is 50, above proposals, 40; lower min_regions or raise proposals" in text
+    assert "min_side is 2000, above max_side, 1000; lower min_side or raise max_side" in text
+
+
+@pytest.mark.parametrize(
+    "field", ["width", "min_regions", "max_regions", "proposals", "min_side", "roi_size"]
+)
+def test_counts_are_positive(field):
+    with pytest.raises(ValidationError, match=field):
+        ExtractConfig(**{field: 0})
+
+
+def test_unknown_fields_and_depths_are_refused():
+    with pytest.raises(ValidationError):
+        ExtractConfig(backend="detectron2")
+    with pytest.raises(ValidationError):
+        ExtractConfig(depth=34)

@@ -1,0 +1,169 @@
+import re
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from a2.data.errors import InputError
+from a2.extract.picture import read_picture
+
+
+@pytest.fixture
+def rgb(make_picture):
+    return Image.fromarray(make_picture(0)[:, :, ::-1].copy())
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_jpegs_have_the_pixels_of_opencv(tmp_path, rgb, mode):
+    path = tmp_path / "picture.jpg"
+    rgb.convert(mode).save(path)
+    pixels = read_picture(path)
+    assert pixels.shape == (96, 128, 3)
+    assert pixels.dtype == np.uint8
+    assert np.array_equal(pixels, cv2.imread(str(path)))
+
+
+def test_channels_are_blue_green_red(tmp_path):
+    path = tmp_path / "blue.png"
+    Image.new("RGB", (4, 4), (0, 0, 255)).save(path)
+    assert read_picture(path)[0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "webp"])
+def test_other_formats_have_the_pixels_of_opencv(tmp_path, rgb, suffix):
+    path = tmp_path / f"picture.{suffix}"
+    rgb.save(path)
+    assert np.array_equal(read_picture(path), cv2.imread(str(path)))
+
+
+def test_cmyk_keeps_its_colours(tmp_path, rgb):
+    path = tmp_path / "picture.jpg"
+    rgb.convert("CMYK").save(path, quality=95)
+    difference = np.abs(read_picture(path).astype(int) - np.asarray(rgb)[:, :, ::-1])
+    assert difference.mean() < 2
+
+
+def test_palette_keeps_its_colours(tmp_path, rgb):
+    path = tmp_path / "picture.png"
+    palette = rgb.quantize(32)
+    palette.save(path)
+    assert np.array_equal(read_picture(path)[:, :, ::-1], np.asarray(palette.convert("RGB")))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_transparent_pixels_lie_on_white(tmp_path, mode):
+    path = tmp_path / "picture.png"
+    Image.new("RGBA", (4, 4), (0, 0, 0, 0)).convert(mode).save(path)
+    assert (read_picture(path) == 255).all()
+
+
+def test_transparent_palette_entries_lie_on_white(tmp_path, rgb):
+    path = tmp_path / "picture.png"
+    rgb.quantize(8).save(path, transparency=bytes(8))
+    assert (read_picture(path) == 255).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_16_bit_samples_are_scaled_not_clipped(tmp_path, make_picture, channels, suffix):
+    if (channels, suffix) == (3, "tif"):
+        pytest.skip("Pillow has no mode for it")
+    path = tmp_path / f"picture.{suffix}"
+    picture = make_picture(0)[:, :, :channels]
+    cv2.imwrite(str(path), picture.astype(np.uint16) * 257)
+    assert np.array_equal(read_picture(path), np.broadcast_to(picture, (96, 128, 3)))
+
+
+def test_deeper_samples_are_refused(tmp_path):
+    path = tmp_path / "picture.tif"
+    Image.fromarray(np.full((4, 4), 70_000, np.int32)).save(path)
+    message = "picture 'picture.tif' cannot be decoded: its samples have more than 16 bits; "
+    with pytest.raises(InputError, match=message):
+        read_picture(path)
+    Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path)
+    with pytest.raises(InputError, match="cannot be decoded: its samples are fractions; get"):
+        read_picture(path)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_exif_orientation_is_applied_as_opencv_does(tmp_path, rgb, suffix):
+    path = tmp_path / f"picture.{suffix}"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rgb.save(path, exif=exif)
+    pixels = read_picture(path)
+    assert pixels.shape == (128, 96, 3)
+    assert np.array_equal(pixels, cv2.imread(str(path)))
+
+
+def test_an_animation_gives_its_first_frame(tmp_path):
+    path = tmp_path / "picture.gif"
+    first, second = Image.new("RGB", (8, 8), "white"), Image.new("RGB", (8, 8), "black")
+    first.save(path, save_all=True, append_images=[second])
+    assert (read_picture(path) == 255).all()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp"])
+@pytest.mark.parametrize("part", [0.5, 0.9, 0.99])
+def test_half_a_picture_is_never_returned(tmp_path, rgb, suffix, part):
+    path = tmp_path / f"picture.{suffix}"
+    rgb.save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    message = f"picture 'picture.{suffix}' cannot be decoded: image file is truncated"
+    with pytest.raises(InputError, match=message + ".*; get the file again"):
+        read_picture(path)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match="picture 'a.jpg' is empty: 0 bytes; get the file again"):
+        read_picture(tmp_path / "a.jpg")
+
+
+def test_a_web_page_is_refused(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"<!DOCTYPE html><html></html>")
+    message = "'a.jpg' is not a picture: it begins with b'<!DOCTYPE ht'; get the file again"
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_picture(tmp_path / "a.jpg")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    message = "cannot read picture 'a.jpg': No such file or directory; check the picture folder"
+    with pytest.raises(InputError, match=message):
+        read_picture(tmp_path / "a.jpg")
+
+
+def test_a_header_that_claims_too_much_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr("a2.extract.picture.PIXEL_LIMIT", 1_000_000)
+    Image.new("1", (2000, 1000)).save(tmp_path / "a.png")
+    message = "picture 'a.png' is too large: 2000 x 1000 pixels, limit 1 million; scale it down"
+    with pytest.raises(InputError, match=message):
+        read_picture(tmp_path / "a.png")
+
+
+def test_a_header_beyond_the_limits_of_pillow_is_refused_unread(tmp_path, monkeypatch):
+    Image.new("1", (300, 300)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    message = "picture 'a.png' is too large: more than 100 million pixels; scale it down"
+    with pytest.raises(InputError, match=message):
+        read_picture(tmp_path / "a.png")
+
+
+def test_the_warning_of_pillow_below_our_limit_is_no_failure(tmp_path, monkeypatch):
+    Image.new("1", (40, 40)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert read_picture(tmp_path / "a.png").shape == (40, 40, 3)
+
+
+def test_a_path_may_hold_spaces_and_any_letters(tmp_path, rgb):
+    path = tmp_path / "ein Bild é 図.jpg"
+    rgb.save(path)
+    assert read_picture(path).shape == (96, 128, 3)
+
+
+@pytest.mark.shared
+def test_real_pictures_have_the_pixels_of_opencv(shared):
+    for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:
+        assert np.array_equal(read_picture(path), cv2.imread(str(path)))

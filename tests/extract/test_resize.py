@@ -1,0 +1,56 @@
+import cv2
+import numpy as np
+import pytest
+
+from a2.data.errors import InputError
+from a2.extract.meta import CAFFE_MEAN
+from a2.extract.resize import picture_blob, picture_scale
+
+
+# Heights and widths of the ten pictures of the published features, and what caffe made of them.
+@pytest.mark.parametrize(
+    ("height", "width", "scaled"),
+    [
+        (600, 333, (1000, 555)),
+        (500, 333, (901, 600)),
+        (333, 500, (600, 901)),
+        (480, 640, (600, 800)),
+        (640, 407, (943, 600)),
+        (360, 640, (562, 1000)),
+        (600, 1000, (600, 1000)),
+        (1200, 1200, (600, 600)),
+    ],
+)
+def test_the_shorter_side_becomes_600_unless_the_longer_passes_1000(height, width, scaled):
+    scale = picture_scale(height=height, width=width, min_side=600, max_side=1000)
+    blob = picture_blob(np.zeros((height, width, 3), np.uint8), scale=scale, mean=CAFFE_MEAN)
+    assert blob.shape == (3, *scaled)
+
+
+def test_blob_equals_caffe_written_out(make_picture):
+    picture = make_picture(0, 333, 500)
+    scale = 600 / 333
+    expected = cv2.resize(
+        picture.astype(np.float32) - np.array(CAFFE_MEAN, np.float32),
+        None,
+        fx=scale,
+        fy=scale,
+        interpolation=cv2.INTER_LINEAR,
+    )
+    blob = picture_blob(picture, scale=scale, mean=CAFFE_MEAN)
+    assert blob.dtype == np.float32
+    np.testing.assert_allclose(blob, expected.transpose(2, 0, 1), atol=1e-3)
+
+
+def test_resizing_to_a_rounded_size_would_move_grey_levels():
+    picture = np.random.default_rng(0).integers(0, 256, (407, 640, 3), dtype=np.uint8)
+    scale = picture_scale(height=407, width=640, min_side=600, max_side=1000)
+    blob = picture_blob(picture, scale=scale, mean=(0, 0, 0))
+    rounded = cv2.resize(picture.astype(np.float32), (blob.shape[2], blob.shape[1]))
+    assert np.abs(blob - rounded.transpose(2, 0, 1)).mean() > 1
+
+
+def test_a_picture_without_thickness_is_refused():
+    message = "picture is too thin: 5000 x 4 pixels would scale to 1000 x 1; leave it out"
+    with pytest.raises(InputError, match=message):
+        picture_scale(height=4, width=5000, min_side=600, max_side=1000)

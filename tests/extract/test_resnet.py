@@ -1,0 +1,105 @@
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from a2.extract.detector import Detector
+from a2.extract.meta import caffe_meta
+from a2.extract.resnet import Architecture, Backbone, FrozenBatchNorm, Stem, residual_stage
+
+
+def detector_shapes(architecture):
+    with torch.device("meta"):
+        detector = Detector(architecture, caffe_meta(origin="test", classes=architecture.classes))
+    return {key: list(tensor.shape) for key, tensor in detector.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("depth", "convolutions"),
+    # Stem, blocks times convolutions, shortcuts where the width changes.
+    [(18, 1 + 8 * 2 + 3), (50, 1 + 16 * 3 + 4), (101, 1 + 33 * 3 + 4), (152, 1 + 50 * 3 + 4)],
+)
+def test_every_depth_builds_with_the_right_tensors(depth, convolutions):
+    others = 6 + 4 + 5  # proposal head, class and box layers, attribute head
+    assert len(detector_shapes(Architecture(depth))) == 5 * convolutions + others
+
+
+@pytest.mark.parametrize(("depth", "width"), [(18, 512), (50, 2048), (101, 2048), (152, 2048)])
+def test_features_have_the_published_width(depth, width):
+    assert Architecture(depth).feature_width == width
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("attributes", "schema"), [(400, "attr"), (0, "noattr")])
+def test_keys_and_shapes_of_depth_101_are_those_of_the_public_checkpoint(
+    shared, attributes, schema
+):
+    path = shared / "reference" / "checkpoint_schemas" / f"airsplay_{schema}.json"
+    expected = json.loads(path.read_text())
+    assert detector_shapes(Architecture(101, attributes=attributes)) == expected
+
+
+@pytest.mark.parametrize(("side", "cells"), [(600, 38), (601, 38), (160, 10), (3, 1)])
+def test_map_sizes_follow_the_unpadded_pool_that_rounds_up(side, cells):
+    backbone = Backbone(Architecture(18, width=2))
+    for parameter in backbone.parameters():
+        torch.nn.init.zeros_(parameter)
+    with torch.inference_mode():
+        assert backbone(torch.zeros(1, 3, side, side)).shape == (1, 8, cells, cells)
+
+
+def test_the_pool_of_the_stem_has_no_padding():
+    stem = Stem(1)
+    torch.nn.init.zeros_(stem.conv1.weight)
+    with torch.inference_mode():
+        stem.conv1.weight[0, 0, 3, 3] = 1  # the centre: passes channel 0, every second pixel
+        picture = torch.zeros(1, 3, 16, 16)
+        picture[0, 0] = torch.arange(16).repeat(16, 1)
+        columns = stem(picture)[0, 0, 0]
+    # Convolved columns are 0 2 4 ... 14; windows of three start at 0, 2, 4 and 6.
+    torch.testing.assert_close(columns, torch.tensor([4.0, 8.0, 12.0, 14.0]) / (1 + 1e-5) ** 0.5)
+
+
+def test_a_bottleneck_strides_in_its_first_convolution():
+    stage = residual_stage(Architecture(50, width=8), 3)
+    assert [(block.conv1.stride, block.conv2.stride) for block in stage] == [(2, 1)] + [(1, 1)] * 3
+    assert stage[0].shortcut.stride == 2
+
+
+@pytest.mark.parametrize("depth", [18, 101])
+def test_the_last_stage_keeps_its_resolution_and_dilates_by_two(depth):
+    stage = residual_stage(Architecture(depth, width=8), 5)
+    three_by_three = [
+        layer
+        for layer in stage.modules()
+        if hasattr(layer, "weight") and layer.weight.shape[2:] == (3, 3)
+    ]
+    assert {(layer.stride, layer.dilation, layer.padding) for layer in three_by_three} == {
+        (1, 2, 2)
+    }
+    assert all(block.conv1.stride == 1 for block in stage)
+
+
+def test_frozen_normalisation_uses_its_statistics_and_epsilon():
+    norm = FrozenBatchNorm(2)
+    for buffer, values in (
+        (norm.weight, [2.0, 0.5]),
+        (norm.bias, [1.0, -1.0]),
+        (norm.running_mean, [3.0, 0.0]),
+        (norm.running_var, [4.0, 1e-6]),
+    ):
+        buffer.copy_(torch.tensor(values))
+    x = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    scale = norm.weight / (norm.running_var + 1e-5).sqrt()
+    shift = norm.bias - norm.running_mean * scale
+    torch.testing.assert_close(norm(x), x * scale[:, None, None] + shift[:, None, None])
+
+
+def test_a_block_adds_its_shortcut_before_the_last_relu():
+    block = residual_stage(Architecture(18, width=4), 2)[0]
+    for parameter in block.parameters():
+        torch.nn.init.zeros_(parameter)
+    x = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert torch.equal(block(x), F.relu(x))
