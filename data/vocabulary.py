@@ -1,9 +1,10 @@
 """Words and their numbers, and the published rules for which words get one.
 
-Sizes on COCO, with the specials: `m2` 10,201 (Cornia et al. 2020, arXiv:1912.08226; code at
-aimagelab/meshed-memory-transformer@5d06009), `neuraltalk2` 9,487 words with UNK (Karpathy's
+Published sizes on COCO: `m2` 10,201 with four specials (Cornia et al. 2020, arXiv:1912.08226; code
+at aimagelab/meshed-memory-transformer@5d06009), `neuraltalk2` 9,487 with UNK alone (Karpathy's
 prepro.py, karpathy/neuraltalk2@35d539c), `aoanet` 10,369 (Huang et al. 2019, arXiv:1908.06954).
-All three count words of the validation captions too, the last two also those of the test captions.
+M2's published counts give its size exactly. All three count words of the validation captions, the
+last two also those of the test captions.
 """
 
 import hashlib

@@ -483,6 +483,7 @@ class TestOnSharedCoco:
         assert (len(read.pictures), read.skipped) == (345, ())
         assert len(resolve_pictures(read, SHARED / "images")) == 345
 
+    @pytest.mark.slow
     def test_karpathys_tokens_are_ours_in_105759_captions(self):
         read = read_annotations(SHARED / "text/dataset_coco_partial.json.gz")
         captions = [caption for picture in read.pictures for caption in picture.captions]

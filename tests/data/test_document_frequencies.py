@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
@@ -31,7 +31,6 @@ def refusal(call) -> str:
     return str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.lists(SENTENCES, max_size=5), min_size=1, max_size=6))
 def test_counts_are_those_of_pycocoevalcap(references):
     scorer = CiderScorer()

@@ -4,7 +4,7 @@ import unicodedata
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from a2.data.errors import InputError
@@ -35,7 +35,6 @@ def folder_refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-@settings(deadline=None)
 @given(NUMBERS, st.sampled_from(["", "COCO_val2014_", "COCO_train2014_", "COCO_a_b_"]))
 def test_a_number_is_padded_to_twelve_digits_whatever_its_prefix_and_folder(number, prefix):
     padded = f"{number:012d}"
@@ -43,7 +42,6 @@ def test_a_number_is_padded_to_twelve_digits_whatever_its_prefix_and_folder(numb
     assert image_id(PurePosixPath("val2014") / f"{prefix}{padded}.png") == padded
 
 
-@settings(deadline=None)
 @given(NAMES, NAMES)
 def test_another_picture_is_its_path_without_suffix(folder, stem):
     assume(not image_id(f"{stem}.jpg").isdigit())
@@ -53,7 +51,6 @@ def test_another_picture_is_its_path_without_suffix(folder, stem):
     assert image_id(f"{folder}/{stem}.JPEG") == expected
 
 
-@settings(deadline=None)
 @given(NAMES.filter(lambda name: len(name.encode()) < 200))
 def test_composed_and_decomposed_names_are_one_id(name):
     composed = image_id(f"{unicodedata.normalize('NFC', name)}.jpg")
@@ -117,7 +114,6 @@ def test_a_decimal_id_is_an_integer_in_results():
     assert results_id("٤٢") == "٤٢"
 
 
-@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[0-9]{12,15}", fullmatch=True), unique=True, max_size=8))
 def test_no_two_ids_become_one_in_results(ids):
     assert len({results_id(identity) for identity in ids}) == len(ids)

@@ -24,7 +24,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(JSON_VALUES)
 def test_what_is_written_is_read_back(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("json") / "x.json"

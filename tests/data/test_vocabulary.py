@@ -45,7 +45,6 @@ def refusal(call) -> str:
     return str(caught.value)
 
 
-@settings(deadline=None)
 @given(WORDS)
 def test_known_words_survive_encoding_and_decoding(words):
     vocabulary = Vocabulary.from_counts(dict.fromkeys(words, 1), min_count=1)
@@ -57,7 +56,7 @@ def test_known_words_survive_encoding_and_decoding(words):
     assert all(word in vocabulary for word in words)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(words=WORDS)
 def test_a_saved_vocabulary_is_read_back(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.json"
