@@ -56,7 +56,9 @@ def calibrate(
         )
     meta = caffe_meta(origin=f"calibrated-random, seed {seed}", classes=architecture.classes)
     generator = torch.Generator().manual_seed(seed)
-    detector = Detector(architecture, meta).requires_grad_(False).eval()
+    with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
+        detector = Detector(architecture, meta)
+    detector = detector.to_empty(device="cpu").requires_grad_(False).eval()
     _initialise(detector, generator)
     blob = _common_crop(pictures, mean=meta.mean, min_side=min_side, max_side=max_side)
     with torch.inference_mode():

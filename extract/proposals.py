@@ -111,7 +111,7 @@ def select_proposals(
     edge = torch.tensor([size.width, size.height], device=logits.device) - int(meta.clip_minus1)
     boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1)
     boxes = torch.minimum(boxes.clamp(min=0), edge.repeat(2))
-    sides = boxes[:, 2:] - boxes[:, :2] + int(meta.decode_plus1)
+    sides = boxes[:, 2:] - boxes[:, :2] + 1  # with their last pixel, as min_size_rule says
     large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
     boxes, logits = boxes[large], logits[large]
     ranked = logits.argsort(descending=True, stable=True)[:CANDIDATES]

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 from a2.extract.anchors import anchor_grid, caffe_anchors, detectron2_anchors
-from a2.extract.meta import caffe_meta
+from a2.extract.config import ExtractConfig
+from a2.extract.extractor import Extractor
+from a2.extract.meta import CAFFE_MEAN, caffe_meta
 from a2.extract.proposals import ScaledSize, select_proposals
-from a2.extract.resize import picture_scale
+from a2.extract.resize import picture_blob, picture_scale
 from a2.extract.selection import select_regions
 
 META = caffe_meta(origin="test", classes=1600)
@@ -199,19 +201,48 @@ def test_fewer_proposals_than_min_regions_are_all_kept():
     assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
 
 
+def test_a_picture_walks_the_whole_way_as_in_caffe(detector, make_picture):
+    """Convolutions aside, which nothing here writes out: proposals, selection, boxes written."""
+    config = ExtractConfig(
+        min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+    )
+    picture, scale = make_picture(0), 2.0
+    blob = torch.from_numpy(picture_blob(picture, scale=scale, mean=CAFFE_MEAN))[None]
+    size = ScaledSize(height=192, width=256, scale=scale)
+    with torch.inference_mode():
+        maps = detector(blob)
+        head = detector.proposal_generator.rpn_head
+        hidden = torch.relu(head.conv(maps))
+        logits, deltas = (
+            layer(hidden)[0].numpy() for layer in (head.objectness_logits, head.anchor_deltas)
+        )
+        proposals = reference_proposals(logits, deltas, size=size, count=60)
+        rois = np.concatenate([np.zeros((len(proposals), 1), np.float32), proposals], axis=1)
+        described = detector.describe(maps, torch.from_numpy(rois), roi_size=7)
+    probabilities = described.class_logits.softmax(dim=1).numpy()[:, :-1]
+    boxes = proposals / np.float32(scale)
+    rule = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
+    chosen = reference_selection(boxes, probabilities, **rule)
+    regions = Extractor(detector, config=config)(picture)
+    np.testing.assert_allclose(regions.boxes, boxes[chosen], atol=1e-3)
+    np.testing.assert_allclose(regions.features, described.features[chosen], rtol=1e-3, atol=1e-4)
+    assert regions.class_ids.tolist() == probabilities[chosen].argmax(axis=1).tolist()
+
+
 @pytest.mark.shared
 def test_published_boxes_end_where_proposals_are_clipped(shared):
     """x2 and y2 of caffe's own features never pass (W' - 1) / s, and reach it."""
     csv.field_size_limit(sys.maxsize)
     path = shared / "reference" / "caffe_features" / "train2014_obj36.tsv"
-    names = "img_id img_h img_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features"
+    names = (
+        "img_id img_h img_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features"
+    )
     with path.open() as lines:
         for row in csv.DictReader(lines, names.split(), delimiter="\t"):
             check_clip_law(row)
 
 
 def check_clip_law(row):
-
 
     height, width = int(row["img_h"]), int(row["img_w"])
     boxes = np.frombuffer(base64.b64decode(row["boxes"]), np.float32).reshape(-1, 4)

@@ -1,0 +1,184 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from a2.data.errors import InputError
+from a2.extract.config import ExtractConfig
+from a2.extract.extractor import BATCH, Extractor
+
+BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
+
+
+@pytest.fixture(scope="session")
+def config():
+    return ExtractConfig(
+        min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+    )
+
+
+@pytest.fixture(scope="session")
+def extractor(detector, config):
+    return Extractor(detector, config=config)
+
+
+def relative(found, expected):
+    return np.abs(found - expected).max() / np.abs(expected).max()
+
+
+def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_picture):
+    regions = extractor(make_picture(0))
+    assert 5 <= len(regions) <= 20
+    assert regions.boxes.shape == (len(regions), 4)
+    assert regions.features.shape == (len(regions), 64)
+    assert {regions.boxes.dtype, regions.features.dtype, regions.scores.dtype} == {
+        np.dtype(np.float32)
+    }
+    assert {regions.class_ids.dtype, regions.attribute_ids.dtype} == {np.dtype(np.int32)}
+    assert (regions.features >= 0).all()
+    assert (regions.scores > 0).all()
+    assert (regions.scores <= 1).all()
+    assert set(regions.class_ids) <= set(range(12))
+    assert set(regions.attribute_ids) <= set(range(5))
+    assert (regions.width, regions.height) == (128, 96)
+
+
+def test_detected_boxes_lie_in_the_picture_and_are_at_least_16_pixels(extractor, make_picture):
+    boxes = extractor(make_picture(0)).boxes
+    assert (boxes >= 0).all()
+    assert (boxes[:, 2] <= 128).all()
+    assert (boxes[:, 3] <= 96).all()
+    # In caffe's measure a side counts its last pixel, half of one here.
+    assert (boxes[:, 2:] - boxes[:, :2] >= 15.5 - 1e-3).all()
+
+
+def test_a_fixed_number_of_regions_is_met_exactly(detector, config, make_picture):
+    config = config.model_copy(update={"min_regions": 12, "max_regions": 12})
+    assert len(Extractor(detector, config=config)(make_picture(0))) == 12
+
+
+def test_equal_pictures_give_equal_regions(extractor, make_picture):
+    first = extractor(make_picture(0))
+    extractor(make_picture(1, 160, 90))
+    again = extractor(make_picture(0))
+    for name in ("boxes", "features", "scores", "class_ids", "attribute_ids"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+
+
+def test_detected_boxes_given_back_have_the_same_features(extractor, make_picture):
+    """The features are those of the boxes written, not of refined ones."""
+    detected = extractor(make_picture(0))
+    given = extractor(make_picture(0), detected.boxes)
+    assert relative(given.features, detected.features) < 1e-5
+    assert np.array_equal(given.class_ids, detected.class_ids)
+    np.testing.assert_allclose(given.scores, detected.scores, rtol=1e-4)
+
+
+def test_given_boxes_are_described_in_their_order(extractor, make_picture):
+    regions = extractor(make_picture(0), BOXES)
+    turned = extractor(make_picture(0), BOXES[::-1])
+    assert np.array_equal(regions.boxes, BOXES)
+    assert relative(turned.features[::-1], regions.features) < 1e-5
+    assert relative(regions.features[0], regions.features[2]) > 1e-2
+
+
+def test_boxes_may_be_given_whatever_the_config_says(detector, config, make_picture):
+    config = config.model_copy(update={"boxes": "given"})
+    assert len(Extractor(detector, config=config)(make_picture(0), BOXES)) == 3
+
+
+def test_many_pictures_equal_single_ones(extractor, make_picture):
+    pictures = [make_picture(seed) for seed in range(BATCH + 2)] + [make_picture(0, 128, 96)]
+    pictures.insert(3, make_picture(0, 80, 80))
+    boxes = [BOXES[: 1 + index % 3] / 2 for index in range(len(pictures))]
+    boxes[5] = None
+    for many, picture, given in zip(
+        extractor.extract_many(pictures, boxes), pictures, boxes, strict=True
+    ):
+        single = extractor(picture, given)
+        assert np.array_equal(many.boxes, single.boxes)
+        assert relative(many.features, single.features) < 1e-5
+        assert np.array_equal(many.class_ids, single.class_ids)
+        assert (many.width, many.height) == (single.width, single.height)
+
+
+def test_regions_in_chunks_equal_regions_at_once(extractor, make_picture, monkeypatch):
+    whole = extractor(make_picture(0), BOXES).features
+    monkeypatch.setattr("a2.extract.detector.CHUNK", 2)
+    assert relative(extractor(make_picture(0), BOXES).features, whole) < 1e-5
+
+
+def moved(regions, expected):
+    return relative(regions.features, expected.features)
+
+
+def test_swapped_channels_move_features(extractor, make_picture):
+    """Negative control: wrong channel order once halved other people's accuracy, unnoticed."""
+    regions = extractor(make_picture(0), BOXES)
+    swapped = extractor(np.ascontiguousarray(make_picture(0)[:, :, ::-1]), BOXES)
+    assert moved(swapped, regions) > 1e-2
+
+
+def test_another_pool_in_the_stem_moves_features(extractor, make_picture, monkeypatch):
+    """Negative control: stock detectron2 pools with padding 1."""
+    regions = extractor(make_picture(0), BOXES)
+    pool = torch.nn.functional.max_pool2d
+    monkeypatch.setattr(
+        torch.nn.functional, "max_pool2d", lambda x, **_: pool(x, 3, stride=2, padding=1)
+    )
+    assert moved(extractor(make_picture(0), BOXES), regions) > 1e-2
+
+
+def test_aligned_pooling_moves_features(extractor, make_picture, monkeypatch):
+    """Negative control: later detectors pool by RoIAlign."""
+    from torchvision.ops import roi_align
+
+    regions = extractor(make_picture(0), BOXES)
+    monkeypatch.setattr(
+        "a2.extract.detector.roi_pool",
+        lambda maps, rois, *, size, scale: roi_align(maps, rois, size, scale, aligned=True),
+    )
+    assert moved(extractor(make_picture(0), BOXES), regions) > 1e-2
+
+
+def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_picture):
+    config = config.model_copy(update={"boxes": "given"})
+    message = (
+        "no boxes came with the picture, but extract.boxes is 'given'; "
+        "supply boxes, or set extract.boxes=detect"
+    )
+    with pytest.raises(InputError, match=message):
+        Extractor(detector, config=config)(make_picture(0))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 5), (4,)])
+def test_boxes_of_the_wrong_shape_are_refused(extractor, make_picture, shape):
+    message = (
+        f"boxes of a picture have shape {shape}, not (R, 4) with R of at least 1; "
+        "give every picture a box, or leave it out"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        extractor(make_picture(0), np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    "box", [[60, 10, 10, 50], [10, 50, 60, 10], [128, 0, 140, 5], [0, -9, 9, -1], [0, 0, np.nan, 9]]
+)
+def test_boxes_that_are_no_boxes_in_the_picture_are_refused(extractor, make_picture, box):
+    boxes = np.array([BOXES[0], box], np.float32)
+    message = (
+        f"box 1 is not in the picture of 128 x 96 pixels: {boxes[1].tolist()}; "
+        "boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        extractor(make_picture(0), boxes)
+
+
+def test_a_picture_too_small_for_regions_is_refused(extractor, make_picture):
+    message = (
+        "too few regions of 16 x 16 pixels: 0 proposed in a picture of 14 x 10, "
+        "extract.min_regions is 5; lower it, or leave the picture out"
+    )
+    with pytest.raises(InputError, match=message):
+        extractor(make_picture(0, 10, 14))

@@ -1,0 +1,38 @@
+import sys
+
+import pytest
+import torch
+
+from a2.data.errors import A2Error
+from a2.extract.operators import nms, roi_pool
+
+
+def test_nms_keeps_the_best_first():
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]])
+    kept = nms(boxes, torch.tensor([0.1, 0.5, 0.9]), threshold=0.7)
+    assert kept.tolist() == [2, 1]
+
+
+def test_pooling_rounds_region_edges_to_cells_and_takes_the_maximum():
+    maps = torch.arange(16.0).reshape(1, 1, 4, 4)
+    # 7 / 16 rounds to cell 0, 39 / 16 to cell 2 (of 0 to 3), both included.
+    pooled = roi_pool(maps, torch.tensor([[0.0, 7, 7, 39, 39]]), size=1, scale=1 / 16)
+    assert pooled.tolist() == [[[[maps[0, 0, 2, 2].item()]]]]
+
+
+def test_a_torchvision_that_does_not_fit_is_one_clear_line(monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "torchvision":
+                raise RuntimeError("operator torchvision::nms does not exist")
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(A2Error) as error:
+        nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5)
+    assert str(error.value) == (
+        f"torchvision does not fit torch {torch.__version__}: "
+        "operator torchvision::nms does not exist; "
+        "install both from the same index, both for CPU or both for the same CUDA"
+    )

@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from a2.extract.meta import caffe_meta
+from a2.extract.proposals import ScaledSize, decode_boxes, select_proposals
+
+META = caffe_meta(origin="test", classes=1)
+
+
+def select(anchors, *, scale=1.0, meta=META):
+    anchors = torch.tensor(anchors, dtype=torch.float32)
+    logits = -torch.arange(len(anchors), dtype=torch.float32)
+    size = ScaledSize(height=100, width=200, scale=scale)
+    return select_proposals(
+        logits, torch.zeros(len(anchors), 4), anchors=anchors, size=size, count=300, meta=meta
+    ).tolist()
+
+
+def test_zero_deltas_give_the_anchor_with_its_last_pixel_counted_as_an_edge():
+    anchor = torch.tensor([[0.0, 0.0, 15.0, 31.0]])
+    assert decode_boxes(torch.zeros(1, 4), anchor, plus1=True).tolist() == [[0, 0, 16, 32]]
+    assert decode_boxes(torch.zeros(1, 4), anchor, plus1=False).tolist() == [[0, 0, 15, 31]]
+
+
+def test_plus_one_decoding_equals_continuous_decoding_of_wider_anchors():
+    generator = torch.Generator().manual_seed(0)
+    deltas = torch.randn(50, 4, generator=generator)
+    anchors = torch.rand(50, 4, generator=generator) * 50 + torch.tensor([0, 0, 50, 50])
+    wider = anchors + torch.tensor([0, 0, 1, 1])
+    torch.testing.assert_close(
+        decode_boxes(deltas, anchors, plus1=True), decode_boxes(deltas, wider, plus1=False)
+    )
+
+
+def test_sizes_are_not_limited_before_clipping():
+    deltas = torch.tensor([[0.0, 0.0, 20.0, 100.0]])
+    box = decode_boxes(deltas, torch.tensor([[0.0, 0.0, 15.0, 15.0]]), plus1=True)
+    assert box[0, 2] > 1e8
+    assert box[0, 3] == torch.inf
+
+
+@pytest.mark.parametrize(("minus1", "edges"), [(True, (199, 99)), (False, (200, 100))])
+def test_proposals_end_at_the_last_pixel(minus1, edges):
+    meta = META.model_copy(update={"clip_minus1": minus1})
+    assert select([[-50, -50, 500, 500]], meta=meta) == [[0, 0, *edges]]
+
+
+def test_sides_below_16_original_pixels_are_dropped_before_ranking():
+    # A side of x2 - x1 + 1 = 16 * scale stays; zero deltas move x2 by one.
+    assert select([[0, 0, 30, 30], [50, 0, 80, 30]], scale=2) == [[0, 0, 31, 31], [50, 0, 81, 31]]
+    assert select([[0, 0, 29, 30]], scale=2) == []
+
+
+@pytest.mark.parametrize(("plus1", "kept"), [(True, 1), (False, 2)])
+def test_overlap_is_measured_on_boxes_that_include_their_last_pixel(plus1, kept):
+    # 20 and 29 wide: 20/29 = 0.690 with edges as decoded, 21/30 = 0.7 + with the last pixel.
+    meta = META.model_copy(update={"nms_plus1": plus1})
+    anchors = [[0, 0, 28, 39], [0, 0, 19.1, 39]]
+    assert len(select(anchors, meta=meta)) == kept
+
+
+def test_equal_scores_keep_their_order():
+    anchors = torch.tensor([[0.0, 0, 30, 30], [60, 0, 90, 30], [120, 0, 150, 30]])
+    size = ScaledSize(height=100, width=200, scale=1)
+    found = select_proposals(
+        torch.zeros(3), torch.zeros(3, 4), anchors=anchors, size=size, count=2, meta=META
+    )
+    assert found[:, 0].tolist() == [0, 60]

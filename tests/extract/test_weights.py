@@ -1,0 +1,232 @@
+import json
+import pickle
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from a2.data.errors import WeightsError
+from a2.extract.config import ExtractConfig
+from a2.extract.detector import Detector
+from a2.extract.extractor import Extractor
+from a2.extract.meta import airsplay_meta, caffe_meta
+from a2.extract.resnet import Architecture
+from a2.extract.weights import (
+    META_KEY,
+    architecture_of,
+    assemble_detector,
+    load_detector,
+    require_weights,
+    save_detector,
+)
+
+CONFIG = ExtractConfig(
+    min_side=192, max_side=320, proposals=30, min_regions=5, max_regions=10, roi_size=7
+)
+
+
+@pytest.fixture
+def saved(detector, tmp_path):
+    path = tmp_path / "detector.safetensors"
+    save_detector(detector, path)
+    return path
+
+
+def rewrite(path, *, tensors=None, meta=None):
+    """Save the file again with other tensors or another meta."""
+    kept = load_file(path) if tensors is None else tensors
+    save_file(kept, path, metadata={} if meta is None else {META_KEY: meta})
+
+
+def test_saving_and_loading_gives_the_same_detector(detector, saved):
+    loaded = load_detector(saved)
+    assert loaded.architecture == detector.architecture
+    assert loaded.meta == detector.meta
+    state = loaded.state_dict()
+    assert state.keys() == detector.state_dict().keys()
+    assert all(torch.equal(state[key], value) for key, value in detector.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_equal_detectors_give_equal_bytes(detector, saved, tmp_path):
+    save_detector(load_detector(saved), tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == saved.read_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_detector_in_use_is_saved_with_the_same_bytes(detector, saved, tmp_path):
+    extractor = Extractor(load_detector(saved), config=CONFIG)
+    save_detector(extractor.detector, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == saved.read_bytes()
+
+
+def test_sizes_are_read_from_shapes():
+    for depth in (18, 50, 101, 152):
+        architecture = Architecture(depth, width=16, classes=7, attributes=0, proposal_width=3)
+        with torch.device("meta"):
+            detector = Detector(architecture, caffe_meta(origin="test", classes=7))
+        found = architecture_of(detector.state_dict(), name="a")
+        assert (found.depth, found.width, found.classes) == (depth, 16, 7)
+        assert (found.attributes, found.proposal_width) == (0, 3)
+
+
+def airsplay_pickle(detector, path, *, without=()):
+    arrays = {
+        key: tensor.numpy() for key, tensor in detector.state_dict().items() if key not in without
+    }
+    path.write_bytes(pickle.dumps({"model": arrays}, protocol=2))
+    return path
+
+
+def test_a_pickle_in_airsplays_layout_gives_the_same_tensors_with_its_own_meta(detector, tmp_path):
+    loaded = load_detector(airsplay_pickle(detector, tmp_path / "any name"))
+    assert loaded.meta == airsplay_meta(origin=loaded.meta.origin, classes=12)
+    state = loaded.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in detector.state_dict().items())
+
+
+def test_a_pickle_without_the_attribute_head_is_a_detector_without_attributes(
+    detector, tmp_path, make_picture
+):
+    head = [
+        key
+        for key in detector.state_dict()
+        if any(part in key for part in ("cls_embedding", "fc_attr", "attr_score"))
+    ]
+    path = airsplay_pickle(detector, tmp_path / "a.pkl", without=head)
+    loaded = load_detector(path)
+    assert loaded.architecture.attributes == 0
+    regions = Extractor(loaded, config=CONFIG)(make_picture(0))
+    assert regions.attribute_ids is None
+
+
+def test_no_weights_named_says_where_they_come_from():
+    with pytest.raises(WeightsError) as error:
+        require_weights(None)
+    assert str(error.value) == (
+        "no detector weights are named: extract.weights is not set; name a safetensors file "
+        "or airsplay's faster_rcnn_from_caffe_attr.pkl, or set "
+        "extract.weights=calibrated-random for a smoke run whose features mean nothing"
+    )
+
+
+def test_a_missing_file_is_named(tmp_path):
+    message = "detector weights are missing: 'gone.pkl' is no file; correct extract.weights"
+    with pytest.raises(WeightsError, match=message):
+        require_weights("gone.pkl")
+    with pytest.raises(WeightsError, match=r"is no file; correct extract.weights"):
+        load_detector(tmp_path / "gone.pkl")
+
+
+def test_files_and_calibrated_random_are_accepted(saved):
+    require_weights(str(saved))
+    require_weights("calibrated-random")
+
+
+@pytest.mark.parametrize("head", [b"", b"PK\x03\x04 a torch file", b"<html> not found </html>"])
+def test_an_unknown_layout_is_refused(tmp_path, head):
+    (tmp_path / "a.pth").write_bytes(head)
+    message = (
+        f"weights 'a.pth' are of no known layout: the file begins with {head[:16]!r}; "
+        "name a safetensors file or airsplay's faster_rcnn_from_caffe_attr.pkl"
+    )
+    with pytest.raises(WeightsError, match=re.escape(message)):
+        load_detector(tmp_path / "a.pth")
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_all_listed(saved, detector):
+    tensors = load_file(saved)
+    del tensors["roi_heads.res5.1.conv2.weight"], tensors["backbone.stem.conv1.norm.bias"]
+    tensors["extra"] = torch.zeros(1)
+    tensors["roi_heads.box_predictor.fc_attr.bias"] = torch.zeros(9)
+    rewrite(saved, tensors=tensors, meta=detector.meta.model_dump_json())
+    with pytest.raises(WeightsError) as error:
+        load_detector(saved)
+    assert str(error.value) == (
+        "weights 'detector.safetensors' do not fit a ResNet-18 detector: "
+        "missing: backbone.stem.conv1.norm.bias roi_heads.res5.1.conv2.weight, "
+        "unexpected: extra, "
+        "of another shape: roi_heads.box_predictor.fc_attr.bias (9,) instead of (8,); "
+        "name a complete file of a known layout"
+    )
+
+
+def test_a_missing_tensor_that_states_a_size_is_named(saved, detector):
+    tensors = load_file(saved)
+    del tensors["roi_heads.box_predictor.cls_score.weight"]
+    rewrite(saved, tensors=tensors, meta=detector.meta.model_dump_json())
+    message = (
+        "weights 'detector.safetensors' lack 'roi_heads.box_predictor.cls_score.weight'; "
+        "name a complete file of a known layout"
+    )
+    with pytest.raises(WeightsError, match=message):
+        load_detector(saved)
+
+
+def test_another_network_is_refused(saved, detector):
+    rewrite(saved, tensors={"a": torch.zeros(1)}, meta=detector.meta.model_dump_json())
+    message = (
+        "weights 'detector.safetensors' are no ResNet-18, 50, 101 or 152 detector: "
+        "they have (0, 0, 0, 0) blocks in res2 to res5; name a file in the canonical keys"
+    )
+    with pytest.raises(WeightsError, match=re.escape(message)):
+        load_detector(saved)
+
+
+def test_a_file_that_states_no_conventions_is_refused(saved):
+    rewrite(saved)
+    message = (
+        "weights 'detector.safetensors' do not state their conventions: no 'a2.detector' in the "
+        "metadata; write them with a2.extract.weights.save_detector"
+    )
+    with pytest.raises(WeightsError, match=message):
+        load_detector(saved)
+
+
+def test_conventions_are_never_filled_in_from_defaults(saved, detector):
+    meta = detector.meta.model_dump(mode="json")
+    del meta["anchors"]
+    meta["resize"] = "rounded size"
+    rewrite(saved, meta=json.dumps(meta))
+    with pytest.raises(WeightsError) as error:
+        load_detector(saved)
+    assert str(error.value) == (
+        "weights 'detector.safetensors' state conventions that this version does not know: "
+        "anchors: Field required, resize: Input should be 'exact factor'; "
+        "write them with a2.extract.weights.save_detector"
+    )
+
+
+def test_conventions_that_contradict_the_tensors_are_refused(detector):
+    tensors, architecture = detector.state_dict(), detector.architecture
+    fewer = detector.meta.model_copy(update={"anchors": detector.meta.anchors[:9]})
+    message = "weights 'a' score 12 anchors, their meta states 9; correct the meta"
+    with pytest.raises(WeightsError, match=message):
+        assemble_detector(tensors, architecture=architecture, meta=fewer, name="a")
+    first = detector.meta.model_copy(update={"background_index": 0})
+    message = (
+        "weights 'a' have the background at 0, canonical weights have it last, at 12; move its rows"
+    )
+    with pytest.raises(WeightsError, match=message):
+        assemble_detector(tensors, architecture=architecture, meta=first, name="a")
+
+
+@pytest.mark.parametrize("part", [0.001, 0.5, 0.99])
+def test_truncated_safetensors_are_refused(saved, part):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: int(part * len(whole))])
+    message = "weights 'detector.safetensors' are damaged: .*; download or make them again"
+    with pytest.raises(WeightsError, match=message):
+        load_detector(saved)
+
+
+def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (tmp_path / "ran").touch, ()
+
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
+    with pytest.raises(WeightsError, match=r"wants to run .* nothing of it was run, do not use"):
+        load_detector(tmp_path / "a.pkl")
+    assert not (tmp_path / "ran").exists()
