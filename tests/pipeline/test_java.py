@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from a2.pipeline import java
 from a2.pipeline.java import JavaError, find_java, java_process, run_java
 
 
@@ -32,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[str]"]:
         processes.append(original(*arguments, **options))
         return processes[-1]
 
-    monkeypatch.setattr(java.subprocess, "Popen", recording)
+    monkeypatch.setattr(subprocess, "Popen", recording)
     return processes
 
 

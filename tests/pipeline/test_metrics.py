@@ -44,7 +44,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "java_process", refuse)
 
 
-def as_lists(candidates):
+def as_lists(candidates: dict[str, str]) -> dict[str, list[str]]:
     return {image_id: [caption] for image_id, caption in candidates.items()}
 
 

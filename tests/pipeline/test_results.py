@@ -1,6 +1,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from a2.pipeline.results import (
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 
-KARPATHY = {
+KARPATHY: dict[str, Any] = {
     "dataset": "coco",
     "images": [
         {
@@ -28,7 +29,7 @@ KARPATHY = {
         for number, split in [(42, "test"), (7, "train")]
     ],
 }
-COCO = {
+COCO: dict[str, Any] = {
     "images": [{"id": 42, "file_name": "COCO_val2014_000000000042.jpg"}, {"id": 7}],
     "annotations": [
         {"image_id": 42, "id": 1, "caption": "A dog."},
