@@ -33,15 +33,23 @@ def caption_files(
     """
     where = prepare_device(RuntimeConfig(device=device))
     saved = load_model(model, device=where)
-    config = ExtractConfig.model_validate(read_json(model / EXTRACTOR)["config"])
+    config = extract_config(model)
     given = _given_boxes(config, boxes, model)
     detector = load_detector(model / EXTRACTOR_WEIGHTS)
-    extractor = Extractor(detector, config, device=where)
+    extractor = Extractor(detector, config=config, device=str(where))
     for path in pictures:
         try:
             yield path, _caption(path, extractor, saved, given, beam_size=beam_size)
         except A2Error as error:
             yield path, error
+
+
+def extract_config(model: Path) -> ExtractConfig:
+    """How the regions were made that the captioner in `model` was trained on."""
+    content = read_json(model / EXTRACTOR)
+    if not isinstance(content, dict) or "config" not in content:
+        raise A2Error(f"extractor.json says nothing of its config: {str(model)!r}; train again")
+    return ExtractConfig.model_validate(content["config"])
 
 
 def _caption(

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,9 @@ class Checkpoints:
         partial = self._folder / f".step-{step:08d}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / _FILES[0])
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, partial / _FILES[0]
+        )
         with (partial / _FILES[1]).open("wb") as file:  # a path would be written into the file
             torch.save(dict(state), file)
         digests = {name: sha256_of(partial / name) for name in _FILES}
@@ -91,11 +94,13 @@ class Checkpoints:
             damaged = [name for name in _FILES if sha256_of(directory / name) != digests[name]]
         except (OSError, ValueError, KeyError) as error:
             raise A2Error(
-                f"checkpoint is incomplete: {str(directory)!r} ({error}); an older one is used"
+                f"checkpoint is incomplete: {str(directory)!r} ({error}); "
+                "delete it, and the run goes on from an older one"
             ) from error
         if damaged:
             raise A2Error(
-                f"checkpoint is damaged: {str(directory / damaged[0])!r}; an older one is used"
+                f"checkpoint is damaged: {str(directory / damaged[0])!r}; "
+                "delete it, and the run goes on from an older one"
             )
         state = torch.load(directory / _FILES[1], map_location="cpu", weights_only=True)
         return Checkpoint(step, load_file(directory / _FILES[0]), state)
@@ -106,22 +111,22 @@ class Checkpoints:
                 shutil.rmtree(self.directory(step))
 
 
-def random_states() -> dict[str, object]:
+def random_states() -> dict[str, Any]:
     """The state of every random generator, as types that `weights_only` loading accepts."""
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
-        "numpy": (str(name), keys.tolist(), int(position), int(has_gauss), float(cached)),
+        "numpy": (name, torch.from_numpy(np.asarray(keys)), position, has_gauss, float(cached)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
-def restore_random_states(states: Mapping[str, object]) -> None:
+def restore_random_states(states: Mapping[str, Any]) -> None:
     """Puts every random generator back to where `random_states` found it."""
-    random.setstate(states["python"])  # type: ignore[arg-type]
-    name, keys, position, has_gauss, cached = states["numpy"]  # type: ignore[misc]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(states["torch"])  # type: ignore[arg-type]
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.numpy(), *rest))
+    torch.set_rng_state(states["torch"])
     if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])  # type: ignore[arg-type]
+        torch.cuda.set_rng_state_all(states["cuda"])

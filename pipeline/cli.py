@@ -28,7 +28,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        setattr(self, "exit_code", exit_code)  # noqa: B010  (click declares it per class)
 
     def show(self, file: Any = None) -> None:
         """Prints the line."""

@@ -170,7 +170,7 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     """Writes one override into `content`; returns what is wrong with it, if anything."""
     name, equals, text = override.partition("=")
     parts = name.strip().split(".")
-    if not equals or len(parts) < 2 or not all(parts):  # noqa: PLR2004
+    if not equals or len(parts) < 2 or not all(parts):
         return f"{override!r} is no override; write section.field=value"
     section = content
     for part in parts[:-1]:

@@ -1,11 +1,10 @@
 """The work of stage evaluate: captions of a split, their scores, and the report."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import torch
 
 from a2.data.annotations import Skipped
 from a2.data.batches import picture_batches
@@ -15,29 +14,49 @@ from a2.data.json_files import read_json, write_json
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
+from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score, tokenize
 from a2.pipeline.progress import track
 from a2.pipeline.report import Report, ReportPicture, write_report
-from a2.pipeline.results import write_results
+from a2.pipeline.results import (
+    read_reference_tokens,
+    read_references,
+    read_results,
+    require_same_pictures,
+    write_results,
+)
 from a2.pipeline.saved_model import SavedModel, load_model
 from a2.pipeline.stages.evaluate import CAPTIONS, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import PICTURES, REFERENCES
-
-logger = logging.getLogger(__name__)
+from a2.pipeline.stages.preprocess import read_pictures, read_tokens
 
 
 @dataclass(frozen=True)
-class _Split:
-    """The pictures that are evaluated: those of the split less those without features."""
+class EvaluatedSplit:
+    """The pictures that are evaluated.
 
-    image_ids: list[str]
-    total: int
-    skipped: dict[str, str]
+    references: PTB tokens by image id, of the pictures of the split that have features;
+    files: their files, relative to the picture folder; skipped: image id -> why it was left out;
+    total: pictures of the split, the skipped ones included.
+    """
+
+    references: dict[str, list[str]]
     files: dict[str, str]
+    skipped: dict[str, str]
+    total: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a report is made of: who was asked, what they said, and how it scored."""
+
+    split: EvaluatedSplit
+    beams: dict[str, list[Beam]]
+    scores: Scores
+    provenance: dict[str, str]
 
 
 def evaluate_captioner(
@@ -49,42 +68,76 @@ def evaluate_captioner(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    """Fills `directory` with captions, metrics and report; returns the pictures left out."""
+    """Fills `directory` with captions, metrics and report; returns the pictures left out.
+
+    Raises StoreError where a picture has no features or they are not as wide as the model
+    expects, A2Error where the model cannot be used, InputError where the split is empty.
+    """
     find_java()
-    model = load_model(inputs["model"].path, device=prepare_device(runtime))
+    device = prepare_device(runtime)
+    model = load_model(inputs["model"].path, device=device)
     store = FeatureStore(inputs["features"].path / FEATURES)
     require_width(store, model)
-    split = _read_split(config.split, inputs)
-    store.require(split.image_ids)
-    beams = _decode(config, model, store, split, device=prepare_device(runtime))
+    split = read_split(config.split, inputs)
+    beams = _decode(config, model, store, list(split.references), device=device)
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / CAPTIONS, captions)
-    references = read_json(inputs["captions"].path / REFERENCES)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
-    scores = score(tokens, {image_id: references[image_id] for image_id in split.image_ids})
+    scores = score(tokens, split.references)
     events.write("scored", **scores.metrics)
-    provenance = _provenance(config, inputs, model)
-    write_json(directory / METRICS, _metrics(scores, split, provenance))
-    write_report(
-        directory / REPORT,
-        Report(
-            title=f"Captions of {config.split}",
-            metrics=scores.metrics,
-            baseline=_baseline(inputs),
-            baseline_name=config.baseline_name,
-            not_run=scores.not_run,
-            n=len(split.image_ids),
-            total=split.total,
-            skipped=split.skipped,
-            provenance=provenance,
-            pictures=[
-                _picture(image_id, store, images, split, beams[image_id], references, scores)
-                for image_id in split.image_ids
-            ],
-        ),
-        max_pictures=config.report_pictures,
+    evaluation = Evaluation(split, beams, scores, _provenance(config, inputs, model))
+    _write_metrics(directory / METRICS, scores, split, evaluation.provenance)
+    report = Report(
+        title=f"Captions of the {config.split} split",
+        metrics=scores.metrics,
+        baseline=read_baseline(inputs["baseline"].path) if "baseline" in inputs else None,
+        baseline_name=config.baseline_name,
+        not_run=scores.not_run,
+        n=len(split.references),
+        total=split.total,
+        skipped=split.skipped,
+        provenance=evaluation.provenance,
+        pictures=[_picture(image_id, evaluation, store, images) for image_id in captions],
     )
+    write_report(directory / REPORT, report, max_pictures=config.report_pictures)
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
+
+
+def score_results(results: Path, references: Path, output: Path, *, force: bool = False) -> Scores:
+    """Scores somebody's captions and writes `metrics.json` and `report.html` into `output`.
+
+    results: COCO results form; references: COCO captions, Karpathy layout or references.json.
+    Raises InputError where they are not of the same pictures, or where `output` holds scores
+    already and `force` is not set.
+    """
+    find_java()
+    if (output / METRICS).exists() and not force:
+        raise InputError(
+            f"{str(output)!r} holds scores already; name another folder, or use --force"
+        )
+    captions = read_results(results)
+    raw = read_references(references)
+    require_same_pictures(captions, raw)
+    tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
+    scores = score(tokens, read_reference_tokens(references))
+    provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in (results, references)}
+    split = EvaluatedSplit(raw, {}, {}, len(raw))
+    output.mkdir(parents=True, exist_ok=True)
+    _write_metrics(output / METRICS, scores, split, provenance)
+    report = Report(
+        title=f"Captions of {results.name}",
+        metrics=scores.metrics,
+        baseline=None,
+        baseline_name="",
+        not_run=scores.not_run,
+        n=len(captions),
+        total=len(captions),
+        skipped={},
+        provenance=provenance,
+        pictures=[],
+    )
+    write_report(output / REPORT, report)
+    return scores
 
 
 def require_width(store: FeatureStore, model: SavedModel) -> None:
@@ -97,97 +150,112 @@ def require_width(store: FeatureStore, model: SavedModel) -> None:
         )
 
 
-def _read_split(name: str, inputs: Mapping[str, Input]) -> _Split:
-    pictures = read_json(inputs["captions"].path / PICTURES)
+def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
+    """The pictures of a split; InputError where none of them has features."""
+    captions = inputs["captions"].path
+    pictures, tokens = read_pictures(captions), read_tokens(captions)
     chosen = sorted(image_id for image_id, found in pictures.items() if found["split"] == name)
     left_out = read_skipped(inputs["features"].path)
     skipped = {image_id: left_out[image_id] for image_id in chosen if image_id in left_out}
     kept = [image_id for image_id in chosen if image_id not in skipped]
     if not kept:
-        raise InputError(f"no picture of split {name!r} has features; set evaluate.split")
-    return _Split(kept, len(chosen), skipped, {i: pictures[i]["file"] for i in kept})
+        raise InputError(
+            f"no picture of split {name!r} has features; set evaluate.split to another one"
+        )
+    return EvaluatedSplit(
+        references={image_id: tokens[image_id] for image_id in kept},
+        files={image_id: pictures[image_id]["file"] for image_id in kept},
+        skipped=skipped,
+        total=len(chosen),
+    )
+
+
+def read_baseline(path: Path) -> dict[str, float]:
+    """The metrics of another evaluation; InputError where the file is no metrics.json."""
+    content = read_json(path)
+    metrics = content.get("metrics") if isinstance(content, dict) else None
+    if not isinstance(metrics, dict):
+        raise InputError(f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json")
+    return {str(name): float(value) for name, value in metrics.items()}
 
 
 def _decode(
-    config: EvaluateConfig, model: SavedModel, store: FeatureStore, split: _Split, *, device
+    config: EvaluateConfig,
+    model: SavedModel,
+    store: FeatureStore,
+    image_ids: list[str],
+    *,
+    device: torch.device,
 ) -> dict[str, list[Beam]]:
-    batches = picture_batches(
-        store.path,
-        split.image_ids,
-        batch_size=config.batch_size,
-        max_regions=model.description.max_regions,
-    )
-    found = {}
+    """Beams of each picture, best first, in the order of the ids."""
     decoded = caption_batches(
         model.captioner,
-        batches,
+        picture_batches(
+            store.path,
+            image_ids,
+            batch_size=config.batch_size,
+            max_regions=model.description.max_regions,
+        ),
         model.vocabulary,
         beam_size=config.beam_size,
         max_length=config.max_length,
         length_penalty=config.length_penalty,
         device=device,
     )
-    with track("caption", total=len(split.image_ids)) as progress:
+    found = {}
+    with track("caption", total=len(image_ids)) as progress:
         for image_id, beams in decoded:
             found[image_id] = beams
             progress.advance(1)
     return found
 
 
-def _baseline(inputs: Mapping[str, Input]) -> dict[str, float] | None:
-    if "baseline" not in inputs:
-        return None
-    path = inputs["baseline"].path
-    content = read_json(path)
-    if not isinstance(content, dict) or "metrics" not in content:
-        raise InputError(f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json")
-    return dict(content["metrics"])
-
-
 def _provenance(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: SavedModel
 ) -> dict[str, str]:
     """What a reader needs to reproduce the figures, or to see why theirs differ."""
-    found = {f"digest of {name}": item.digest[:12] for name, item in inputs.items()}
     settings = model.description.model.model_dump(mode="json")
+    alignment = settings.pop("alignment")
     return {
         "split": config.split,
         "decoding": f"beam {config.beam_size}, at most {config.max_length} tokens, "
         f"length penalty {config.length_penalty:g}",
         "vocabulary": f"{len(model.vocabulary)} entries, {model.vocabulary.digest[:12]}",
         **{f"model.{name}": str(value) for name, value in settings.items()},
-        **found,
+        **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
+        **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
     }
 
 
-def _metrics(scores: Scores, split: _Split, provenance: dict[str, str]) -> dict[str, object]:
-    return {
+def _write_metrics(
+    path: Path, scores: Scores, split: EvaluatedSplit, provenance: dict[str, str]
+) -> None:
+    content = {
         "metrics": scores.metrics,
-        "n": len(split.image_ids),
+        "n": len(split.references),
         "total": split.total,
         "not_run": scores.not_run,
         "provenance": provenance,
     }
+    write_json(path, content)
 
 
 def _picture(
-    image_id: str,
-    store: FeatureStore,
-    images: Path | None,
-    split: _Split,
-    beams: list[Beam],
-    references: Mapping[str, list[str]],
-    scores: Scores,
+    image_id: str, evaluation: Evaluation, store: FeatureStore, images: Path | None
 ) -> ReportPicture:
     regions = store[image_id]
+    beams = evaluation.beams[image_id]
+    file = evaluation.split.files[image_id]
     return ReportPicture(
         image_id=image_id,
-        picture=None if images is None else images / split.files[image_id],
+        picture=None if images is None else images / file,
         width=regions.width,
         height=regions.height,
-        boxes=regions.boxes.astype(np.float32),
+        boxes=regions.boxes,
         caption=beams[0].caption,
-        references=references[image_id],
-        scores=scores.per_picture[image_id],
+        references=evaluation.split.references[image_id],
+        scores=evaluation.scores.per_picture[image_id],
         beams=[(beam.caption, beam.score) for beam in beams],
+        class_ids=regions.class_ids,
+        region_scores=regions.scores,
     )

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from a2.data.annotations import Skipped, check_limit
 from a2.data.errors import InputError, StoreError
+from a2.data.feature_seal import SEAL_FILE
 from a2.data.feature_writer import FeatureWriter
 from a2.data.instances import read_boxes
 from a2.data.json_files import write_json
@@ -60,18 +61,25 @@ def extract_features(
     _require_boxes(given, pictures)
     detector = load_detector(weights)
     save_detector(detector, directory / WEIGHTS)
-    fingerprint = extractor_fingerprint(directory / WEIGHTS, config)
+    fingerprint = extractor_fingerprint(detector, weights=directory / WEIGHTS, config=config)
     write_json(directory / EXTRACTOR, fingerprint)
-    extractor = Extractor(detector, config, device=prepare_device(runtime))
+    extractor = Extractor(detector, config=config, device=str(prepare_device(runtime)))
     skipped: list[Skipped] = []
+
+    def skip(image_id: str, error: InputError) -> None:
+        skipped.append(Skipped(image_id, str(error)))
+        events.write("skipped", id=image_id, reason=str(error))
+        logger.warning("skipped picture %s: %s", image_id, error)
+
+    # A seal without a manifest: the last run died between the two, and sealing again is cheap.
+    (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
     with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
         done = writer.done()
         todo = {image_id: path for image_id, path in pictures.items() if image_id not in done}
-        jobs = _readable(todo, given, skipped, events)
         with track("extract", total=len(pictures), done=len(done)) as progress:
-            for together in _chunks(jobs, 1 if given is None else _TOGETHER):
-                _describe(extractor, together, writer)
-                progress.advance(len(together))
+            for jobs in _chunks(_readable(todo, given, skip), 1 if given is None else _TOGETHER):
+                _describe(extractor, jobs, writer, skip)
+                progress.advance(len(jobs))
         check_limit(skipped, len(pictures), "pictures")
         if not len(writer):
             raise InputError(f"no picture of {len(pictures)} could be used; see events.jsonl")
@@ -79,9 +87,22 @@ def extract_features(
     return skipped
 
 
-def _describe(extractor: Extractor, jobs: Sequence[_Job], writer: FeatureWriter) -> None:
-    boxes = [job.boxes for job in jobs if job.boxes is not None]
-    found = extractor.extract_many([job.pixels for job in jobs], boxes or None)
+def _describe(
+    extractor: Extractor,
+    jobs: Sequence[_Job],
+    writer: FeatureWriter,
+    skip: Callable[[str, InputError], None],
+) -> None:
+    """Describes pictures together; where one of them cannot be, each by itself."""
+    try:
+        found = extractor.extract_many([job.pixels for job in jobs], [job.boxes for job in jobs])
+    except InputError as error:
+        if len(jobs) == 1:
+            skip(jobs[0].image_id, error)
+            return
+        for job in jobs:
+            _describe(extractor, [job], writer, skip)
+        return
     for job, regions in zip(jobs, found, strict=True):
         writer.add(job.image_id, regions)
 
@@ -89,19 +110,16 @@ def _describe(extractor: Extractor, jobs: Sequence[_Job], writer: FeatureWriter)
 def _readable(
     pictures: Mapping[str, Path | None],
     given: Mapping[str, NDArray[np.float32]] | None,
-    skipped: list[Skipped],
-    events: EventLog,
+    skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
-    """Reads the pictures in the order of their ids; those that cannot be read go to `skipped`."""
+    """Reads the pictures in the order of their ids; those that cannot be read are skipped."""
     for image_id, path in sorted(pictures.items()):
         try:
             if path is None:
                 raise InputError("picture file not found")
             yield _Job(image_id, read_picture(path), None if given is None else given[image_id])
         except InputError as error:
-            skipped.append(Skipped(image_id, str(error)))
-            events.write("skipped", id=image_id, reason=str(error))
-            logger.warning("skipped picture %s: %s", image_id, error)
+            skip(image_id, error)
 
 
 def _chunks(jobs: Iterator[_Job], size: int) -> Iterator[list[_Job]]:

@@ -5,7 +5,6 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from a2.data.batches import Batch
-from a2.model.losses import two_losses
+from a2.model.losses import MaskStatistics, TwoLosses, two_losses
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig
 
@@ -30,7 +29,7 @@ class StepLosses:
     mask: float | None
     tokens: int
     lr: float
-    statistics: dict[str, float]
+    statistics: MaskStatistics | None
 
     @property
     def finite(self) -> bool:
@@ -39,8 +38,16 @@ class StepLosses:
 
     def scalars(self) -> dict[str, float]:
         """Everything by name, for TensorBoard."""
-        masks = {} if self.mask is None else {"mask_loss": self.mask}
-        return {"caption_loss": self.caption, "lr": self.lr, **masks, **self.statistics}
+        found = {"caption_loss": self.caption, "lr": self.lr}
+        if self.mask is not None:
+            found["mask_loss"] = self.mask
+        if self.statistics is not None:
+            found["mean_mask"] = self.statistics.keep.item()
+            found["mask_penalty"] = self.statistics.penalty.item()
+            found["delta_nll"] = self.statistics.harm.item()
+            if self.statistics.gate is not None:
+                found["mean_gate"] = self.statistics.gate.item()
+        return found
 
 
 class CrossEntropyOptimisation:
@@ -49,11 +56,10 @@ class CrossEntropyOptimisation:
     def __init__(self, captioner: TransformerCaptioner, config: TrainConfig) -> None:
         self._captioner = captioner
         self._config = config
-        self._caption = list(captioner.caption_parameters())
-        self._mask = list(captioner.mask_parameters())
+        sides = (list(captioner.caption_parameters()), list(captioner.mask_parameters()))
         self._optimisers = [
             torch.optim.Adam(parameters, lr=0.0, betas=config.betas)
-            for parameters in (self._caption, self._mask)
+            for parameters in sides
             if parameters
         ]
 
@@ -62,21 +68,16 @@ class CrossEntropyOptimisation:
 
         Nothing is updated where a loss is not finite.
         """
-        self._captioner.schedule_step.fill_(number)
-        losses = two_losses(self._captioner, batch)
-        rate = learning_rate(self._config, number, width=self._captioner.config.width)
+        losses = self._losses(batch, number)
         found = StepLosses(
             caption=losses.caption.item(),
             mask=None if losses.mask is None else losses.mask.item(),
-            tokens=int((batch.tokens != 0).sum()),
-            lr=rate,
-            statistics={},
+            tokens=int(losses.tokens),
+            lr=learning_rate(self._config, number, width=self._captioner.config.width),
+            statistics=losses.statistics,
         )
         if found.finite:
-            self._assign(losses.caption, self._caption, retain=losses.mask is not None)
-            if losses.mask is not None:
-                self._assign(losses.mask, self._mask, retain=False)
-            self._update(rate)
+            self._update(losses.total(), found.lr)
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,17 +89,24 @@ class CrossEntropyOptimisation:
         for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
 
-    def _assign(self, loss: Tensor, parameters: list[nn.Parameter], *, retain: bool) -> None:
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=retain)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        if self._config.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, self._config.clip_norm)
+    def _losses(self, batch: Batch, number: int) -> TwoLosses:
+        if batch.tokens is None:
+            raise ValueError("batch has no captions; train on batches of a CaptionDataset")
+        captioner = self._captioner
+        captioner.schedule_step.fill_(number)
+        memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+        first = torch.full_like(batch.tokens[..., :1], captioner.special.bos)
+        return two_losses(captioner, memory, torch.cat((first, batch.tokens), dim=-1))
 
-    def _update(self, rate: float) -> None:
+    def _update(self, loss: Tensor, rate: float) -> None:
+        for optimiser in self._optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
+                if self._config.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(group["params"], self._config.clip_norm)
             optimiser.step()
 
 
@@ -109,4 +117,5 @@ def learning_rate(config: TrainConfig, step: int, *, width: int) -> float:
     """
     if config.schedule == "constant":
         return config.lr
-    return config.lr * width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
+    rate: float = width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
+    return config.lr * rate

@@ -24,7 +24,8 @@ class NotFinished(A2Error):
 
     def __init__(self, stage: str, waits_for: str) -> None:
         super().__init__(
-            f'{stage} needs {waits_for}, which is not done; run "a2 {_command(waits_for)}" or "a2 run"'
+            f"{stage} needs {waits_for}, which is not done; "
+            f'run "a2 {_command(waits_for)}" or "a2 run"'
         )
         self.waits_for = waits_for
 
@@ -96,7 +97,11 @@ class Plan:
             return Status(name, "done", place.final, [])
         state = "partial" if place.partial.is_dir() else "to run"
         before = latest(self.artifacts / name)
-        why = ["no earlier result"] if before is None else difference(before.pre_image, stage.pre_image)
+        why = (
+            ["no earlier result"]
+            if before is None
+            else difference(before.pre_image, stage.pre_image)
+        )
         return Status(name, state, place.partial if state == "partial" else None, why)
 
     def result(self, name: str, *, wanted_by: str) -> Outcome:

@@ -51,7 +51,7 @@ def new_captioner(description: ModelDescription) -> TransformerCaptioner:
     """An untrained captioner of this description."""
     return TransformerCaptioner(
         description.model,
-        region_width=description.region_width,
+        feature_width=description.region_width,
         vocabulary_size=description.vocabulary_size,
     )
 
@@ -71,7 +71,9 @@ def save_model(
 
 def load_model(directory: Path, *, device: torch.device) -> SavedModel:
     """Reads a trained captioner; A2Error where files are missing or do not belong together."""
-    missing = [name for name in (TENSORS, DESCRIPTION, VOCABULARY) if not (directory / name).is_file()]
+    missing = [
+        name for name in (TENSORS, DESCRIPTION, VOCABULARY) if not (directory / name).is_file()
+    ]
     if missing:
         raise A2Error(
             f"no trained model in {str(directory)!r}: {missing[0]} is missing; "

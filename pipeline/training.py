@@ -28,7 +28,6 @@ from a2.data.batches import (
 from a2.data.captions import CaptionFile
 from a2.data.errors import A2Error, InputError
 from a2.data.feature_store import FeatureStore
-from a2.data.json_files import read_json
 from a2.data.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
@@ -51,7 +50,7 @@ from a2.pipeline.saved_model import (
     save_model,
 )
 from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS, REFERENCES, VOCABULARY
+from a2.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -61,28 +60,17 @@ _BOARD_EVERY = 20
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What one training reads, checked to belong together."""
+    """What one training reads, checked to belong together.
+
+    skipped: ids that extraction left out; validation: ids of the pictures that are validated on.
+    """
 
     store: FeatureStore
-    captions: "CaptionsWithFeatures"
+    captions: CaptionFile
     references: dict[str, list[str]]
     vocabulary: Vocabulary
-
-
-class CaptionsWithFeatures:
-    """The captions of the pictures that extraction did not skip."""
-
-    def __init__(self, captions: CaptionFile, skipped: dict[str, str]) -> None:
-        self._captions = captions
-        self._skipped = frozenset(skipped)
-
-    def image_ids(self, split: str) -> list[str]:
-        """Pictures of a split that have features, always in the same order."""
-        return [name for name in self._captions.image_ids(split) if name not in self._skipped]
-
-    def captions(self, image_id: str) -> Any:
-        """Captions of a picture: (n, L) int32."""
-        return self._captions.captions(image_id)
+    skipped: frozenset[str]
+    validation: list[str]
 
 
 @dataclass
@@ -134,11 +122,10 @@ def train_captioner(
         )
         training.resume()
         while not training.finished:
+            stop.raise_if_pending()
             training.run_epoch(stop)
         best = training.best_tensors()
-    save_model(
-        directory, tensors=best, description=description, vocabulary=data.vocabulary
-    )
+    save_model(directory, tensors=best, description=description, vocabulary=data.vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
 
@@ -153,12 +140,10 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
             f"captions and vocabulary do not belong together: {str(captions)!r}; "
             'run "a2 preprocess --force"'
         )
-    with_features = CaptionsWithFeatures(tokens, read_skipped(features))
-    for split in ("train", "val"):
-        if not with_features.image_ids(split):
-            raise InputError(f"no picture of split {split!r} has features; see skipped.jsonl")
-        store.require(with_features.image_ids(split))
-    return TrainingData(store, with_features, read_json(captions / REFERENCES), vocabulary)
+    skipped = frozenset(read_skipped(features))
+    validation = [name for name in tokens.image_ids("val") if name not in skipped]
+    store.require(validation)
+    return TrainingData(store, tokens, read_tokens(captions), vocabulary, skipped, validation)
 
 
 class Training:
@@ -193,6 +178,7 @@ class Training:
             max_regions=config.max_regions,
             seed=config.seed,
             grouping=config.grouping,
+            skipped=data.skipped,
         )
         self._batches = batches_per_epoch(self._dataset, batch_size=config.batch_size)
         self.position = Position()
@@ -309,7 +295,7 @@ class Training:
     def _validate(self) -> float:
         """CIDEr on the validation split, of captions decoded as the evaluation does it."""
         self._captioner.eval()
-        chosen = self._data.captions.image_ids("val")[: self._config.validation_pictures]
+        chosen = self._data.validation[: self._config.validation_pictures]
         decoded = caption_batches(
             self._captioner,
             picture_batches(
@@ -339,7 +325,7 @@ class Training:
         )
         self._events.write("checkpoint", step=self.position.step)
 
-    def _append_metrics(self, line: dict[str, object]) -> None:
+    def _append_metrics(self, line: dict[str, float]) -> None:
         """Adds an epoch's line, replacing that of a run that died between line and checkpoint."""
         lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
         kept = [json.dumps(line)]

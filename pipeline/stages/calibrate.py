@@ -45,6 +45,7 @@ def _calibrate(
 ) -> Sequence[Skipped]:
     from a2.extract.calibration import calibrate
     from a2.extract.picture import read_picture
+    from a2.extract.resnet import Architecture
     from a2.extract.weights import save_detector
 
     readable = []
@@ -57,5 +58,13 @@ def _calibrate(
         raise InputError(
             f"none of the first {len(pictures)} pictures can be read; check data.images"
         )
-    save_detector(calibrate(readable, config), directory / WEIGHTS)
+    detector = calibrate(
+        readable,
+        Architecture(depth=config.depth, width=config.width),
+        min_side=config.min_side,
+        max_side=config.max_side,
+        roi_size=config.roi_size,
+        seed=config.seed,
+    )
+    save_detector(detector, directory / WEIGHTS)
     return []

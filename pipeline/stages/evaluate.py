@@ -24,7 +24,7 @@ def evaluate_stage(
     images: Path | None,
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner. `images` is only shown: its content is in `features`."""
+    """The stage over one trained captioner; `images` is only shown, `features` stands for it."""
     inputs = {"features": features, "captions": captions, "model": model}
     if baseline is not None:
         inputs["baseline"] = baseline
@@ -48,6 +48,4 @@ def _evaluate(
 ) -> Sequence[Skipped]:
     from a2.pipeline.evaluation import evaluate_captioner
 
-    return evaluate_captioner(
-        config, inputs, images, runtime, directory=directory, events=events
-    )
+    return evaluate_captioner(config, inputs, images, runtime, directory=directory, events=events)

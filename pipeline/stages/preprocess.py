@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from a2.data.annotations import Picture, Skipped, check_limit, read_annotations
-from a2.data.captions import captions_digest, write_captions
+from a2.data.captions import write_captions
 from a2.data.config import PreprocessConfig
 from a2.data.document_frequencies import count_document_frequencies
 from a2.data.errors import InputError
-from a2.data.json_files import write_json
+from a2.data.json_files import read_json, write_json
 from a2.data.vocabulary import Vocabulary, count_words
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.java import find_java
@@ -34,13 +35,8 @@ def preprocess_stage(
         code_version=CODE_VERSION,
         params={"preprocess": config.model_dump(mode="json")},
         inputs=inputs,
-        outputs={
-            **plain_outputs(VOCABULARY, REFERENCES, FREQUENCIES, PICTURES),
-            CAPTIONS: captions_digest,
-        },
-        work=partial(
-            preprocess, config, annotations.path, split_list.path if split_list else None
-        ),
+        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, FREQUENCIES, PICTURES),
+        work=partial(preprocess, config, annotations.path, split_list.path if split_list else None),
     )
 
 
@@ -78,9 +74,7 @@ def preprocess(
     return found.skipped
 
 
-def _write_references(
-    directory: Path, pictures: Sequence[Picture], vocabulary: Vocabulary
-) -> None:
+def _write_references(directory: Path, pictures: Sequence[Picture], vocabulary: Vocabulary) -> None:
     """PTB tokens of all references, made once so that training needs no JVM."""
     raw = {p.image_id: [caption.raw for caption in p.captions] for p in pictures}
     references = tokenize(raw)
@@ -96,3 +90,13 @@ def _require_training_pictures(pictures: Sequence[Picture], annotations: Path) -
                 f"no picture of split {split!r} in {str(annotations)!r}; "
                 "give each of train, val and test at least one"
             )
+
+
+def read_tokens(directory: Path) -> dict[str, list[str]]:
+    """PTB tokens of the references by image id, as the stage wrote them."""
+    return cast("dict[str, list[str]]", read_json(directory / REFERENCES))
+
+
+def read_pictures(directory: Path) -> dict[str, dict[str, str]]:
+    """File (relative to the picture folder) and split of each picture, as the stage wrote them."""
+    return cast("dict[str, dict[str, str]]", read_json(directory / PICTURES))

@@ -1,0 +1,10 @@
+"""Settings of all tests: repeatable examples, and one thread per process, as several run at once."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.load_profile("repeatable")

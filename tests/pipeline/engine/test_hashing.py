@@ -1,0 +1,54 @@
+"""Digests of files: the cache saves reads and never changes an answer."""
+
+import hashlib
+import os
+
+import pytest
+
+from a2.data.errors import InputError
+from a2.pipeline.engine import hashing
+from a2.pipeline.engine.hashing import HashCache, sha256_of
+
+
+@pytest.fixture
+def cache(tmp_path):
+    cache = HashCache(tmp_path / "cache" / "hashes.sqlite")
+    yield cache
+    cache.close()
+
+
+def test_the_digest_is_the_sha256_of_the_bytes(cache, tmp_path):
+    path = tmp_path / "a file"
+    path.write_bytes(b"content")
+    assert cache.file(path, what="file") == hashlib.sha256(b"content").hexdigest()
+
+
+def test_an_unchanged_file_is_read_once_and_a_changed_one_again(cache, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    reads = []
+    monkeypatch.setattr(hashing, "sha256_of", lambda p: reads.append(p) or sha256_of(p))
+    first = cache.file(path, what="file")
+    assert cache.file(path, what="file") == first
+    assert len(reads) == 1
+    path.write_bytes(b"two")
+    os.utime(path, ns=(1, 1))
+    assert cache.file(path, what="file") != first
+    assert len(reads) == 2
+
+
+def test_a_missing_file_is_named(cache, tmp_path):
+    with pytest.raises(InputError) as raised:
+        cache.file(tmp_path / "none.json", what="file of data.annotations")
+    assert str(raised.value) == (
+        f"file of data.annotations not found: {str(tmp_path / 'none.json')!r}; check the path"
+    )
+
+
+def test_the_digest_of_pictures_depends_on_ids_and_content_not_on_places(cache, tmp_path):
+    for name, content in (("a.jpg", b"x"), ("b.jpg", b"y"), ("c.jpg", b"x")):
+        (tmp_path / name).write_bytes(content)
+    one = cache.pictures({"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
+    assert one == cache.pictures({"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
+    assert one != cache.pictures({"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
+    assert one != cache.pictures({"1": tmp_path / "a.jpg", "2": None})

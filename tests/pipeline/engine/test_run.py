@@ -1,0 +1,190 @@
+"""Running a stage: complete or absent, run once, resumed, replaced, locked."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from a2.data.annotations import Skipped
+from a2.data.errors import A2Error, LockedError
+from a2.pipeline.engine.lock import is_locked, stage_lock
+from a2.pipeline.engine.run import finished, read_skipped, run_stage
+from a2.pipeline.engine.stage import Input, Place, Stage, plain_outputs
+
+
+def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
+    """Writes ten numbers, one file each, skipping those that are there."""
+    made = []
+
+    def work(directory, events):
+        for number in range(10):
+            path = directory / f"{number}.txt"
+            if not path.exists():
+                if fail_after is not None and len(made) == fail_after:
+                    raise RuntimeError("killed")
+                path.write_text(str(number * factor))
+                made.append(number)
+        (directory / "total.txt").write_text(
+            str(sum(int((directory / f"{n}.txt").read_text()) for n in range(10)))
+        )
+        return list(skipped)
+
+    stage = Stage(
+        name="count",
+        code_version=code_version,
+        params={"count": {"factor": factor}},
+        inputs={"numbers": Input(Path("numbers"), digest)},
+        outputs=plain_outputs("total.txt"),
+        work=work,
+    )
+    return stage, made
+
+
+def run(stage, artifacts, **options):
+    return run_stage(
+        stage, Place.in_artifacts(artifacts, stage), resolved_config="count: {}\n", **options
+    )
+
+
+def test_a_finished_stage_holds_outputs_manifest_config_and_events(tmp_path):
+    stage, _ = counting_stage()
+    outcome = run(stage, tmp_path)
+    assert outcome.ran
+    assert outcome.directory == tmp_path / "count" / stage.pre_image.key
+    assert (outcome.directory / "total.txt").read_text() == "90"
+    assert (outcome.directory / "config.yaml").read_text() == "count: {}\n"
+    events = [json.loads(x) for x in (outcome.directory / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["start", "end"]
+    assert outcome.manifest.pre_image == stage.pre_image
+    assert not Place(outcome.directory).partial.exists()
+    assert not (outcome.directory / "key.json").exists()
+
+
+def test_a_second_run_does_nothing(tmp_path):
+    run(counting_stage()[0], tmp_path)
+    stage, made = counting_stage()
+    assert not run(stage, tmp_path).ran
+    assert made == []
+
+
+def test_an_interrupted_run_leaves_no_result_and_the_next_one_resumes(tmp_path):
+    stage, _ = counting_stage(fail_after=4)
+    with pytest.raises(RuntimeError, match="killed"):
+        run(stage, tmp_path)
+    assert not Place.in_artifacts(tmp_path, stage).final.exists()
+    stage, made = counting_stage()
+    outcome = run(stage, tmp_path)
+    assert made == [4, 5, 6, 7, 8, 9]
+    uninterrupted = run(counting_stage()[0], tmp_path / "other")
+    assert outcome.manifest.digest == uninterrupted.manifest.digest
+
+
+def test_a_run_that_died_between_manifest_and_rename_is_published_without_work(tmp_path):
+    stage, _ = counting_stage()
+    outcome = run(stage, tmp_path)
+    place = Place(outcome.directory)
+    place.final.rename(place.partial)
+    again, made = counting_stage()
+    assert run(again, tmp_path).directory == outcome.directory
+    assert made == []
+
+
+def test_force_runs_again_beside_the_old_result_and_takes_its_place(tmp_path):
+    first = run(counting_stage()[0], tmp_path)
+    stage, made = counting_stage()
+    second = run(stage, tmp_path, force=True)
+    assert len(made) == 10
+    assert second.directory == first.directory
+    assert second.manifest.digest == first.manifest.digest
+    assert sorted(path.suffix for path in first.directory.parent.iterdir()) == ["", ".lock"]
+
+
+def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
+    first = run(counting_stage()[0], tmp_path)
+    stage, _ = counting_stage(fail_after=3)
+    with pytest.raises(RuntimeError):
+        run(stage, tmp_path, force=True)
+    assert (first.directory / "total.txt").read_text() == "90"
+
+
+@pytest.mark.parametrize(
+    "changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str
+)
+def test_another_parameter_input_or_code_version_is_another_result(tmp_path, changed):
+    first = run(counting_stage()[0], tmp_path)
+    second = run(counting_stage(**changed)[0], tmp_path)
+    assert second.ran
+    assert second.directory != first.directory
+    assert first.directory.exists()
+
+
+def test_a_named_place_with_the_result_of_other_settings_is_refused(tmp_path):
+    place = Place(tmp_path / "my store")
+    run_stage(counting_stage()[0], place, resolved_config="")
+    with pytest.raises(A2Error) as raised:
+        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
+    assert str(raised.value) == (
+        f"{str(place.final)!r} holds the result of other settings (count.factor 2 -> 3); "
+        "name another place, or use --force to replace it"
+    )
+
+
+def test_unfinished_work_of_other_settings_is_not_mixed_in(tmp_path):
+    place = Place(tmp_path / "store")
+    with pytest.raises(RuntimeError):
+        run_stage(counting_stage(fail_after=2)[0], place, resolved_config="")
+    with pytest.raises(A2Error) as raised:
+        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
+    assert str(raised.value) == (
+        f"unfinished work of other settings in {str(place.partial)!r} (count.factor 2 -> 3); "
+        "name another place, or use --force to discard it"
+    )
+    assert run_stage(counting_stage(factor=3)[0], place, resolved_config="", force=True).ran
+
+
+def test_skipped_items_are_counted_and_listed(tmp_path):
+    stage, _ = counting_stage(skipped=[Skipped("42", "no such picture")])
+    outcome = run(stage, tmp_path)
+    assert outcome.manifest.skipped == 1
+    assert read_skipped(outcome.directory) == {"42": "no such picture"}
+
+
+def test_a_manifest_that_cannot_be_read_says_what_to_do(tmp_path):
+    stage, _ = counting_stage()
+    outcome = run(stage, tmp_path)
+    (outcome.directory / "manifest.json").write_text("{}")
+    with pytest.raises(A2Error) as raised:
+        finished(stage, Place(outcome.directory))
+    assert str(raised.value) == (
+        f"manifest cannot be read: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
+        "rerun the stage with --force"
+    )
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from a2.pipeline.engine.lock import stage_lock
+with stage_lock(Path(sys.argv[1]), what="count"):
+    sys.stdout.write("held")
+    sys.stdout.flush()
+    time.sleep(60)
+"""
+
+
+def test_a_second_run_fails_at_once_and_names_the_holder_and_a_killed_holder_frees_it(tmp_path):
+    stage, _ = counting_stage()
+    lock = Place.in_artifacts(tmp_path, stage).lock
+    command = [sys.executable, "-c", HOLDER, str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.read(4) == b"held"
+        assert is_locked(lock)
+        with pytest.raises(LockedError) as raised:
+            run(stage, tmp_path)
+        process.kill()
+    assert str(raised.value).startswith(f"count is already running: process {process.pid} on ")
+    assert str(raised.value).endswith("; wait for it, or stop it")
+    assert not is_locked(lock)
+    assert run(stage, tmp_path).ran

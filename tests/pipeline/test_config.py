@@ -1,0 +1,111 @@
+"""The configuration: one place for defaults, every problem at once, in dotted paths."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from a2.data.errors import ConfigError
+from a2.pipeline.config import Config, load_config, override
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_without_a_file_the_defaults_hold():
+    assert load_config() == Config()
+
+
+def test_a_file_sets_fields_and_an_override_wins(tmp_path):
+    path = tmp_path / "my config.yaml"
+    path.write_text("train: {batch_size: 7, epochs: 3}\nmodel: {width: 64, heads: 4}\n")
+    config = load_config(path, ["train.batch_size=9", "model.alignment.fusion=max"])
+    assert (config.train.batch_size, config.train.epochs) == (9, 3)
+    assert (config.model.width, config.model.alignment.fusion) == (64, "max")
+
+
+def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("train: {bach_size: 7, epochs: many}\nmodle: {}\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(path, ["evaluate.beam_size=0", "nonsense"])
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "5 problems in the configuration:"
+    assert lines[1] == "  'nonsense' is no override; write section.field=value"
+    assert set(lines[2:]) == {
+        "  train.bach_size: unknown field; did you mean 'batch_size'?",
+        "  train.epochs: input should be a valid integer, unable to parse string as an integer: "
+        "'many'; see the field's docstring",
+        "  modle: unknown field; did you mean 'model'?",
+        "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
+        "see the field's docstring",
+    }
+
+
+def test_a_name_like_no_other_gets_the_list_of_valid_ones():
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, ["runtime.xyzzy=1"])
+    assert str(raised.value) == (
+        "1 problem in the configuration:\n"
+        "  runtime.xyzzy: unknown field; valid names: device, workers, threads"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "config file is not YAML: {path!r} "),
+        ("- 1\n", "config file holds no sections: {path!r}; see configs/ for examples"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as raised:
+        load_config(path)
+    assert str(raised.value).startswith(message.format(path=str(path)))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        load_config(tmp_path / "none.yaml")
+    assert str(raised.value) == (
+        f"config file not found: {str(tmp_path / 'none.yaml')!r}; check the path"
+    )
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    (tmp_path / "c.yaml").write_text("# nothing\n")
+    assert load_config(tmp_path / "c.yaml") == Config()
+
+
+def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
+    config = load_config(None, ["train.lr=5e-4", "data.images=my pictures"])
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert load_config(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("value", ["plain", "with space", "a: b", "ünïcode/7", "[x", "007", "null"])
+def test_an_override_carries_any_path(value):
+    assert load_config(None, [override("data.images", value)]).data.images == Path(value)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_configs_that_we_ship_load_and_open_with_what_they_are(path):
+    load_config(path)
+    assert path.read_text().startswith("# ")
+
+
+def test_every_field_says_what_it_is():
+    undescribed = []
+
+    def walk(model, prefix):
+        for name, field in model.model_fields.items():
+            if field.description is None:
+                undescribed.append(prefix + name)
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                walk(field.annotation, f"{prefix}{name}.")
+
+    walk(Config, "")
+    assert undescribed == []
+    assert yaml.safe_load(Config().to_yaml())["train"]["batch_size"] == 10
