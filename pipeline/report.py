@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 from a2.pipeline.metrics import METRICS
 
 THUMBNAIL_SIDE = 320
-"""Pixels of the longer side: 500 pictures stay below 10 MB."""
+"""Pixels of the longer side: with 36 regions each, 500 COCO pictures make a file of 15 MB."""
 
 _JPEG_QUALITY = 78
 _BINS = 32

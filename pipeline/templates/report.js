@@ -52,7 +52,9 @@
   });
   main.addEventListener("pointerout", (event) => {
     const regions = event.target.closest(".regions");
-    if (regions && !regions.contains(event.relatedTarget)) point(regions, null);
+    // A finger leaves with the tap; what it chose stays.
+    if (event.pointerType === "touch" || !regions) return;
+    if (!regions.contains(event.relatedTarget)) point(regions, null);
   });
   main.addEventListener("keydown", step);
   main.addEventListener("focusout", (event) => {
