@@ -1,0 +1,136 @@
+"""The two losses of A2: captions (Eq. 11) for theta, masks (Eq. 4) for theta_m.
+
+A training step is
+
+    memory = captioner.encode(features, boxes, region_mask)
+    losses = two_losses(captioner, memory, captions)
+    losses.total().backward()
+    # clip caption_parameters() and mask_parameters() each by itself, then step both optimisers
+
+`TransformerCaptioner.score` builds each pass with the other side's parameters held constant, so
+this one backward pass gives theta the caption loss alone and theta_m the mask loss alone, and
+`torch.autograd.grad(losses.mask, captioner.mask_parameters())` is equal to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from a2.model.alignment import AlignedAttention
+from a2.model.captioner import Memory
+from a2.model.transformer import TransformerCaptioner
+
+
+@dataclass(frozen=True)
+class MaskStatistics:
+    """Whether the masks are alive; scalars without gradient, over existing regions and tokens.
+
+    keep: mean m of the perturbed pass (healthy between .5 and .98); gate: mean g of the aligned
+    pass, or None without a gate; penalty: of Eq. 4 before lambda; harm: L(perturbed) - L(aligned)
+    in nats per token, what masking costs the caption.
+    """
+
+    keep: Tensor
+    gate: Tensor | None
+    penalty: Tensor
+    harm: Tensor
+
+
+@dataclass(frozen=True)
+class TwoLosses:
+    """caption: nats per token; mask and statistics: None without masks; tokens: how many counted.
+
+    tokens, an int64 scalar, is what weighs this batch against others (accumulation, processes).
+    """
+
+    caption: Tensor
+    mask: Tensor | None
+    statistics: MaskStatistics | None
+    tokens: Tensor
+
+    def total(self) -> Tensor:
+        """The sum to call `backward()` on; its parts share no parameter."""
+        return self.caption if self.mask is None else self.caption + self.mask
+
+
+def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
+    """Eq. 11 in nats per token.
+
+    log_probs: (...) float, of the target tokens; is_token: the same shape, bool, False on padding.
+    """
+    return -(log_probs * is_token).sum() / is_token.sum().clamp(min=1)
+
+
+def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
+    """|1 - m|^2 of Eq. 4: sum over regions, mean over layers, heads and tokens.
+
+    keeps: one (B, H, K * L, R) per layer, 1 on padding regions; is_token: (B, K, L) bool.
+    """
+    counted = is_token.flatten(1)[:, None, :]  # -> (B, 1, K * L)
+    per_layer = [((1 - keep).square().sum(dim=-1) * counted).sum() for keep in keeps]
+    return torch.stack(per_layer).sum() / _count(keeps, counted)
+
+
+def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -> Tensor:
+    """Eq. 4: the masks seek what harms the caption, and pay for it.
+
+    caption_loss: of the perturbed pass, nats per token; penalty: of `mask_penalty`.
+    """
+    return penalty_weight * penalty - caption_loss
+
+
+def two_losses(captioner: TransformerCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
+    """Caption loss of the aligned pass and mask loss of the perturbed one, on the same captions.
+
+    memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, each row words,
+    <eos>, padding, without <bos>; a row that is all padding counts as no caption.
+    """
+    is_token = captions != captioner.special.pad
+    aligned = captioner.score(memory, captions)
+    caption = caption_loss(aligned.log_probs, is_token)
+    if not captioner.has_masks:
+        return TwoLosses(caption, None, None, is_token.sum())
+    perturbed = captioner.score(memory, captions, perturbed=True)
+    perturbed_caption = caption_loss(perturbed.log_probs, is_token)
+    penalty = mask_penalty(_keeps(perturbed.attention), is_token)
+    mask = mask_loss(
+        perturbed_caption,
+        penalty,
+        penalty_weight=captioner.config.alignment.penalty_weight,
+    )
+    statistics = MaskStatistics(
+        keep=_mean_keep(_keeps(perturbed.attention), is_token, memory.region_mask),
+        gate=_mean_gate(aligned.attention, is_token),
+        penalty=penalty.detach(),
+        harm=(perturbed_caption - caption).detach(),
+    )
+    return TwoLosses(caption, mask, statistics, is_token.sum())
+
+
+def _keeps(attention: Sequence[AlignedAttention]) -> list[Tensor]:
+    return [layer.keep for layer in attention if layer.keep is not None]
+
+
+def _count(values: Sequence[Tensor], counted: Tensor) -> Tensor:
+    """Layers times heads times tokens; values: (B, H, ...) each, counted: (B, 1, K * L) bool."""
+    return counted.sum().clamp(min=1) * (len(values) * values[0].shape[1])
+
+
+@torch.no_grad()
+def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -> Tensor:
+    counted = is_token.flatten(1)[:, None, :]
+    dropped = torch.stack([((1 - keep).sum(dim=-1) * counted).sum() for keep in keeps]).sum()
+    pairs = (is_token.flatten(1).sum(dim=1) * region_mask.sum(dim=1)).sum().clamp(min=1)
+    return 1 - dropped / (pairs * len(keeps) * keeps[0].shape[1])
+
+
+@torch.no_grad()
+def _mean_gate(attention: Sequence[AlignedAttention], is_token: Tensor) -> Tensor | None:
+    gates = [layer.gate for layer in attention if layer.gate is not None]
+    if not gates:
+        return None
+    counted = is_token.flatten(1)[:, None, :]
+    total = torch.stack([(gate.squeeze(-1) * counted).sum() for gate in gates]).sum()
+    return total / _count(gates, counted)

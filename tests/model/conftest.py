@@ -1,0 +1,76 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from a2.model.captioner import Memory
+from a2.model.config import AlignmentConfig, ModelConfig
+from a2.model.transformer import TransformerCaptioner
+
+VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
+
+
+@dataclass
+class Pictures:
+    """Three pictures of 4, 2 and 3 regions, with two captions each."""
+
+    features: Tensor
+    boxes: Tensor
+    region_mask: Tensor
+    captions: Tensor
+
+    def encoded(self, captioner: TransformerCaptioner) -> Memory:
+        return captioner.encode(self.features, self.boxes, self.region_mask)
+
+
+def _caption(words: list[int]) -> list[int]:
+    return [*words, 2, *[0] * (5 - len(words))]
+
+
+@pytest.fixture
+def pictures() -> Pictures:
+    generator = torch.Generator().manual_seed(1)
+    captions = [
+        [[4, 5, 6, 7], [8, 4]],
+        [[9, 10, 5, 4, 6], [7]],
+        [[5, 5, 8], [10, 9, 4, 4]],
+    ]
+    return Pictures(
+        torch.randn(3, 4, FEATURE_WIDTH, generator=generator, dtype=torch.float64),
+        torch.rand(3, 4, 5, generator=generator, dtype=torch.float64),
+        torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [True] * 3 + [False]]),
+        torch.tensor([[_caption(words) for words in rows] for rows in captions]),
+    )
+
+
+@pytest.fixture
+def tiny() -> Callable[..., TransformerCaptioner]:
+    """Makes a tiny captioner in float64 and eval mode; fields of both configs by name."""
+
+    def make(**fields: object) -> TransformerCaptioner:
+        alignment = {key: fields.pop(key) for key in list(fields) if key in _ALIGNMENT_FIELDS}
+        sizes = {"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}
+        layers = {"encoder_layers": 2, "decoder_layers": 2}
+        config = ModelConfig(**{**sizes, **layers, **fields, "alignment": alignment})
+        torch.manual_seed(0)
+        captioner = TransformerCaptioner(
+            config, feature_width=FEATURE_WIDTH, vocabulary_size=VOCABULARY_SIZE
+        )
+        _make_less_even(captioner)
+        return captioner.double().eval()
+
+    return make
+
+
+_ALIGNMENT_FIELDS = set(AlignmentConfig.model_fields)
+
+
+@torch.no_grad()
+def _make_less_even(captioner: TransformerCaptioner) -> None:
+    """Biases away from 0 and opinionated words, so that nothing is equal by symmetry."""
+    for name, parameter in captioner.named_parameters():
+        if name.endswith("bias"):
+            parameter.normal_(std=0.3)
+    captioner.decoder.output.weight.mul_(3)

@@ -1,0 +1,317 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from a2.model.alignment import (
+    Alignment,
+    BilinearMask,
+    DecoderPass,
+    Gate,
+    LinearMask,
+    evidence,
+    fuse_decay,
+    fuse_gate,
+    fuse_max,
+    fuse_moving,
+    head_average,
+    perturb,
+    renormalise,
+    uniform_average,
+)
+from a2.model.config import AlignmentConfig
+
+B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4
+FUSIONS = ["max", "moving", "decay", "gate"]
+REGION_MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+
+
+def _random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _attention() -> torch.Tensor:
+    scores = _random(B, H, Q, R, seed=0).masked_fill(~REGION_MASK[:, None, None], -math.inf)
+    return scores.softmax(-1)
+
+
+ATTENTION = _attention()
+KEEP = torch.sigmoid(_random(B, H, Q, R, seed=1)).masked_fill(~REGION_MASK[:, None, None], 1.0)
+QUERIES, HIDDEN, REGIONS = (
+    _random(B, H, Q, HEAD, seed=2),
+    _random(B, Q, D, seed=3),
+    _random(B, R, D, seed=4),
+)
+
+
+def _alignment(**fields) -> Alignment:
+    torch.manual_seed(5)
+    alignment = Alignment(
+        AlignmentConfig(**fields), hidden_width=D, region_width=D, heads=H, head_width=HEAD
+    ).double()
+    for parameter in alignment.parameters():
+        parameter.data.normal_(std=0.5)
+    return alignment
+
+
+def _run(alignment, *, schedule_step=30_000, perturbed=False):
+    return alignment(
+        ATTENTION,
+        queries=QUERIES,
+        hidden=HIDDEN,
+        projected=alignment.mask_network.project(REGIONS),
+        region_mask=REGION_MASK,
+        decoder_pass=DecoderPass(torch.tensor(schedule_step), perturbed),
+    )
+
+
+class Transcription:
+    """Eq. 2-10 once more, in numpy, one number at a time, from the paper and model.md alone."""
+
+    def __init__(self, alignment: Alignment, config: AlignmentConfig):
+        self.config = config
+        self.weights = {
+            name: value.detach().numpy() for name, value in alignment.named_parameters()
+        }
+
+    def keep(self, b, h, q, r):
+        if not REGION_MASK[b, r]:
+            return 1.0
+        if self.config.mask_network == "linear":
+            row = h * self.config.mask_slots + r
+            weight = self.weights["mask_network.score.weight"][row]
+            logit = weight @ HIDDEN[b, q].numpy() + self.weights["mask_network.score.bias"][row]
+        else:
+            rows = slice(h * HEAD, (h + 1) * HEAD)
+            query = self.weights["mask_network.query.weight"][rows] @ HIDDEN[b, q].numpy()
+            key = self.weights["mask_network.key.weight"][rows] @ REGIONS[b, r].numpy()
+            logit = query @ key / np.sqrt(HEAD) + self.weights["mask_network.bias"][h]
+        return 1 / (1 + np.exp(-logit))
+
+    def average(self, b, h, q, r):
+        if not REGION_MASK[b, r]:
+            return 0.0
+        if self.config.average == "uniform":
+            return 1 / int(REGION_MASK[b].sum())
+        return sum(float(ATTENTION[b, head, q, r]) for head in range(H)) / H
+
+    def gate(self, b, h, q):
+        logit = QUERIES[b, h, q].numpy() @ self.weights["gate.weight"][h, :, 0]
+        return 1 / (1 + np.exp(-logit - self.weights["gate.bias"][h, 0, 0]))
+
+    def perturbed(self, b, h, q, r):
+        m = self.keep(b, h, q, r)
+        return m * float(ATTENTION[b, h, q, r]) + (1 - m) * self.average(b, h, q, r)
+
+    def aligned(self, b, h, q, r, step):
+        a = float(ATTENTION[b, h, q, r])
+        a_m = a * np.exp(1 - self.keep(b, h, q, r))
+        if self.config.fusion == "max":
+            return max(a, a_m)
+        if self.config.fusion == "moving":
+            return a + self.config.moving_rate * a_m
+        if self.config.fusion == "decay":
+            w = np.exp(-step / self.config.decay_steps)
+            return w * a + (1 - w) * a_m
+        g = self.gate(b, h, q)
+        return g * a + (1 - g) * a_m
+
+    def everywhere(self, equation, *arguments, renormalised=False):
+        rows = np.array(
+            [
+                [
+                    [[equation(b, h, q, r, *arguments) for r in range(R)] for q in range(Q)]
+                    for h in range(H)
+                ]
+                for b in range(B)
+            ]
+        )
+        return rows / rows.sum(-1, keepdims=True) if renormalised else rows
+
+
+@pytest.mark.parametrize("renormalised", [False, True])
+@pytest.mark.parametrize("network", ["bilinear", "linear"])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_aligned_attention_equals_an_independent_transcription(fusion, network, renormalised):
+    config = AlignmentConfig(
+        fusion=fusion, mask_network=network, mask_slots=7, renormalise_aligned=renormalised
+    )
+    alignment = _alignment(**config.model_dump())
+    transcription = Transcription(alignment, config)
+    result = _run(alignment)
+    expected = transcription.everywhere(transcription.aligned, 30_000, renormalised=renormalised)
+    np.testing.assert_allclose(result.used.detach(), expected, rtol=0, atol=1e-10)
+    keep = transcription.everywhere(transcription.keep)
+    np.testing.assert_allclose(result.keep.detach(), keep, rtol=0, atol=1e-10)
+    if fusion == "gate":
+        gate = transcription.everywhere(lambda b, h, q, r: transcription.gate(b, h, q))
+        np.testing.assert_allclose(
+            result.gate.detach().expand(-1, -1, -1, R), gate, rtol=0, atol=1e-10
+        )
+    else:
+        assert result.gate is None
+
+
+@pytest.mark.parametrize("renormalised", [False, True])
+@pytest.mark.parametrize("average", ["uniform", "heads"])
+def test_perturbed_attention_equals_an_independent_transcription(average, renormalised):
+    config = AlignmentConfig(average=average, renormalise_perturbed=renormalised)
+    alignment = _alignment(**config.model_dump())
+    transcription = Transcription(alignment, config)
+    expected = transcription.everywhere(transcription.perturbed, renormalised=renormalised)
+    used = _run(alignment, perturbed=True).used.detach()
+    np.testing.assert_allclose(used, expected, rtol=0, atol=1e-10)
+
+
+def test_max_pooling_always_equals_the_evidence():
+    gathered = evidence(ATTENTION, KEEP)
+    assert torch.equal(fuse_max(ATTENTION, gathered), gathered)
+
+
+def _fused_and_bias():
+    gathered, surplus = evidence(ATTENTION, KEEP), torch.exp(1 - KEEP)
+    gate = torch.sigmoid(_random(B, H, Q, 1, seed=6))
+    step, weight = torch.tensor(40_000), math.exp(-0.4)
+    return {
+        "max": (fuse_max(ATTENTION, gathered), 1 - KEEP),
+        "moving": (fuse_moving(ATTENTION, gathered, rate=0.1), torch.log(1 + 0.1 * surplus)),
+        "decay": (
+            fuse_decay(ATTENTION, gathered, schedule_step=step, decay_steps=1e5),
+            torch.log(weight + (1 - weight) * surplus),
+        ),
+        "gate": (fuse_gate(ATTENTION, gathered, gate=gate), torch.log(gate + (1 - gate) * surplus)),
+    }
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_renormalised_fusion_is_a_softmax_with_an_additive_bias(fusion):
+    fused, bias = _fused_and_bias()[fusion]
+    expected = (ATTENTION.log() + bias).softmax(-1)
+    torch.testing.assert_close(renormalise(fused), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_fused_rows_sum_to_between_one_and_e(fusion):
+    low, high = (1.1, 1 + 0.1 * math.e) if fusion == "moving" else (1, math.e)
+    sums = _fused_and_bias()[fusion][0].sum(-1)
+    assert (sums >= low - 1e-12).all()
+    assert (sums <= high + 1e-12).all()
+
+
+def test_decay_starts_at_the_attention_and_ends_at_the_evidence():
+    gathered = evidence(ATTENTION, KEEP)
+    first, last = (
+        fuse_decay(ATTENTION, gathered, schedule_step=torch.tensor(step), decay_steps=1e5)
+        for step in (0, 10**8)
+    )
+    assert torch.equal(first, ATTENTION)
+    torch.testing.assert_close(last, gathered)
+
+
+def test_mask_of_one_leaves_the_attention_and_mask_of_zero_the_average():
+    average = uniform_average(REGION_MASK, dtype=torch.float64)
+    assert torch.equal(perturb(ATTENTION, torch.ones_like(KEEP), average), ATTENTION)
+    assert torch.equal(
+        perturb(ATTENTION, torch.zeros_like(KEEP), average), average.expand(B, H, Q, R)
+    )
+
+
+def test_averages_sum_to_one_over_existing_regions():
+    for average in (uniform_average(REGION_MASK, dtype=torch.float64), head_average(ATTENTION)):
+        torch.testing.assert_close(average.sum(-1), torch.ones_like(average.sum(-1)))
+        assert not average.masked_select(~REGION_MASK[:, None, None]).any()
+
+
+def test_heads_that_agree_leave_the_mask_without_a_gradient():
+    agreed = ATTENTION[:, :1].expand(B, H, Q, R)
+    torch.testing.assert_close(perturb(agreed, KEEP, head_average(agreed)), agreed)
+
+
+@pytest.mark.parametrize("perturbed", [False, True])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_padding_receives_no_weight_and_is_never_masked(fusion, perturbed):
+    result = _run(_alignment(fusion=fusion), perturbed=perturbed)
+    padding = ~REGION_MASK[:, None, None].expand(B, H, Q, R)
+    assert not result.used[padding].any()
+    assert (result.keep[padding] == 1).all()
+
+
+def test_bilinear_masks_follow_the_regions_wherever_they_stand():
+    mask = BilinearMask(hidden_width=D, region_width=D, heads=H, head_width=HEAD).double()
+    order = torch.tensor([3, 0, 4, 2, 1])
+    keep = mask(HIDDEN, mask.project(REGIONS))
+    assert keep.shape == (B, H, Q, R)
+    torch.testing.assert_close(mask(HIDDEN, mask.project(REGIONS[:, order])), keep[..., order])
+
+
+def test_masks_start_undecided():
+    bilinear = BilinearMask(hidden_width=D, region_width=D, heads=H, head_width=HEAD)
+    linear = LinearMask(hidden_width=D, heads=H, slots=R)
+    assert not bilinear.bias.any()
+    assert not linear.score.bias.any()
+    silent = torch.zeros(B, Q, D)
+    for mask in (bilinear, linear):
+        assert (mask(silent, mask.project(REGIONS.float())) == 0.5).all()
+
+
+def test_linear_mask_serves_fewer_regions_than_slots_and_refuses_more():
+    mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
+    assert mask(HIDDEN, mask.project(REGIONS[:, :3])).shape == (B, H, Q, 3)
+    with pytest.raises(ValueError) as raised:
+        mask.project(REGIONS)
+    assert str(raised.value) == (
+        "a picture has 5 regions, the linear mask network has 4 slots; raise "
+        "model.alignment.mask_slots and retrain, or set model.alignment.mask_network to bilinear"
+    )
+
+
+def test_gate_has_its_own_weights_for_each_head():
+    gate = Gate(heads=H, head_width=HEAD).double()
+    before = gate(QUERIES)
+    assert before.shape == (B, H, Q, 1)
+    gate.weight.data[1] = 0
+    after = gate(QUERIES)
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert (after[:, 1] == 0.5).all()
+
+
+@pytest.mark.parametrize("detach_mask", [True, False])
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_mask_is_detached_only_in_the_aligned_pass_and_by_config(detach_mask, perturbed):
+    alignment = _alignment(fusion="max", detach_mask=detach_mask)
+    hidden = HIDDEN.clone().requires_grad_()
+    result = alignment(
+        ATTENTION,
+        queries=QUERIES,
+        hidden=hidden,
+        projected=alignment.mask_network.project(REGIONS),
+        region_mask=REGION_MASK,
+        decoder_pass=DecoderPass(torch.tensor(0), perturbed),
+    )
+    total = (result.used * ATTENTION).sum()
+    reached = torch.autograd.grad(total, hidden, allow_unused=True)[0] is not None
+    assert reached == (perturbed or not detach_mask)
+
+
+def test_masks_fusion_and_gate_stay_in_float32_under_autocast():
+    alignment = _alignment().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = alignment(
+            ATTENTION.float(),
+            queries=QUERIES.bfloat16(),
+            hidden=HIDDEN.float(),
+            projected=alignment.mask_network.project(REGIONS.float()),
+            region_mask=REGION_MASK,
+            decoder_pass=DecoderPass(torch.tensor(0)),
+        )
+    assert {tensor.dtype for tensor in (result.used, result.keep, result.gate)} == {torch.float32}
+
+
+def test_nearly_kept_regions_are_still_told_apart_under_autocast():
+    mask = BilinearMask(hidden_width=D, region_width=D, heads=1, head_width=HEAD)
+    mask.bias.data.fill_(6.5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        keep = mask(torch.zeros(1, 1, D), mask.project(torch.zeros(1, 1, D)))
+    assert (1 - keep).item() == pytest.approx(1 / (1 + math.exp(6.5)), rel=1e-4)
+    assert 1 - torch.sigmoid(torch.tensor(6.5, dtype=torch.bfloat16)) == 0

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from a2.model.captioner import attend, decoder_input
+
+FUSIONS = ["none", "max", "moving", "decay", "gate"]
+
+
+def test_decoder_is_fed_bos_and_the_caption_without_its_last_token():
+    captions = torch.tensor([[[4, 5, 2], [6, 2, 0]]])
+    assert decoder_input(captions, bos=1).tolist() == [[[1, 4, 5], [1, 6, 2]]]
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, pictures, fusion):
+    captioner = tiny(fusion=fusion)
+    steps = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])
+    assert len(steps) == pictures.captions.shape[2]
+    for step in steps:
+        assert step.original.shape == step.aligned.shape == (3, 4)
+        torch.testing.assert_close(step.original.sum(1), torch.ones(3, dtype=torch.float64))
+        assert not step.aligned[~pictures.region_mask].any()
+        assert (step.keep is None) == (fusion == "none")
+        assert (step.gate is None) == (fusion != "gate")
+
+
+def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, pictures):
+    captioner = tiny(heads=4, decoder_layers=3, aligned_layers=(1, 3))
+    step = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])[2]
+    assert [layer.original.shape for layer in step.layers] == [(3, 4, 4)] * 3
+    assert step.layers[0].gate.shape == (3, 4, 1)
+    assert step.layers[1].keep is None
+    used = torch.stack([layer.used for layer in step.layers]).mean((0, 2))
+    keep = torch.stack([step.layers[number].keep for number in (0, 2)]).mean((0, 2))
+    gate = torch.stack([step.layers[number].gate for number in (0, 2)]).mean((0, 2))
+    torch.testing.assert_close(step.aligned, used)
+    torch.testing.assert_close(step.keep, keep)
+    assert step.gate.shape == (3, 4)
+    torch.testing.assert_close(step.gate, gate.expand(3, 4))
+
+
+def test_attention_of_a_step_is_that_of_teacher_forcing(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    scored = captioner.score(memory, pictures.captions).attention[1]
+    for caption in range(2):
+        steps = attend(captioner, memory, pictures.captions[:, caption])
+        for position, step in enumerate(steps):
+            query = caption * pictures.captions.shape[2] + position
+            torch.testing.assert_close(step.layers[1].used, scored.used[:, :, query])

@@ -1,0 +1,64 @@
+import pytest
+from pydantic import ValidationError
+
+from a2.model.config import AlignmentConfig, ModelConfig
+
+
+def test_defaults_are_the_papers_sizes_and_our_reading_of_what_it_leaves_open():
+    config = ModelConfig()
+    assert (config.width, config.heads, config.feed_forward) == (512, 8, 2048)
+    assert (config.encoder_layers, config.decoder_layers, config.dropout) == (6, 6, 0.1)
+    assert config.box_geometry == "none"
+    assert not config.blind
+    assert config.alignment.model_dump() == {
+        "fusion": "gate",
+        "mask_network": "bilinear",
+        "mask_slots": 100,
+        "average": "uniform",
+        "renormalise_aligned": False,
+        "renormalise_perturbed": False,
+        "detach_mask": True,
+        "penalty_weight": 0.035,
+        "moving_rate": 0.1,
+        "decay_steps": 1e5,
+        "aligned_layers": "all",
+    }
+
+
+@pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
+def test_unknown_fields_are_refused_and_values_cannot_be_changed(model):
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        model(fussion="gate")
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(model(), next(iter(model.model_fields)), 1)
+
+
+@pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
+def test_every_field_says_what_it_means(model):
+    assert all(field.description for field in model.model_fields.values())
+
+
+def test_config_survives_json_with_a_list_of_layers():
+    config = ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 6), fusion="decay"))
+    assert ModelConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_width_that_heads_cannot_share_is_refused():
+    with pytest.raises(
+        ValidationError,
+        match="width 100 is not an even number per head for 8 heads; choose a multiple of 16",
+    ):
+        ModelConfig(width=100)
+
+
+def test_aligned_layer_beyond_the_decoder_is_refused():
+    message = "aligned_layers names layer 7, the decoder has 6; name layers from 1 to 6"
+    with pytest.raises(ValidationError, match=message):
+        ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
+
+
+def test_only_named_layers_are_aligned_and_none_without_fusion():
+    some = ModelConfig(alignment=AlignmentConfig(aligned_layers=(2,)))
+    assert [some.is_aligned(layer) for layer in (1, 2, 3)] == [False, True, False]
+    assert ModelConfig().is_aligned(1)
+    assert not ModelConfig(alignment=AlignmentConfig(fusion="none")).is_aligned(1)

@@ -1,0 +1,199 @@
+import math
+
+import pytest
+import torch
+
+from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+
+FUSIONS = ["max", "moving", "decay", "gate"]
+
+
+def test_caption_loss_is_the_mean_over_tokens_and_not_over_padding():
+    log_probs = torch.tensor([[[-1.0, -2.0, -50.0], [-6.0, -50.0, -50.0]]])
+    is_token = torch.tensor([[[True, True, False], [True, False, False]]])
+    assert caption_loss(log_probs, is_token).item() == 3
+    assert caption_loss(log_probs, torch.zeros_like(is_token)).item() == 0
+
+
+def test_penalty_sums_over_regions_and_averages_over_layers_heads_and_tokens():
+    generator = torch.Generator().manual_seed(0)
+    keeps = [torch.rand(2, 3, 4, 5, generator=generator) for _ in range(2)]
+    is_token = torch.tensor([[[True, True], [True, False]], [[True, False], [False, False]]])
+    expected, tokens = 0.0, 0
+    for b in range(2):
+        for position, counts in enumerate(is_token[b].flatten().tolist()):
+            if counts:
+                tokens += 1
+                dropped = torch.stack([1 - keep[b, :, position] for keep in keeps])
+                expected += dropped.square().sum(-1).mean().item()
+    assert tokens == 4
+    assert mask_penalty(keeps, is_token).item() == pytest.approx(expected / tokens)
+
+
+def test_mask_loss_is_equation_4():
+    loss = mask_loss(torch.tensor(2.5), torch.tensor(4.0), penalty_weight=0.035)
+    assert loss.item() == pytest.approx(-2.5 + 0.035 * 4)
+
+
+def _losses(captioner, pictures):
+    return two_losses(captioner, pictures.encoded(captioner), pictures.captions)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_two_losses_are_those_of_the_two_passes(tiny, pictures, fusion):
+    captioner = tiny(fusion=fusion)
+    memory = pictures.encoded(captioner)
+    losses = two_losses(captioner, memory, pictures.captions)
+    is_token = pictures.captions != 0
+    perturbed = captioner.score(memory, pictures.captions, perturbed=True)
+    aligned = caption_loss(captioner.score(memory, pictures.captions).log_probs, is_token)
+    harmed = caption_loss(perturbed.log_probs, is_token)
+    penalty = mask_penalty([layer.keep for layer in perturbed.attention], is_token)
+    torch.testing.assert_close(losses.caption, aligned)
+    torch.testing.assert_close(losses.mask, 0.035 * penalty - harmed)
+    torch.testing.assert_close(losses.statistics.harm, (harmed - aligned).detach())
+    torch.testing.assert_close(losses.statistics.penalty, penalty.detach())
+    assert losses.tokens.item() == is_token.sum()
+    torch.testing.assert_close(losses.total(), losses.caption + losses.mask)
+
+
+def test_statistics_are_means_over_existing_regions_and_tokens(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    statistics = two_losses(captioner, memory, pictures.captions).statistics
+    is_token = (pictures.captions != 0).flatten(1)[:, None, :, None]
+    counted = (is_token & pictures.region_mask[:, None, None, :]).expand(3, 2, 12, 4)
+    perturbed = captioner.score(memory, pictures.captions, perturbed=True).attention
+    keep = torch.cat([layer.keep[counted] for layer in perturbed]).mean()
+    aligned = captioner.score(memory, pictures.captions).attention
+    gates = [layer.gate[is_token.expand(3, 2, 12, 1)] for layer in aligned]
+    torch.testing.assert_close(statistics.keep, keep.detach())
+    torch.testing.assert_close(statistics.gate, torch.cat(gates).mean().detach())
+    assert not any(value.requires_grad for value in (statistics.keep, statistics.gate))
+
+
+def test_plain_transformer_has_a_caption_loss_only(tiny, pictures):
+    losses = _losses(tiny(fusion="none"), pictures)
+    assert losses.mask is None
+    assert losses.statistics is None
+    assert losses.total() is losses.caption
+
+
+@pytest.mark.parametrize("detach_mask", [True, False])
+@pytest.mark.parametrize("network", ["bilinear", "linear"])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_each_loss_gives_the_other_side_no_gradient(tiny, pictures, fusion, network, detach_mask):
+    captioner = tiny(
+        fusion=fusion, mask_network=network, detach_mask=detach_mask, aligned_layers=(1,)
+    )
+    losses = _losses(captioner, pictures)
+    losses.mask.backward()
+    assert all(parameter.grad is None for parameter in captioner.caption_parameters())
+    assert all(parameter.grad.any() for parameter in captioner.mask_parameters())
+    captioner.zero_grad()
+    losses.caption.backward()
+    assert all(parameter.grad is None for parameter in captioner.mask_parameters())
+    assert all(parameter.grad is not None for parameter in captioner.caption_parameters())
+
+
+def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, pictures):
+    captioner = tiny()
+    losses = _losses(captioner, pictures)
+    masks, captions = list(captioner.mask_parameters()), list(captioner.caption_parameters())
+    expected = [
+        *torch.autograd.grad(losses.mask, masks, retain_graph=True),
+        *torch.autograd.grad(losses.caption, captions, retain_graph=True),
+    ]
+    losses.total().backward()
+    for parameter, gradient in zip([*masks, *captions], expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, pictures):
+    for side in ("mask", "caption"):
+        captioner = tiny()
+        before = {name: value.clone() for name, value in captioner.named_parameters()}
+        optimiser = torch.optim.Adam(captioner.parameters(), lr=0.1)
+        getattr(_losses(captioner, pictures), side).backward()
+        optimiser.step()
+        for name, value in captioner.named_parameters():
+            assert torch.equal(value, before[name]) == (
+                (".mask_network." in name) != (side == "mask")
+            )
+
+
+def test_perturbed_pass_gives_the_memory_no_gradient(tiny, pictures):
+    captioner = tiny()
+    pictures.features.requires_grad_()
+    memory = pictures.encoded(captioner)
+    scored = captioner.score(memory, pictures.captions, perturbed=True)
+    gradients = torch.autograd.grad(
+        scored.log_probs.sum(), [memory.states, pictures.features], allow_unused=True
+    )
+    assert gradients == (None, None)
+
+
+def test_lower_masks_are_trained_through_the_layers_above(tiny, pictures):
+    captioner = tiny(aligned_layers=(1,))
+    weight = captioner.decoder.layers[0].cross_attention.alignment.mask_network.bias
+    losses = _losses(captioner, pictures)
+    (gradient,) = torch.autograd.grad(losses.mask, weight)
+    with torch.no_grad():
+        values = []
+        for change in (1e-5, -2e-5):
+            weight[0] += change
+            values.append(_losses(captioner, pictures).mask.item())
+    assert gradient[0].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, pictures, fusion):
+    captioner = tiny(fusion=fusion).float()
+    pictures.features = pictures.features.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory = pictures.encoded(captioner)
+        keep = captioner.score(memory, pictures.captions).attention[0].keep
+        losses = two_losses(captioner, memory, pictures.captions)
+    assert keep.dtype == losses.mask.dtype == losses.caption.dtype == torch.float32
+    losses.mask.backward()
+    assert all(parameter.grad is None for parameter in captioner.caption_parameters())
+    assert all(parameter.grad.any() for parameter in captioner.mask_parameters())
+    captioner.zero_grad()
+    losses.caption.backward()
+    assert all(parameter.grad is None for parameter in captioner.mask_parameters())
+    full = _losses(captioner, pictures)
+    assert losses.caption.item() == pytest.approx(full.caption.item(), rel=0.05)
+
+
+def test_rows_that_are_all_padding_count_as_no_caption(tiny, pictures):
+    captioner = tiny()
+    expected = two_losses(captioner, pictures.encoded(captioner), pictures.captions)
+    empty = torch.zeros_like(pictures.captions[:, :1])
+    losses = two_losses(
+        captioner, pictures.encoded(captioner), torch.cat((pictures.captions, empty), dim=1)
+    )
+    torch.testing.assert_close(losses.total(), expected.total())
+    assert losses.tokens == expected.tokens
+
+
+def test_tiny_captioner_learns_ten_captions_and_its_masks_learn_to_harm(tiny):
+    torch.manual_seed(0)
+    captioner = tiny(width=32, encoder_layers=1, decoder_layers=1, feed_forward=64).float().train()
+    features = torch.randn(10, 3, 6)
+    region_mask = torch.ones(10, 3, dtype=torch.bool)
+    captions = torch.randint(4, 11, (10, 1, 6))
+    captions[..., -1] = 2
+    optimisers = [
+        torch.optim.Adam(captioner.caption_parameters(), lr=3e-3),
+        torch.optim.Adam(captioner.mask_parameters(), lr=3e-3),
+    ]
+    for _ in range(150):
+        memory = captioner.encode(features, torch.zeros(10, 3, 5), region_mask)
+        losses = two_losses(captioner, memory, captions)
+        losses.total().backward()
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+    assert losses.caption.item() < 0.1
+    assert losses.statistics.harm.item() > 0.5
+    assert math.isfinite(losses.mask.item())

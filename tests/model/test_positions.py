@@ -1,0 +1,15 @@
+import math
+
+import pytest
+
+from a2.model.positions import sinusoidal_positions
+
+
+def test_positions_are_the_sines_and_cosines_of_vaswani_et_al():
+    table = sinusoidal_positions(7, 8)
+    assert table.shape == (7, 8)
+    for position in range(7):
+        for pair in range(4):
+            angle = position / 10_000 ** (2 * pair / 8)
+            assert table[position, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[position, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
