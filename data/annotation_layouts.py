@@ -16,6 +16,9 @@ from a2.data.json_files import parse_json, read_text
 from a2.data.json_items import BadItem, key_member, list_member, member, text_member
 from a2.data.split_list import read_split_list
 
+IN_NO_SPLIT = "in no split"
+"""Why a picture is left out that no split names: a choice of the user, not a fault of the file."""
+
 LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
 
 Skip = Callable[[str, str], None]
@@ -94,7 +97,7 @@ def _coco_items(
             used += 1
             yield Item(place, file, splits[identity], captions[number])
         else:
-            skip(identity, "in no split")
+            skip(identity, IN_NO_SPLIT)
     if files and not used:
         raise InputError(
             f"none of the {len(files):,} pictures of {name} is in the split list; "

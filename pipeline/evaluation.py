@@ -8,6 +8,7 @@ import torch
 
 from a2.data.annotations import Skipped
 from a2.data.batches import picture_batches
+from a2.data.captions import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.json_files import read_json, write_json
@@ -31,7 +32,8 @@ from a2.pipeline.results import (
 from a2.pipeline.saved_model import SavedModel, load_model
 from a2.pipeline.stages.evaluate import CAPTIONS, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import read_pictures, read_tokens
+from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
+from a2.pipeline.stages.preprocess import read_tokens
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,10 @@ class EvaluatedSplit:
     """The pictures that are evaluated.
 
     references: PTB tokens by image id, of the pictures of the split that have features;
-    files: their files, relative to the picture folder; skipped: image id -> why it was left out;
-    total: pictures of the split, the skipped ones included.
+    skipped: image id -> why it was left out; total: pictures of the split, these included.
     """
 
     references: dict[str, list[str]]
-    files: dict[str, str]
     skipped: dict[str, str]
     total: int
 
@@ -62,7 +62,7 @@ class Evaluation:
 def evaluate_captioner(
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
-    images: Path | None,
+    pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     *,
     directory: Path,
@@ -70,8 +70,9 @@ def evaluate_captioner(
 ) -> Sequence[Skipped]:
     """Fills `directory` with captions, metrics and report; returns the pictures left out.
 
-    Raises StoreError where a picture has no features or they are not as wide as the model
-    expects, A2Error where the model cannot be used, InputError where the split is empty.
+    pictures: image id -> file, which the report shows. Raises StoreError where a picture has no
+    features or they are not as wide as the model expects, A2Error where the model cannot be used,
+    InputError where the split is empty.
     """
     find_java()
     device = prepare_device(runtime)
@@ -97,7 +98,9 @@ def evaluate_captioner(
         total=split.total,
         skipped=split.skipped,
         provenance=evaluation.provenance,
-        pictures=[_picture(image_id, evaluation, store, images) for image_id in captions],
+        pictures=[
+            _picture(image_id, evaluation, store, pictures.get(image_id)) for image_id in captions
+        ],
     )
     write_report(directory / REPORT, report, max_pictures=config.report_pictures)
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
@@ -121,7 +124,7 @@ def score_results(results: Path, references: Path, output: Path, *, force: bool 
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     scores = score(tokens, read_reference_tokens(references))
     provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in (results, references)}
-    split = EvaluatedSplit(raw, {}, {}, len(raw))
+    split = EvaluatedSplit(raw, {}, len(raw))
     output.mkdir(parents=True, exist_ok=True)
     _write_metrics(output / METRICS, scores, split, provenance)
     report = Report(
@@ -153,8 +156,8 @@ def require_width(store: FeatureStore, model: SavedModel) -> None:
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
     """The pictures of a split; InputError where none of them has features."""
     captions = inputs["captions"].path
-    pictures, tokens = read_pictures(captions), read_tokens(captions)
-    chosen = sorted(image_id for image_id, found in pictures.items() if found["split"] == name)
+    tokens = read_tokens(captions)
+    chosen = sorted(CaptionFile(captions / CAPTION_FILE).image_ids(name))
     left_out = read_skipped(inputs["features"].path)
     skipped = {image_id: left_out[image_id] for image_id in chosen if image_id in left_out}
     kept = [image_id for image_id in chosen if image_id not in skipped]
@@ -164,7 +167,6 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
         )
     return EvaluatedSplit(
         references={image_id: tokens[image_id] for image_id in kept},
-        files={image_id: pictures[image_id]["file"] for image_id in kept},
         skipped=skipped,
         total=len(chosen),
     )
@@ -241,14 +243,13 @@ def _write_metrics(
 
 
 def _picture(
-    image_id: str, evaluation: Evaluation, store: FeatureStore, images: Path | None
+    image_id: str, evaluation: Evaluation, store: FeatureStore, picture: Path | None
 ) -> ReportPicture:
     regions = store[image_id]
     beams = evaluation.beams[image_id]
-    file = evaluation.split.files[image_id]
     return ReportPicture(
         image_id=image_id,
-        picture=None if images is None else images / file,
+        picture=picture,
         width=regions.width,
         height=regions.height,
         boxes=regions.boxes,

@@ -203,7 +203,7 @@ class Plan:
             captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
             model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
             baseline=self._optional_file(self.config.evaluate.baseline, "evaluate.baseline"),
-            images=self.config.data.images,
+            pictures=self.pictures,
             runtime=self.config.runtime,
         )
 

@@ -1,6 +1,6 @@
 """Stage evaluate: captions of a split, their scores, and the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +21,10 @@ def evaluate_stage(
     captions: Input,
     model: Input,
     baseline: Input | None,
-    images: Path | None,
+    pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner; `images` is only shown, `features` stands for it."""
+    """The stage over one trained captioner; the pictures are only shown."""
     inputs = {"features": features, "captions": captions, "model": model}
     if baseline is not None:
         inputs["baseline"] = baseline
@@ -34,18 +34,18 @@ def evaluate_stage(
         params={"evaluate": config.model_dump(mode="json", exclude={"baseline"})},
         inputs=inputs,
         outputs=plain_outputs(CAPTIONS, METRICS, REPORT),
-        work=partial(_evaluate, config, inputs, images, runtime),
+        work=partial(_evaluate, config, inputs, pictures, runtime),
     )
 
 
 def _evaluate(
     config: EvaluateConfig,
     inputs: dict[str, Input],
-    images: Path | None,
+    pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
     from a2.pipeline.evaluation import evaluate_captioner
 
-    return evaluate_captioner(config, inputs, images, runtime, directory=directory, events=events)
+    return evaluate_captioner(config, inputs, pictures, runtime, directory=directory, events=events)

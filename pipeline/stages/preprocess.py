@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from a2.data.annotation_layouts import IN_NO_SPLIT
 from a2.data.annotations import Picture, Skipped, check_limit, read_annotations
 from a2.data.captions import write_captions
 from a2.data.config import PreprocessConfig
@@ -20,7 +21,7 @@ NAME = "preprocess"
 CODE_VERSION = 1
 
 VOCABULARY, CAPTIONS, REFERENCES = "vocabulary.json", "captions.h5", "references.json"
-FREQUENCIES, PICTURES = "document_frequencies.npz", "pictures.json"
+FREQUENCIES = "document_frequencies.npz"
 
 
 def preprocess_stage(
@@ -35,7 +36,7 @@ def preprocess_stage(
         code_version=CODE_VERSION,
         params={"preprocess": config.model_dump(mode="json")},
         inputs=inputs,
-        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, FREQUENCIES, PICTURES),
+        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, FREQUENCIES),
         work=partial(preprocess, config, annotations.path, split_list.path if split_list else None),
     )
 
@@ -50,7 +51,8 @@ def preprocess(
     """Fills `directory`; returns the captions and pictures that were left out, with reasons."""
     find_java()
     found = read_annotations(annotations, split_list=split_list)
-    check_limit(found.skipped, len(found.pictures) + len(found.skipped), "annotations")
+    unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
+    check_limit(unusable, len(found.pictures) + len(unusable), "annotations")
     _require_training_pictures(found.pictures, annotations)
     vocabulary = Vocabulary.from_counts(
         count_words(found.pictures, config.vocabulary),
@@ -65,13 +67,9 @@ def preprocess(
         preset=config.vocabulary,
         max_length=config.max_length,
     )
-    write_json(
-        directory / PICTURES,
-        {p.image_id: {"file": p.file, "split": p.split} for p in found.pictures},
-    )
     events.write("vocabulary", words=len(vocabulary))
     _write_references(directory, found.pictures, vocabulary)
-    return found.skipped
+    return unusable
 
 
 def _write_references(directory: Path, pictures: Sequence[Picture], vocabulary: Vocabulary) -> None:
@@ -95,8 +93,3 @@ def _require_training_pictures(pictures: Sequence[Picture], annotations: Path) -
 def read_tokens(directory: Path) -> dict[str, list[str]]:
     """PTB tokens of the references by image id, as the stage wrote them."""
     return cast("dict[str, list[str]]", read_json(directory / REFERENCES))
-
-
-def read_pictures(directory: Path) -> dict[str, dict[str, str]]:
-    """File (relative to the picture folder) and split of each picture, as the stage wrote them."""
-    return cast("dict[str, dict[str, str]]", read_json(directory / PICTURES))

@@ -1,0 +1,66 @@
+"""A tiny experiment that all tests of the pipeline share: 40 scenes through all four stages."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from a2.data.scenes import write_scenes
+from a2.pipeline.config import load_config
+from a2.pipeline.plan import Plan
+
+CONFIG = """
+extract: {weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
+          min_side: 96, max_side: 96}
+preprocess: {min_count: 1}
+model: {width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
+        box_geometry: linear}
+train: {epochs: 2, batch_size: 8, warmup: 20, validation_beam_size: 2}
+evaluate: {beam_size: 2}
+runtime: {device: cpu, threads: 1}
+"""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration file and the artifacts folder that its stages filled."""
+
+    config_file: Path
+    scenes: Path
+    artifacts: Path
+
+    def plan(self, *overrides: str, artifacts: Path | None = None) -> Plan:
+        """The experiment's stages, with some fields changed, over its artifacts or others."""
+        return Plan(load_config(self.config_file, overrides), artifacts or self.artifacts)
+
+    def directory(self, stage: str) -> Path:
+        """Where a stage's result lies."""
+        return self.plan().result(stage, wanted_by="a test").directory
+
+
+@pytest.fixture(scope="session")
+def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Experiment:
+    """All four stages, run once for all test processes; tests must not change what is there."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "tiny experiment"
+    with FileLock(f"{folder}.lock"):
+        return _make(folder)
+
+
+def _make(folder: Path) -> Experiment:
+    made = Experiment(folder / "config.yaml", folder / "scenes", folder / "artifacts")
+    folder.mkdir(exist_ok=True)
+    write_scenes(made.scenes, count=40, seed=0, side=96)
+    places = {
+        "images": str(made.scenes / "images"),
+        "annotations": str(made.scenes / "dataset_coco.json"),
+        "instances": str(made.scenes / "instances.json"),
+    }
+    made.config_file.write_text(f"data: {json.dumps(places)}\n{CONFIG}")
+    plan = made.plan()
+    for name in plan.names:
+        plan.run(name)
+    plan.close()
+    return made
