@@ -45,7 +45,9 @@ def calibrate(
     roi_size: int,
     seed: int,
 ) -> Detector:
-    """Detector with random weights calibrated on pictures; equal arguments, equal weights.
+    """Detector with random weights calibrated on pictures.
+
+    Equal arguments give equal weights on one machine with one number of threads; make them once.
 
     pictures: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled picture,
     roi_size in cells, both as the detector will be run. Raises InputError without pictures.

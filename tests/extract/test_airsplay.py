@@ -14,7 +14,9 @@ def pickle_to(path, content):
 
 
 def test_arrays_become_float32_tensors_by_name(tmp_path):
-    path = pickle_to(tmp_path / "a.pkl", {"model": {"w": np.array([1.5, 2]), "b": np.float32([3])}})
+    path = pickle_to(
+        tmp_path / "a.pkl", {"model": {"w": np.array([1.5, 2]), "b": np.array([3], np.float32)}}
+    )
     tensors = load_airsplay(path)
     assert {key: tensor.tolist() for key, tensor in tensors.items()} == {"w": [1.5, 2], "b": [3]}
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())

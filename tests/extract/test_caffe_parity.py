@@ -7,6 +7,7 @@ tools/generate_tsv.py of peteanderson80/bottom-up-attention @514e561.
 import base64
 import csv
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +59,12 @@ def reference_nms(boxes, scores, threshold):
 
 def reference_proposals(logits, deltas, *, size, count):
     """Logits (A, h, w), deltas (4A, h, w) as the network gives them."""
-    anchors, boxes, scores = np.array(PUBLISHED_ANCHORS, np.float32), [], []
+    anchors = np.array(PUBLISHED_ANCHORS, np.float32)
+    kept, confidences = [], []
     for y in range(logits.shape[1]):
         for x in range(logits.shape[2]):
             for a, anchor in enumerate(anchors):
-                x1, y1, x2, y2 = anchor + np.float32([x, y, x, y]) * 16
+                x1, y1, x2, y2 = anchor + np.array([x, y, x, y], np.float32) * 16
                 width, height = x2 - x1 + 1, y2 - y1 + 1
                 dx, dy, dw, dh = deltas[4 * a : 4 * a + 4, y, x]
                 centre_x, centre_y = dx * width + x1 + width / 2, dy * height + y1 + height / 2
@@ -75,12 +77,11 @@ def reference_proposals(logits, deltas, *, size, count):
                     for corner, limit in zip(corners, limits, strict=True)
                 )
                 if x2 - x1 + 1 >= 16 * size.scale and y2 - y1 + 1 >= 16 * size.scale:
-                    boxes.append([x1, y1, x2, y2])
-                    scores.append(logits[a, y, x])
-    boxes, scores = np.array(boxes, np.float32), np.array(scores)
+                    kept.append([x1, y1, x2, y2])
+                    confidences.append(logits[a, y, x])
+    boxes, scores = np.array(kept, np.float32), np.array(confidences)
     best = np.argsort(-scores, kind="stable")[:6000]
-    kept = reference_nms(boxes[best], scores[best], 0.7)[:count]
-    return boxes[best][kept]
+    return boxes[best][reference_nms(boxes[best], scores[best], 0.7)[:count]]
 
 
 def reference_selection(boxes, probabilities, *, confidence, min_regions, max_regions):
@@ -164,7 +165,7 @@ def some_regions(kind, seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_pruned_selection_equals_one_suppression_per_class(kind, seed, limits):
     boxes, probabilities = some_regions(kind, seed)
-    rule = {"confidence": 0.2, "min_regions": limits[0], "max_regions": limits[1]}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": limits[0], "max_regions": limits[1]}
     found = select_regions(boxes, probabilities, **rule)
     assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
@@ -172,7 +173,7 @@ def test_pruned_selection_equals_one_suppression_per_class(kind, seed, limits):
 def test_selection_equals_caffe_when_nothing_is_confident():
     boxes, _ = some_regions("clustered", 0)
     probabilities = np.random.default_rng(0).uniform(0, 1e-3, (80, 40)).astype(np.float32)
-    rule = {"confidence": 0.2, "min_regions": 36, "max_regions": 36}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 36, "max_regions": 36}
     found = select_regions(boxes, probabilities, **rule)
     assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
@@ -180,7 +181,7 @@ def test_selection_equals_caffe_when_nothing_is_confident():
 def test_confident_regions_stay_in_the_order_of_proposals():
     boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]], np.float32)
     probabilities = np.array([[0.5], [0.1], [0.9]], np.float32)
-    rule = {"confidence": 0.2, "min_regions": 1}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 1}
     assert select_regions(boxes, probabilities, **rule, max_regions=3).tolist() == [0, 2]
     assert select_regions(boxes, probabilities, **rule, max_regions=1).tolist() == [2]
 
@@ -189,7 +190,7 @@ def test_a_region_counts_with_the_best_class_in_which_it_survives():
     boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
     probabilities = np.array([[0.9, 0.05], [0.8, 0.15]], np.float32)
     # Suppressed in class 0, the second region is left with 0.15.
-    rule = {"confidence": 0.2, "min_regions": 1, "max_regions": 5}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 1, "max_regions": 5}
     assert select_regions(boxes, probabilities, **rule).tolist() == [0]
     rule["confidence"] = 0.1
     assert select_regions(boxes, probabilities, **rule).tolist() == [0, 1]
@@ -197,7 +198,7 @@ def test_a_region_counts_with_the_best_class_in_which_it_survives():
 
 def test_fewer_proposals_than_min_regions_are_all_kept():
     boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
-    rule = {"confidence": 0.2, "min_regions": 10, "max_regions": 100}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 10, "max_regions": 100}
     assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
 
 
@@ -221,7 +222,7 @@ def test_a_picture_walks_the_whole_way_as_in_caffe(detector, make_picture):
         described = detector.describe(maps, torch.from_numpy(rois), roi_size=7)
     probabilities = described.class_logits.softmax(dim=1).numpy()[:, :-1]
     boxes = proposals / np.float32(scale)
-    rule = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
+    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
     chosen = reference_selection(boxes, probabilities, **rule)
     regions = Extractor(detector, config=config)(picture)
     np.testing.assert_allclose(regions.boxes, boxes[chosen], atol=1e-3)

@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from a2.data.errors import InputError
 from a2.extract.config import ExtractConfig
@@ -91,7 +92,9 @@ def test_boxes_may_be_given_whatever_the_config_says(detector, config, make_pict
 def test_many_pictures_equal_single_ones(extractor, make_picture):
     pictures = [make_picture(seed) for seed in range(BATCH + 2)] + [make_picture(0, 128, 96)]
     pictures.insert(3, make_picture(0, 80, 80))
-    boxes = [BOXES[: 1 + index % 3] / 2 for index in range(len(pictures))]
+    boxes: list[NDArray[np.float32] | None] = [
+        BOXES[: 1 + index % 3] / np.float32(2) for index in range(len(pictures))
+    ]
     boxes[5] = None
     for many, picture, given in zip(
         extractor.extract_many(pictures, boxes), pictures, boxes, strict=True

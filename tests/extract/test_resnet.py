@@ -6,7 +6,18 @@ import torch.nn.functional as F
 
 from a2.extract.detector import Detector
 from a2.extract.meta import caffe_meta
-from a2.extract.resnet import Architecture, Backbone, FrozenBatchNorm, Stem, residual_stage
+from a2.extract.resnet import (
+    Architecture,
+    Backbone,
+    FrozenBatchNorm,
+    NormalizedConvolution,
+    Stem,
+    residual_stage,
+)
+
+
+def convolutions(stage):
+    return [layer for layer in stage.modules() if isinstance(layer, NormalizedConvolution)]
 
 
 def detector_shapes(architecture):
@@ -16,13 +27,13 @@ def detector_shapes(architecture):
 
 
 @pytest.mark.parametrize(
-    ("depth", "convolutions"),
+    ("depth", "layers"),
     # Stem, blocks times convolutions, shortcuts where the width changes.
     [(18, 1 + 8 * 2 + 3), (50, 1 + 16 * 3 + 4), (101, 1 + 33 * 3 + 4), (152, 1 + 50 * 3 + 4)],
 )
-def test_every_depth_builds_with_the_right_tensors(depth, convolutions):
+def test_every_depth_builds_with_the_right_tensors(depth, layers):
     others = 6 + 4 + 5  # proposal head, class and box layers, attribute head
-    assert len(detector_shapes(Architecture(depth))) == 5 * convolutions + others
+    assert len(detector_shapes(Architecture(depth))) == 5 * layers + others
 
 
 @pytest.mark.parametrize(("depth", "width"), [(18, 512), (50, 2048), (101, 2048), (152, 2048)])
@@ -63,22 +74,17 @@ def test_the_pool_of_the_stem_has_no_padding():
 
 def test_a_bottleneck_strides_in_its_first_convolution():
     stage = residual_stage(Architecture(50, width=8), 3)
-    assert [(block.conv1.stride, block.conv2.stride) for block in stage] == [(2, 1)] + [(1, 1)] * 3
-    assert stage[0].shortcut.stride == 2
+    strides = [layer.stride for layer in convolutions(stage)]
+    # The first block's shortcut, then conv1, conv2 and conv3 of each block.
+    assert strides == [2] + [2, 1, 1] + 3 * [1, 1, 1]
 
 
 @pytest.mark.parametrize("depth", [18, 101])
 def test_the_last_stage_keeps_its_resolution_and_dilates_by_two(depth):
     stage = residual_stage(Architecture(depth, width=8), 5)
-    three_by_three = [
-        layer
-        for layer in stage.modules()
-        if hasattr(layer, "weight") and layer.weight.shape[2:] == (3, 3)
-    ]
-    assert {(layer.stride, layer.dilation, layer.padding) for layer in three_by_three} == {
-        (1, 2, 2)
-    }
-    assert all(block.conv1.stride == 1 for block in stage)
+    assert {layer.stride for layer in convolutions(stage)} == {1}
+    wide = [layer for layer in convolutions(stage) if layer.weight.shape[2:] == (3, 3)]
+    assert {(layer.dilation, layer.padding) for layer in wide} == {(2, 2)}
 
 
 def test_frozen_normalisation_uses_its_statistics_and_epsilon():

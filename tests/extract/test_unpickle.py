@@ -2,6 +2,7 @@ import codecs
 import os
 import pickle
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +23,12 @@ class Call:
 
 @pytest.mark.parametrize("protocol", [0, 2, 3, 4])
 def test_arrays_come_back_equal(tmp_path, protocol):
-    arrays = OrderedDict(a=np.arange(6, dtype=np.float32).reshape(2, 3), b=np.float64([0.5]))
+    arrays: dict[str, Any] = OrderedDict(
+        a=np.arange(6, dtype=np.float32).reshape(2, 3), b=np.array([0.5])
+    )
     path = tmp_path / "a.pkl"
     path.write_bytes(pickle.dumps({"model": arrays, "matching": True}, protocol=protocol))
-    loaded = load_arrays(path)
+    loaded: Any = load_arrays(path)
     assert loaded["matching"] is True
     for key, array in arrays.items():
         assert loaded["model"][key].dtype == array.dtype
@@ -38,7 +41,8 @@ def test_arrays_of_old_and_new_numpy_are_read(tmp_path, module):
     old, new = b"numpy.core.multiarray", b"numpy._core.multiarray"
     pickled = pickled.replace(new, old).replace(old, module.encode())
     (tmp_path / "a.pkl").write_bytes(pickled)
-    assert load_arrays(tmp_path / "a.pkl").tolist() == [1, 1, 1]
+    loaded: Any = load_arrays(tmp_path / "a.pkl")
+    assert loaded.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
