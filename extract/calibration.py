@@ -2,7 +2,7 @@
 
 A freshly initialised ResNet-101 explodes over its 33 blocks and gives flat probabilities. Here each
 normalisation takes its statistics from the pictures as they pass, once, and the classifiers are
-scaled to the spread of a trained detector's logits.
+scaled so that some regions are confident and others are not.
 """
 
 import math
@@ -26,7 +26,7 @@ BOXES_PER_PICTURE = 8
 """Random regions per picture from which the heads take their statistics."""
 
 LOGIT_SPREAD = 3.0
-"""Standard deviation of class and attribute logits; a trained detector is about as sure."""
+"""Standard deviation of class and attribute logits: probabilities then range from 0.01 to 0.99."""
 
 OBJECTNESS_SPREAD = 2.0
 DELTA_SPREAD = 0.2
