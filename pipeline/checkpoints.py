@@ -58,8 +58,9 @@ class Checkpoints:
         best_step: int | None,
     ) -> None:
         """Writes a checkpoint under a temporary name, then renames it; drops those not kept."""
+        for left in self._folder.glob(".step-*.partial"):
+            shutil.rmtree(left)
         partial = self._folder / f".step-{step:08d}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         save_file(
             {name: tensor.contiguous() for name, tensor in tensors.items()}, partial / _FILES[0]
@@ -75,33 +76,37 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint directory, oldest first."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self._folder.glob("step-*"))
+        numbers = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
+        return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that verifies, else None; says which damaged ones it passed."""
         for step in reversed(self.steps()):
-            try:
-                return self.load(step)
-            except A2Error as error:
-                logger.warning("%s", error)
+            problem = self._problem(step)
+            if problem is None:
+                return self._read(step)
+            logger.warning("%s; going back to the one before it, or to the start", problem)
         return None
 
     def load(self, step: int) -> Checkpoint:
         """One checkpoint; A2Error where a file is missing or its sha256 is not the recorded one."""
+        problem = self._problem(step)
+        if problem is not None:
+            raise A2Error(f'{problem}; train again with "a2 train --force"')
+        return self._read(step)
+
+    def _problem(self, step: int) -> str | None:
+        """What keeps a checkpoint from being used, if anything."""
         directory = self.directory(step)
         try:
             digests = json.loads((directory / "manifest.json").read_text())["sha256"]
             damaged = [name for name in _FILES if sha256_of(directory / name) != digests[name]]
-        except (OSError, ValueError, KeyError) as error:
-            raise A2Error(
-                f"checkpoint is incomplete: {str(directory)!r} ({error}); "
-                "delete it, and the run goes on from an older one"
-            ) from error
-        if damaged:
-            raise A2Error(
-                f"checkpoint is damaged: {str(directory / damaged[0])!r}; "
-                "delete it, and the run goes on from an older one"
-            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"checkpoint is incomplete: {str(directory)!r} ({error})"
+        return f"checkpoint is damaged: {str(directory / damaged[0])!r}" if damaged else None
+
+    def _read(self, step: int) -> Checkpoint:
+        directory = self.directory(step)
         state = torch.load(directory / _FILES[1], map_location="cpu", weights_only=True)
         return Checkpoint(step, load_file(directory / _FILES[0]), state)
 

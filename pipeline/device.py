@@ -12,12 +12,13 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         torch.set_num_threads(runtime.threads)
     if runtime.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    problem = f"runtime.device is no device: {runtime.device!r}; use auto, cpu or cuda"
     try:
         device = torch.device(runtime.device)
     except RuntimeError as error:
-        raise ConfigError(
-            f"runtime.device is no device: {runtime.device!r}; use auto, cpu or cuda"
-        ) from error
+        raise ConfigError(problem) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(problem)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but torch sees no GPU; use auto or cpu"

@@ -22,23 +22,28 @@ class StepLosses:
     """What one update measured.
 
     caption, mask: nats per token (mask: Eq. 4, None without a mask network); tokens: targets in
-    the batch, <eos> included.
+    the batch, <eos> included; gradient_norm: of both sides together, before clipping.
     """
 
     caption: float
     mask: float | None
     tokens: int
     lr: float
+    gradient_norm: float
     statistics: MaskStatistics | None
 
     @property
     def finite(self) -> bool:
-        """Whether both losses are numbers."""
-        return math.isfinite(self.caption) and (self.mask is None or math.isfinite(self.mask))
+        """Whether losses and gradients are numbers: a finite loss can have a gradient of NaN."""
+        return all(map(math.isfinite, (self.caption, self.mask or 0.0, self.gradient_norm)))
 
     def scalars(self) -> dict[str, float]:
         """Everything by name, for TensorBoard."""
-        found = {"caption_loss": self.caption, "lr": self.lr}
+        found = {
+            "caption_loss": self.caption,
+            "lr": self.lr,
+            "gradient_norm": self.gradient_norm,
+        }
         if self.mask is not None:
             found["mask_loss"] = self.mask
         if self.statistics is not None:
@@ -66,18 +71,20 @@ class CrossEntropyOptimisation:
     def step(self, batch: Batch, number: int) -> StepLosses:
         """Update `number` (1 is the first) on one batch with tokens (B, K, L).
 
-        Nothing is updated where a loss is not finite.
+        Nothing is updated where a loss or a gradient is not finite.
         """
         losses = self._losses(batch, number)
+        norms = self._clipped_gradients(losses.total())
         found = StepLosses(
             caption=losses.caption.item(),
             mask=None if losses.mask is None else losses.mask.item(),
             tokens=int(losses.tokens),
             lr=learning_rate(self._config, number, width=self._captioner.config.width),
+            gradient_norm=math.hypot(*norms),
             statistics=losses.statistics,
         )
         if found.finite:
-            self._update(losses.total(), found.lr)
+            self._update(found.lr)
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,18 +102,24 @@ class CrossEntropyOptimisation:
         captioner = self._captioner
         captioner.schedule_step.fill_(number)
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-        first = torch.full_like(batch.tokens[..., :1], captioner.special.bos)
-        return two_losses(captioner, memory, torch.cat((first, batch.tokens), dim=-1))
+        return two_losses(captioner, memory, batch.tokens)
 
-    def _update(self, loss: Tensor, rate: float) -> None:
+    def _clipped_gradients(self, loss: Tensor) -> list[float]:
+        """Fills and clips the gradients; returns the norm of each side's before clipping."""
         for optimiser in self._optimisers:
             optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
+        largest = math.inf if self._config.clip_norm is None else self._config.clip_norm
+        return [
+            nn.utils.clip_grad_norm_(group["params"], largest).item()
+            for optimiser in self._optimisers
+            for group in optimiser.param_groups
+        ]
+
+    def _update(self, rate: float) -> None:
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
-                if self._config.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(group["params"], self._config.clip_norm)
             optimiser.step()
 
 

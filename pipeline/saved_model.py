@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from a2.data.errors import A2Error
@@ -94,5 +95,11 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
     captioner = new_captioner(description)
-    captioner.load_state_dict(load_file(directory / TENSORS))
+    try:
+        captioner.load_state_dict(load_file(directory / TENSORS))
+    except (SafetensorError, RuntimeError) as error:
+        raise A2Error(
+            f"tensors cannot be used: {str(directory / TENSORS)!r} "
+            f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory anew"
+        ) from error
     return SavedModel(captioner.to(device).eval(), vocabulary, description)

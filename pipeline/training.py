@@ -36,7 +36,7 @@ from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.durable import write_durably
-from a2.pipeline.engine.run import read_skipped
+from a2.pipeline.engine.run import SKIPPED, read_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import StopRequest, stop_between_steps
 from a2.pipeline.metrics import cider
@@ -122,8 +122,8 @@ def train_captioner(
         )
         training.resume()
         while not training.finished:
-            stop.raise_if_pending()
             training.run_epoch(stop)
+            stop.raise_if_pending()
         best = training.best_tensors()
     save_model(directory, tensors=best, description=description, vocabulary=data.vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
@@ -142,6 +142,11 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
         )
     skipped = frozenset(read_skipped(features))
     validation = [name for name in tokens.image_ids("val") if name not in skipped]
+    if not validation:
+        raise InputError(
+            f"no validation picture has features: all are in {str(features / SKIPPED)!r}; "
+            "mend their files and extract again"
+        )
     store.require(validation)
     return TrainingData(store, tokens, read_tokens(captions), vocabulary, skipped, validation)
 
@@ -244,7 +249,8 @@ class Training:
         losses = self._optimisation.step(batch.to(self._device), self.position.step + 1)
         if not losses.finite:
             raise A2Error(
-                f"loss is not finite at step {self.position.step + 1}: {losses.caption!r} "
+                f"loss is not finite at step {self.position.step + 1}: caption {losses.caption}, "
+                f"mask {losses.mask}, gradient norm {losses.gradient_norm} "
                 f"(pictures {', '.join(batch.image_ids)}); the last good checkpoint is kept, "
                 "lower train.lr and train again"
             )
