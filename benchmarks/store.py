@@ -1,0 +1,190 @@
+"""The feature store against one .npz per picture and against HDF5 with datasets per picture.
+
+Every form keeps and gives back the same regions of the same pictures. Only ours checks what it
+reads, and only ours is on the disk when the writer returns: the others leave that to the system.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import h5py
+import numpy as np
+
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.data.regions import Regions
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+else:
+    from measure import Timing, interleaved, print_machine, print_table, ratio
+
+REGIONS, WIDTH = 36, 2048
+DISTINCT = 64
+"""Pictures whose values differ; the others repeat them, since none of the forms compresses."""
+
+OURS, UNSEALED, NPZ, HDF5 = "LMDB", "LMDB without seal", ".npz", "HDF5"
+
+Pictures = Mapping[str, Regions]
+
+
+@dataclass(frozen=True)
+class Format:
+    """write: all pictures into an empty folder; read: the pictures with these ids from it."""
+
+    write: Callable[[Path, Pictures], None]
+    read: Callable[[Path, Sequence[str]], None]
+
+
+def make_pictures(count: int) -> dict[str, Regions]:
+    """Random regions under ids like COCO's."""
+    rng = np.random.default_rng(0)
+    distinct = [_regions(rng) for _ in range(min(count, DISTINCT))]
+    return {f"{index + 1:012d}": distinct[index % len(distinct)] for index in range(count)}
+
+
+def _regions(rng: np.random.Generator) -> Regions:
+    return Regions(
+        boxes=rng.random((REGIONS, 4), dtype=np.float32) * 400,
+        features=rng.random((REGIONS, WIDTH), dtype=np.float32).astype(np.float16),
+        scores=rng.random(REGIONS, dtype=np.float32),
+        class_ids=rng.integers(0, 1600, REGIONS, dtype=np.int32),
+        attribute_ids=rng.integers(0, 400, REGIONS, dtype=np.int32),
+        width=640,
+        height=480,
+    )
+
+
+def write_lmdb(folder: Path, pictures: Pictures, *, seal: bool = False) -> None:
+    """Ours, each batch of pictures durable; seal: then read back, checked and made readable."""
+    with FeatureWriter(folder / "features.lmdb") as writer:
+        for image_id, regions in pictures.items():
+            writer.add(image_id, regions)
+        if seal:
+            writer.seal()
+
+
+def read_lmdb(folder: Path, image_ids: Sequence[str]) -> None:
+    """Ours, checksums included."""
+    store = FeatureStore(folder / "features.lmdb")
+    for image_id in image_ids:
+        store[image_id]
+
+
+def write_npz(folder: Path, pictures: Pictures) -> None:
+    """One uncompressed archive per picture."""
+    for image_id, regions in pictures.items():
+        np.savez(folder / f"{image_id}.npz", allow_pickle=False, **_arrays(regions))
+
+
+def read_npz(folder: Path, image_ids: Sequence[str]) -> None:
+    """Opens, reads and closes the picture's archive."""
+    for image_id in image_ids:
+        with np.load(folder / f"{image_id}.npz") as archive:
+            _as_regions({name: archive[name] for name in archive.files})
+
+
+def write_hdf5(folder: Path, pictures: Pictures) -> None:
+    """One file, with datasets ID_features, ID_boxes and so on, as M2's feature file has them."""
+    with h5py.File(folder / "features.hdf5", "w") as file:
+        for image_id, regions in pictures.items():
+            for name, array in _arrays(regions).items():
+                file[f"{image_id}_{name}"] = array
+
+
+def read_hdf5(folder: Path, image_ids: Sequence[str]) -> None:
+    """Opens the file once and looks datasets up by name."""
+    names = _arrays(_regions(np.random.default_rng(0)))
+    with h5py.File(folder / "features.hdf5", "r") as file:
+        for image_id in image_ids:
+            _as_regions({name: file[f"{image_id}_{name}"][()] for name in names})
+
+
+def _arrays(regions: Regions) -> dict[str, np.ndarray]:
+    arrays = {
+        "boxes": regions.boxes,
+        "features": regions.features,
+        "scores": regions.scores,
+        "class_ids": regions.class_ids,
+        "size": np.array([regions.width, regions.height], np.int32),
+    }
+    if regions.attribute_ids is not None:
+        arrays["attribute_ids"] = regions.attribute_ids
+    return arrays
+
+
+def _as_regions(arrays: dict[str, np.ndarray]) -> Regions:
+    width, height = (int(side) for side in arrays.pop("size"))
+    return Regions(**arrays, width=width, height=height)
+
+
+FORMATS = {
+    OURS: Format(partial(write_lmdb, seal=True), read_lmdb),
+    NPZ: Format(write_npz, read_npz),
+    HDF5: Format(write_hdf5, read_hdf5),
+}
+
+
+def time_writing(folder: Path, pictures: Pictures, *, rounds: int) -> dict[str, Timing]:
+    """Each format, and ours before its seal too, into a folder that is emptied each time."""
+
+    def emptied() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+
+    writers = {UNSEALED: write_lmdb, **{name: form.write for name, form in FORMATS.items()}}
+    forms = {name: partial(write, folder, pictures) for name, write in writers.items()}
+    timings = interleaved(forms, rounds=rounds, before=emptied)
+    shutil.rmtree(folder)
+    return timings
+
+
+def time_reading(folder: Path, pictures: Pictures, *, rounds: int) -> dict[str, Timing]:
+    """Each format in one random order, from a warm cache."""
+    image_ids = [str(image_id) for image_id in np.random.default_rng(1).permutation([*pictures])]
+    forms = {}
+    for name, form in FORMATS.items():
+        place = folder / name
+        place.mkdir()
+        form.write(place, pictures)
+        forms[name] = partial(form.read, place, image_ids)
+    return interleaved(forms, rounds=rounds)
+
+
+def print_timings(title: str, timings: Mapping[str, Timing], *, pictures: int) -> None:
+    """Rates, and how many times faster ours is than each."""
+    rows = [
+        [
+            name,
+            f"{pictures / timing.median:,.0f}",
+            timing.spread,
+            ratio(timing.median, timings[OURS].median),
+        ]
+        for name, timing in timings.items()
+    ]
+    print_table(title, ["", "pictures/s", "s per round", f"{OURS} is faster by"], rows)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A few pictures: shows that it runs, not how fast.")
+def main(quick: bool) -> None:
+    """Time writing and reading of 36 x 2048 float16 features per picture."""
+    print_machine()
+    count, rounds = (20, 1) if quick else (1000, 5)
+    pictures = make_pictures(count)
+    with tempfile.TemporaryDirectory() as folder:
+        for title, measure in (("writing", time_writing), ("reading", time_reading)):
+            place = Path(folder) / title
+            place.mkdir()
+            timings = measure(place, pictures, rounds=rounds)
+            print_timings(f"{title}, {count} pictures", timings, pictures=count)
+
+
+if __name__ == "__main__":
+    main()
