@@ -1,0 +1,95 @@
+"""What is installed is what lies in the folders: no more, no less, and found by type checkers."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points, version
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("pipeline", "extract", "model", "data")
+
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    PROJECT = tomllib.load(_file)
+
+
+def tracked(*patterns):
+    """Files of the checkout that git knows, as POSIX paths; what is deleted here is left out."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return sorted(name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file())
+
+
+def test_the_packages_are_the_folders_that_hold_an_init():
+    inits = [path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")]
+    found = {".".join(("a2", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_every_folder_with_modules_is_a_package():
+    modules = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert all((path.parent / "__init__.py").is_file() for path in modules)
+
+
+def test_folder_x_is_a2_x():
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"a2.{name}": name for name in FOLDERS}
+    assert not (ROOT / "a2").exists()  # a namespace: other folders must be able to join it
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_type_checkers_find_each_folder_through_its_link(folder):
+    link = ROOT / ".typing" / "a2" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / ".." / folder
+    assert (link / "py.typed").is_file()
+
+
+def test_the_command_is_installed_and_its_version_is_the_project_s():
+    [command] = entry_points(group="console_scripts", name="a2")
+    assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2.pipeline.cli:main"
+    assert version("a2-captioning") == PROJECT["project"]["version"]
+
+
+def test_files_that_are_no_modules_are_found_where_the_package_lies():
+    assert (files("a2.pipeline") / "demo.yaml").is_file()
+    assert (files("a2.pipeline") / "templates" / "report.html").is_file()
+
+
+def test_the_module_runs_as_the_command():
+    answer = subprocess.run(
+        [sys.executable, "-m", "a2.pipeline", "--version"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert answer.stdout == f"a2, version {PROJECT['project']['version']}\n"
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_folders_and_nothing_else(tmp_path):
+    checkout = tmp_path / "checkout"
+    for name in tracked("pyproject.toml", "README.md", "LICENSE", *FOLDERS):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, checkout / name)
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "..", "."],
+        cwd=checkout,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert packed == {f"a2/{name}" for name in tracked(*FOLDERS)}
