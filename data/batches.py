@@ -131,7 +131,7 @@ class CaptionDataset(Dataset[Item]):
         image_id = self.image_ids[picture]
         return Item(
             image_id=image_id,
-            regions=_strongest(self.store[image_id], self._max_regions),
+            regions=strongest(self.store[image_id], self._max_regions),
             tokens=self._captions.captions(image_id)[chosen].astype(np.int64),
         )
 
@@ -166,7 +166,7 @@ class _Pictures(Dataset[Item]):
         self._max_regions = max_regions
 
     def __getitem__(self, image_id: str) -> Item:
-        return Item(image_id, _strongest(self._store[image_id], self._max_regions), None)
+        return Item(image_id, strongest(self._store[image_id], self._max_regions), None)
 
 
 def collate(items: Sequence[Item]) -> Batch:
@@ -260,7 +260,7 @@ def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:
     return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
 
 
-def _strongest(regions: Regions, most: int | None) -> Regions:
+def strongest(regions: Regions, most: int | None) -> Regions:
     """The `most` regions of highest score, in the order in which they were; of equals the first."""
     if most is None or len(regions) <= most:
         return regions

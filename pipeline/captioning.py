@@ -1,12 +1,15 @@
 """Captions of any picture: extraction and decoding in one process, from a trained directory."""
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from a2.data.batches import Item, collate
+from a2.data.batches import Item, collate, strongest
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.identity import image_id
 from a2.data.instances import read_boxes
@@ -15,12 +18,12 @@ from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
-from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS, SavedModel, load_model
 
-MAX_LENGTH = 20
+logger = logging.getLogger(__name__)
 
 
 def caption_files(
@@ -47,9 +50,15 @@ def caption_files(
 def extract_config(model: Path) -> ExtractConfig:
     """How the regions were made that the captioner in `model` was trained on."""
     content = read_json(model / EXTRACTOR)
-    if not isinstance(content, dict) or "config" not in content:
-        raise A2Error(f"extractor.json says nothing of its config: {str(model)!r}; train again")
-    return ExtractConfig.model_validate(content["config"])
+    try:
+        if isinstance(content, dict):
+            return ExtractConfig.model_validate(content.get("config"))
+    except ValidationError as error:
+        logger.debug("%s", error)
+    raise InputError(
+        f"extractor.json does not say how regions are made: {str(model)!r}; "
+        "copy the whole directory again, or train again"
+    )
 
 
 def _caption(
@@ -63,14 +72,16 @@ def _caption(
     name = image_id(path.name)
     if given is not None and name not in given:
         raise InputError(f"no boxes for image {name!r}; add them to the file of --boxes")
-    regions = extractor(read_picture(path), None if given is None else given[name])
-    batch = collate([Item(name, regions, None)])
+    found = extractor(read_picture(path), None if given is None else given[name])
+    # Rounded and chosen as in training: its regions came out of a store of this dtype.
+    stored = replace(found, features=found.features.astype(extractor.config.dtype))
+    batch = collate([Item(name, strongest(stored, saved.description.max_regions), None)])
     decoded = caption_batches(
         saved.captioner,
         [batch],
         saved.vocabulary,
         beam_size=beam_size,
-        max_length=MAX_LENGTH,
+        max_length=EvaluateConfig().max_length,
         device=extractor.device,
     )
     return next(iter(decoded))[1]

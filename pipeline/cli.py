@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
+
+_SKIPPED_SHOWN = 10
+"""Skipped items that are printed; the file that is named holds them all."""
 
 
 class Failure(click.ClickException):
@@ -40,8 +44,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, raise_interrupted)
+        stopping = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, raise_interrupted) for number in stopping}
         try:
             return super().invoke(ctx)
         except A2Error as error:
@@ -56,6 +60,9 @@ class Commands(click.Group):
                 "check the place and its free space, then run the command again",
                 EXIT_ERROR,
             ) from error
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -115,7 +122,7 @@ def cli() -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Where the store of --images goes; must be on one disk with its neighbours.",
+    help="New folder for the store and the extractor of --images.",
 )
 def extract(
     config_file: Path | None,
@@ -139,8 +146,8 @@ def extract(
         from a2.pipeline.config import override
 
         overrides = (*overrides, override("data.images", images), "data.annotations=null")
-    plan = _plan(config_file, overrides, artifacts, verbose)
-    _run_stages(plan, ["extract"], force=force, output=output)
+    with _plan(config_file, overrides, artifacts, verbose) as plan:
+        _run_stages(plan, ["extract"], force=force, output=output)
 
 
 @cli.command()
@@ -159,7 +166,8 @@ def preprocess(
     Example:
       a2 preprocess -c configs/a2.yaml --set data.annotations=coco/dataset_coco.json
     """
-    _run_stages(_plan(config_file, overrides, artifacts, verbose), ["preprocess"], force=force)
+    with _plan(config_file, overrides, artifacts, verbose) as plan:
+        _run_stages(plan, ["preprocess"], force=force)
 
 
 @cli.command()
@@ -178,7 +186,8 @@ def train(
     Example:
       a2 train -c configs/a2.yaml --set train.batch_size=20
     """
-    _run_stages(_plan(config_file, overrides, artifacts, verbose), ["train-xe"], force=force)
+    with _plan(config_file, overrides, artifacts, verbose) as plan:
+        _run_stages(plan, ["train-xe"], force=force)
 
 
 @cli.command()
@@ -194,7 +203,11 @@ def train(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Their references: a COCO caption file, or dataset_coco.json.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for the scores.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the scores.",
+)
 def evaluate(
     config_file: Path | None,
     overrides: tuple[str, ...],
@@ -216,7 +229,8 @@ def evaluate(
     if any(named) and not all(named):
         raise click.UsageError("--results, --references and --output belong together; name all")
     if results is None or references is None or output is None:
-        _run_stages(_plan(config_file, overrides, artifacts, verbose), ["evaluate"], force=force)
+        with _plan(config_file, overrides, artifacts, verbose) as plan:
+            _run_stages(plan, ["evaluate"], force=force)
         return
     from a2.pipeline.evaluation import score_results
 
@@ -249,13 +263,13 @@ def run(
       a2 run -c configs/smoke.yaml --set data.images=coco/images \\
              --set data.annotations=coco/dataset_coco.json
     """
-    plan = _plan(config_file, overrides, artifacts, verbose)
-    if dry_run:
-        _print_status(plan, explain=True)
-        return
-    names = ["extract", "preprocess", "train-xe", "evaluate"]
-    last = {"train": "train-xe", None: "evaluate"}.get(until, until)
-    _run_stages(plan, names[: names.index(str(last)) + 1])
+    with _plan(config_file, overrides, artifacts, verbose) as plan:
+        last = {"train": "train-xe", None: "evaluate"}.get(until, until)
+        names = plan.names[: plan.names.index(str(last)) + 1]
+        if dry_run:
+            _print_status(plan, names, explain=True)
+        else:
+            _run_stages(plan, names)
 
 
 @cli.command()
@@ -276,8 +290,8 @@ def status(
     Example:
       a2 status -c configs/a2.yaml --explain
     """
-    plan = _plan(config_file, overrides, artifacts, verbose)
-    _print_status(plan, explain=explain, as_json=as_json)
+    with _plan(config_file, overrides, artifacts, verbose) as plan:
+        _print_status(plan, plan.names, explain=explain, as_json=as_json)
 
 
 @cli.command()
@@ -380,15 +394,13 @@ def _log(verbose: bool) -> None:
 def _run_stages(
     plan: "Plan", names: list[str], *, force: bool = False, output: Path | None = None
 ) -> None:
+    plan.check(names)
     skipped = ran = False
-    try:
-        for name in names:
-            outcome = plan.run(name, force=force, output=output)
-            _say_outcome(name, outcome)
-            skipped = skipped or outcome.manifest.skipped > 0
-            ran = ran or outcome.ran
-    finally:
-        plan.close()
+    for name in names:
+        outcome = plan.run(name, force=force, output=output)
+        _say_outcome(name, outcome)
+        skipped = skipped or outcome.manifest.skipped > 0
+        ran = ran or outcome.ran
     if not ran:
         click.echo("nothing to do: every result is there; --force reruns a stage")
     if skipped:
@@ -396,20 +408,28 @@ def _run_stages(
 
 
 def _say_outcome(name: str, outcome: "Outcome") -> None:
-    from a2.pipeline.engine.run import SKIPPED
     from a2.pipeline.progress import duration
 
     seconds = duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
     if outcome.manifest.skipped:
-        listed = outcome.directory / SKIPPED
-        click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
+        _say_skipped(name, outcome)
 
 
-def _print_status(plan: "Plan", *, explain: bool, as_json: bool = False) -> None:
-    found = [plan.status(name) for name in plan.names]
-    plan.close()
+def _say_skipped(name: str, outcome: "Outcome") -> None:
+    from a2.pipeline.engine.run import SKIPPED, read_skipped
+
+    listed = outcome.directory / SKIPPED
+    click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
+    for identity, reason in islice(read_skipped(outcome.directory).items(), _SKIPPED_SHOWN):
+        click.echo(f"  {identity}: {reason}", err=True)
+    if outcome.manifest.skipped > _SKIPPED_SHOWN:
+        click.echo(f"  and {outcome.manifest.skipped - _SKIPPED_SHOWN} more", err=True)
+
+
+def _print_status(plan: "Plan", names: list[str], *, explain: bool, as_json: bool = False) -> None:
+    found = [plan.status(name) for name in names]
     if as_json:
         rows = [
             {

@@ -42,11 +42,10 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
 
 
 def _run(folder: Path, overrides: Sequence[str], *, say: Say) -> Path:
-    plan = Plan(load_config(Path(str(files("a2.pipeline") / CONFIG)), overrides), folder)
-    try:
+    config = load_config(Path(str(files("a2.pipeline") / CONFIG)), overrides)
+    with Plan(config, folder) as plan:
+        plan.check(plan.names)
         for name in plan.names:
             outcome = plan.run(name)
             say(name, outcome)
-    finally:
-        plan.close()
     return outcome.directory

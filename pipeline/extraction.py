@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -56,13 +56,9 @@ def extract_features(
 
     Returns the pictures that were left out, with reasons; InputError above the limit of bad ones.
     """
-    _require_room(directory, config, len(pictures))
     given = None if boxes is None else read_boxes(boxes)
     _require_boxes(given, pictures)
     detector = load_detector(weights)
-    save_detector(detector, directory / WEIGHTS)
-    fingerprint = extractor_fingerprint(detector, weights=directory / WEIGHTS, config=config)
-    write_json(directory / EXTRACTOR, fingerprint)
     extractor = Extractor(detector, config=config, device=str(prepare_device(runtime)))
     skipped: list[Skipped] = []
 
@@ -70,21 +66,36 @@ def extract_features(
         skipped.append(Skipped(image_id, str(error)))
         events.write("skipped", id=image_id, reason=str(error))
         logger.warning("skipped picture %s: %s", image_id, error)
+        check_limit(skipped, len(pictures), "pictures")
 
     # A seal without a manifest: the last run died between the two, and sealing again is cheap.
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
     with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
         done = writer.done()
         todo = {image_id: path for image_id, path in pictures.items() if image_id not in done}
+        _require_room(directory, _regions_left(config, given, todo), extractor)
+        _describe_extractor(extractor, directory)
         with track("extract", total=len(pictures), done=len(done)) as progress:
             for jobs in _chunks(_readable(todo, given, skip), 1 if given is None else _TOGETHER):
                 _describe(extractor, jobs, writer, skip)
                 progress.advance(len(jobs))
-        check_limit(skipped, len(pictures), "pictures")
         if not len(writer):
-            raise InputError(f"no picture of {len(pictures)} could be used; see events.jsonl")
+            first = skipped[0]
+            raise InputError(
+                f"none of the {len(pictures)} pictures can be used, first {first.image_id!r}: "
+                f"{first.reason}; mend or replace them"
+            )
         writer.seal()
     return skipped
+
+
+def _describe_extractor(extractor: Extractor, directory: Path) -> None:
+    """Writes the weights and how they are used, so that a captioner can make the same regions."""
+    save_detector(extractor.detector, directory / WEIGHTS)
+    fingerprint = extractor_fingerprint(
+        extractor.detector, weights=directory / WEIGHTS, config=extractor.config
+    )
+    write_json(directory / EXTRACTOR, fingerprint)
 
 
 def _describe(
@@ -112,8 +123,11 @@ def _readable(
     given: Mapping[str, NDArray[np.float32]] | None,
     skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
-    """Reads the pictures in the order of their ids; those that cannot be read are skipped."""
-    for image_id, path in sorted(pictures.items()):
+    """Reads the pictures in the order of their ids; those that cannot be read are skipped.
+
+    Missing ones come first: where there are too many, that is known before any work.
+    """
+    for image_id, path in sorted(pictures.items(), key=lambda item: (item[1] is not None, item[0])):
         try:
             if path is None:
                 raise InputError("picture file not found")
@@ -140,12 +154,27 @@ def _require_boxes(
         )
 
 
-def _require_room(directory: Path, config: ExtractConfig, count: int) -> None:
-    """Refuses a store that cannot fit, before hours are spent on it."""
-    bytes_each = config.max_regions * 2048 * (2 if config.dtype == "float16" else 4)
-    free = shutil.disk_usage(directory).free
-    if bytes_each * count > free:
+def _regions_left(
+    config: ExtractConfig, given: Mapping[str, NDArray[np.float32]] | None, todo: Collection[str]
+) -> tuple[int, int]:
+    """Fewest and most regions that are still to be stored."""
+    if given is None:
+        return config.min_regions * len(todo), config.max_regions * len(todo)
+    count = sum(len(given[image_id]) for image_id in todo)
+    return count, count
+
+
+def _require_room(directory: Path, regions: tuple[int, int], extractor: Extractor) -> None:
+    """Refuses a store that cannot fit, before hours are spent on it; warns of one that may not."""
+    each = extractor.detector.architecture.feature_width * np.dtype(extractor.config.dtype).itemsize
+    least, most = (count * each / 1e9 for count in regions)
+    free = shutil.disk_usage(directory).free / 1e9
+    if least > free:
         raise StoreError(
-            f"disk too small for {count} pictures: {bytes_each * count / 1e9:.1f} GB at most are "
-            f"needed, {free / 1e9:.1f} GB are free; free some, or lower extract.max_regions"
+            f"disk too small for the features: at least {least:.1f} GB are needed, "
+            f"{free:.1f} GB are free; make room, or lower extract.min_regions"
+        )
+    if most > free:
+        logger.warning(
+            "the disk may become full: features take up to %.1f GB, %.1f GB are free", most, free
         )

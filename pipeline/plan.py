@@ -1,19 +1,23 @@
 """The stages of one experiment in their order, each built once its inputs are finished."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from a2.data.annotations import read_annotations, resolve_pictures
-from a2.data.errors import A2Error, ConfigError, WeightsError
+from a2.data.errors import A2Error, ConfigError, InputError, WeightsError
 from a2.data.identity import find_pictures
 from a2.pipeline.config import Config
 from a2.pipeline.engine.explain import difference, latest
 from a2.pipeline.engine.hashing import HashCache
 from a2.pipeline.engine.lock import holder, is_locked
+from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.stage import Input, Place, Stage
+from a2.pipeline.java import find_java
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
 
 CALIBRATED_RANDOM = "calibrated-random"
@@ -55,6 +59,17 @@ class Plan:
         first = [calibrate.NAME] if self.config.extract.weights == CALIBRATED_RANDOM else []
         return [*first, extract.NAME, preprocess.NAME, train.NAME, evaluate.NAME]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def close(self) -> None:
         """Keeps the digests of input files for the next command."""
         self._hashes.close()
@@ -70,8 +85,19 @@ class Plan:
         }
         return build[name]()
 
+    def check(self, names: Collection[str]) -> None:
+        """Raises at once what would stop a later stage only after hours of an earlier one."""
+        if preprocess.NAME in names:
+            find_java()
+            self.stage(preprocess.NAME)
+        if evaluate.NAME in names:
+            find_java()
+            self._baseline()
+
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Runs one stage if its result is not there, in the artifacts or at `output`."""
+        if output is not None:
+            _require_own(output, name)
         if name == extract.NAME and calibrate.NAME in self.names:
             self.run(calibrate.NAME)
         stage = self.stage(name)
@@ -126,6 +152,9 @@ class Plan:
 
     def _optional_file(self, path: Path | None, field: str) -> Input | None:
         return None if path is None else self._file(path, field)
+
+    def _baseline(self) -> Input | None:
+        return self._optional_file(self.config.evaluate.baseline, "evaluate.baseline")
 
     @cached_property
     def pictures(self) -> dict[str, Path | None]:
@@ -202,9 +231,24 @@ class Plan:
             features=self._output_of(extract.NAME, wanted_by=evaluate.NAME),
             captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
             model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
-            baseline=self._optional_file(self.config.evaluate.baseline, "evaluate.baseline"),
+            baseline=self._baseline(),
             pictures=self.pictures,
             runtime=self.config.runtime,
+        )
+
+
+def _require_own(output: Path, stage: str) -> None:
+    """Refuses a place that holds anything but this stage's result: it would be replaced."""
+    if not output.exists():
+        return
+    try:
+        made_by = read_manifest(output).pre_image.stage if output.is_dir() else None
+    except A2Error:
+        made_by = None
+    if made_by != stage:
+        raise InputError(
+            f"output {str(output)!r} is there already and is no result of {stage}; "
+            "name a place that does not exist"
         )
 
 

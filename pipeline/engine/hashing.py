@@ -5,11 +5,18 @@ that a key is made of.
 """
 
 import hashlib
+import logging
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from a2.data.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_COMMITTED_TOGETHER = 256
+"""Digests per transaction: an open one keeps other commands from remembering theirs."""
 
 
 def sha256_of(path: Path) -> str:
@@ -23,11 +30,11 @@ class HashCache:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = sqlite3.connect(path, timeout=60.0)
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, "
-            "size INTEGER, mtime_ns INTEGER, inode INTEGER, sha256 TEXT)"
-        )
+        try:
+            self._database = _open(path)
+        except sqlite3.Error as error:
+            logger.warning("digests of files are not remembered: %r (%s)", str(path), error)
+            self._database = _open(":memory:")
 
     def close(self) -> None:
         """Writes what was learnt and closes the cache."""
@@ -36,6 +43,11 @@ class HashCache:
 
     def file(self, path: Path, *, what: str) -> str:
         """Hex sha256 of `path`; InputError where `what` (its name in the error) is no file."""
+        digest = self._digest(path, what=what)
+        self._database.commit()
+        return digest
+
+    def _digest(self, path: Path, *, what: str) -> str:
         if not path.is_file():
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
         status = path.stat()
@@ -46,17 +58,33 @@ class HashCache:
         if row is not None and row[:3] == fresh:
             return str(row[3])
         digest = sha256_of(path)
-        self._database.execute(
-            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)",
-            (str(path.resolve()), *fresh, digest),
-        )
+        row = (str(path.resolve()), *fresh, digest)
+        # A cache that cannot be written, as in somebody else's artifacts, only costs time.
+        with suppress(sqlite3.OperationalError):
+            self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
         return digest
 
     def pictures(self, files: Mapping[str, Path | None]) -> str:
         """One digest over image ids and the content of their files; None is a missing file."""
         combined = hashlib.sha256()
-        for image_id, path in sorted(files.items()):
-            content = "missing" if path is None else self.file(path, what="picture")
+        for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
+            content = "missing" if path is None else self._digest(path, what="picture")
             combined.update(f"{image_id}\0{content}\n".encode())
+            if number % _COMMITTED_TOGETHER == 0:
+                self._database.commit()
         self._database.commit()
         return combined.hexdigest()
+
+
+def _open(path: Path | str) -> sqlite3.Connection:
+    """The cache's database, with its table; sqlite3.Error where it is damaged or read-only."""
+    database = sqlite3.connect(path, timeout=60.0)
+    try:
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, "
+            "size INTEGER, mtime_ns INTEGER, inode INTEGER, sha256 TEXT)"
+        )
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database

@@ -1,7 +1,365 @@
-"""The plan: which stages a changed setting reruns, and why."""
+"""The plan: which stages a changed setting or a changed file reruns, and why."""
+
+import json
+import shutil
+
+import pytest
+
+from a2.data.errors import ConfigError, InputError
+from a2.pipeline.config import Config, load_config, override
+from a2.pipeline.java import JavaError
+from a2.pipeline.plan import NotFinished, Plan
+
+EXTRACT_ALONE = ("extract",)
+FROM_CALIBRATION = ("calibrate",)
+
+CHANGES = {
+    "data.images": None,
+    "data.annotations": None,
+    "data.instances": None,
+    "data.split_list": None,
+    "extract.weights": None,
+    "extract.depth": ("50", FROM_CALIBRATION),
+    "extract.width": ("16", FROM_CALIBRATION),
+    "extract.boxes": ("detect", EXTRACT_ALONE),
+    "extract.min_regions": ("11", EXTRACT_ALONE),
+    "extract.max_regions": ("90", EXTRACT_ALONE),
+    "extract.proposals": ("200", EXTRACT_ALONE),
+    "extract.min_side": ("90", FROM_CALIBRATION),
+    "extract.max_side": ("120", FROM_CALIBRATION),
+    "extract.roi_size": ("5", FROM_CALIBRATION),
+    "extract.confidence": ("0.3", EXTRACT_ALONE),
+    "extract.dtype": ("float32", EXTRACT_ALONE),
+    "extract.seed": ("1", FROM_CALIBRATION),
+    "preprocess.vocabulary": ("m2", ("preprocess",)),
+    "preprocess.min_count": ("2", ("preprocess",)),
+    "preprocess.max_length": ("10", ("preprocess",)),
+    "model.width": ("32", ("train-xe",)),
+    "model.heads": ("4", ("train-xe",)),
+    "model.feed_forward": ("16", ("train-xe",)),
+    "model.encoder_layers": ("2", ("train-xe",)),
+    "model.decoder_layers": ("2", ("train-xe",)),
+    "model.dropout": ("0.2", ("train-xe",)),
+    "model.box_geometry": ("none", ("train-xe",)),
+    "model.blind": ("true", ("train-xe",)),
+    "model.alignment.fusion": ("max", ("train-xe",)),
+    "model.alignment.mask_network": ("linear", ("train-xe",)),
+    "model.alignment.mask_slots": ("50", ("train-xe",)),
+    "model.alignment.average": ("heads", ("train-xe",)),
+    "model.alignment.renormalise_aligned": ("true", ("train-xe",)),
+    "model.alignment.renormalise_perturbed": ("true", ("train-xe",)),
+    "model.alignment.detach_mask": ("false", ("train-xe",)),
+    "model.alignment.penalty_weight": ("0.1", ("train-xe",)),
+    "model.alignment.moving_rate": ("0.2", ("train-xe",)),
+    "model.alignment.decay_steps": ("5", ("train-xe",)),
+    "model.alignment.aligned_layers": ("[1]", ("train-xe",)),
+    "train.seed": ("1", ("train-xe",)),
+    "train.epochs": ("3", ("train-xe",)),
+    "train.patience": ("2", ("train-xe",)),
+    "train.grouping": ("caption", ("train-xe",)),
+    "train.batch_size": ("4", ("train-xe",)),
+    "train.captions_per_picture": ("2", ("train-xe",)),
+    "train.max_regions": ("2", ("train-xe",)),
+    "train.schedule": ("constant", ("train-xe",)),
+    "train.lr": ("0.5", ("train-xe",)),
+    "train.warmup": ("10", ("train-xe",)),
+    "train.betas": ("[0.8, 0.9]", ("train-xe",)),
+    "train.clip_norm": ("null", ("train-xe",)),
+    "train.checkpoint_every": ("10", ("train-xe",)),
+    "train.validation_beam_size": ("1", ("train-xe",)),
+    "train.validation_pictures": ("2", ("train-xe",)),
+    "train.max_length": ("10", ("train-xe",)),
+    "evaluate.split": ("val", ("evaluate",)),
+    "evaluate.beam_size": ("3", ("evaluate",)),
+    "evaluate.max_length": ("10", ("evaluate",)),
+    "evaluate.length_penalty": ("1", ("evaluate",)),
+    "evaluate.batch_size": ("3", ("evaluate",)),
+    "evaluate.baseline": None,
+    "evaluate.baseline_name": ("other", ("evaluate",)),
+    "evaluate.report_pictures": ("2", ("evaluate",)),
+    "runtime.device": ("auto", ()),
+    "runtime.workers": ("1", ()),
+    "runtime.threads": ("2", ()),
+}
+"""Field -> (another value, the stages that it reruns themselves, not only by what they read).
+
+None: the field names a file or folder, and has a test of its own below.
+"""
+
+
+READERS = {
+    "calibrate": ("extract", "train-xe", "evaluate"),
+    "extract": ("train-xe", "evaluate"),
+    "preprocess": ("train-xe", "evaluate"),
+    "train-xe": ("evaluate",),
+    "evaluate": (),
+}
+"""Stage -> the stages that read what it makes."""
+
+
+def states(plan):
+    with plan:
+        return {name: plan.status(name).state for name in plan.names}
+
+
+def leaves(value, prefix=""):
+    if not isinstance(value, dict):
+        return [prefix.removesuffix(".")]
+    return [leaf for name, inner in value.items() for leaf in leaves(inner, f"{prefix}{name}.")]
+
+
+def expected_states(plan, rerun):
+    waiting = {reader for name in rerun for reader in READERS[name]}
+    return {
+        name: "to run" if name in rerun else "waiting" if name in waiting else "done"
+        for name in plan.names
+    }
 
 
 def test_every_stage_of_the_experiment_is_done(experiment):
     plan = experiment.plan()
     assert plan.names == ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
-    assert [plan.status(name).state for name in plan.names] == ["done"] * 5
+    assert states(plan) == dict.fromkeys(plan.names, "done")
+
+
+def test_every_field_of_the_configuration_is_in_the_table():
+    assert sorted(CHANGES) == sorted(leaves(Config().model_dump(mode="json")))
+
+
+@pytest.mark.parametrize("field", [field for field, change in CHANGES.items() if change])
+def test_a_changed_field_reruns_exactly_the_stages_that_read_it(experiment, field):
+    value, rerun = CHANGES[field]
+    plan = experiment.plan(f"{field}={value}")
+    assert states(plan) == expected_states(plan, rerun)
+
+
+@pytest.mark.parametrize(
+    "field", [field for field, change in CHANGES.items() if change and change[1]]
+)
+def test_the_reason_for_a_rerun_names_the_field_and_both_values(experiment, field):
+    value, (stage, *_) = CHANGES[field]
+    with experiment.plan(f"{field}={value}") as plan:
+        old = leaf_of(load_config(experiment.config_file), field)
+        assert plan.status(stage).why[0] == f"{field} {old!r} -> {leaf_of(plan.config, field)!r}"
+
+
+def leaf_of(config, field):
+    value = config.model_dump(mode="json")
+    for part in field.split("."):
+        value = value[part]
+    return value
+
+
+def test_a_stage_that_reads_from_a_rerun_one_waits_for_it(experiment):
+    with experiment.plan("train.seed=1") as plan:
+        assert plan.status("evaluate").why == ["waits for train-xe"]
+
+
+def test_nothing_of_a_new_experiment_is_done(experiment, tmp_path):
+    with experiment.plan(artifacts=tmp_path / "new") as plan:
+        assert plan.status("calibrate").why == ["no earlier result"]
+    assert states(experiment.plan(artifacts=tmp_path / "new")) == {
+        "calibrate": "to run",
+        "extract": "waiting",
+        "preprocess": "to run",
+        "train-xe": "waiting",
+        "evaluate": "waiting",
+    }
+
+
+@pytest.fixture
+def copied_scenes(experiment, tmp_path):
+    """The experiment's pictures and annotations at another place, and the overrides for it."""
+    scenes = tmp_path / "copied scenes"
+    shutil.copytree(experiment.scenes, scenes)
+    places = {
+        "data.images": scenes / "images",
+        "data.annotations": scenes / "dataset_coco.json",
+        "data.instances": scenes / "instances.json",
+    }
+    return scenes, [override(field, path) for field, path in places.items()]
+
+
+def test_data_that_moved_rerun_nothing(experiment, copied_scenes):
+    _, overrides = copied_scenes
+    plan = experiment.plan(*overrides)
+    assert states(plan) == dict.fromkeys(plan.names, "done")
+
+
+def test_detector_weights_count_by_their_content_and_not_by_their_name(experiment, tmp_path):
+    weights = tmp_path / "my weights.safetensors"
+    shutil.copyfile(experiment.directory("calibrate") / "weights.safetensors", weights)
+    plan = experiment.plan(override("extract.weights", weights))
+    assert states(plan) == dict.fromkeys(["extract", "preprocess", "train-xe", "evaluate"], "done")
+
+
+def test_a_baseline_counts_by_its_content_and_reruns_evaluation(experiment, tmp_path):
+    metrics = tmp_path / "metrics.json"
+    metrics.write_text('{"metrics": {"CIDEr": 0.5}}')
+    with experiment.plan(override("evaluate.baseline", metrics)) as plan:
+        assert plan.status("evaluate").why == ["inputs.baseline changed"]
+        first = plan.stage("evaluate").pre_image.key
+    moved = tmp_path / "moved.json"
+    metrics.rename(moved)
+    with experiment.plan(override("evaluate.baseline", moved)) as plan:
+        assert plan.stage("evaluate").pre_image.key == first
+
+
+@pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
+def test_a_changed_picture_reruns_the_stages_that_look_at_it(
+    experiment, copied_scenes, number, first
+):
+    scenes, overrides = copied_scenes
+    with (scenes / "images" / f"{number:012d}.jpg").open("ab") as file:
+        file.write(b" ")
+    with experiment.plan(*overrides) as plan:
+        assert plan.status(first).why == ["inputs.pictures changed"]
+    plan = experiment.plan(*overrides)
+    assert states(plan) == expected_states(plan, (first,))
+
+
+def test_a_changed_caption_reruns_preprocessing_and_no_extraction(experiment, copied_scenes):
+    scenes, overrides = copied_scenes
+    path = scenes / "dataset_coco.json"
+    content = json.loads(path.read_text())
+    content["images"][0]["sentences"][0]["tokens"][0] = "one"
+    path.write_text(json.dumps(content))
+    plan = experiment.plan(*overrides)
+    assert states(plan) == expected_states(plan, ("preprocess",))
+
+
+def test_a_changed_box_reruns_extraction(experiment, copied_scenes):
+    scenes, overrides = copied_scenes
+    path = scenes / "instances.json"
+    content = json.loads(path.read_text())
+    content["annotations"][0]["bbox"][2] += 1
+    path.write_text(json.dumps(content))
+    plan = experiment.plan(*overrides)
+    assert states(plan) == expected_states(plan, ("extract",))
+
+
+def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
+    captions = override("data.annotations", experiment.scenes / "captions.json")
+    split_list = tmp_path / "splits.txt"
+    split_list.write_text("1 train\n2 val\n3 test\n")
+    with experiment.plan(captions, override("data.split_list", split_list)) as plan:
+        assert sorted(plan.pictures) == [f"{number:012d}" for number in (1, 2, 3)]
+        assert "split_list" in plan.stage("preprocess").inputs
+
+
+def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp_path):
+    with experiment.plan(artifacts=tmp_path / "new") as plan:
+        with pytest.raises(NotFinished) as raised:
+            plan.run("train-xe")
+        assert str(raised.value) == (
+            'extract needs calibrate, which is not done; run "a2 extract" or "a2 run"'
+        )
+    weights = experiment.directory("calibrate") / "weights.safetensors"
+    with experiment.plan(override("extract.weights", weights), artifacts=tmp_path / "new") as plan:
+        with pytest.raises(NotFinished) as raised:
+            plan.run("train-xe")
+        assert str(raised.value) == (
+            'train-xe needs extract, which is not done; run "a2 extract" or "a2 run"'
+        )
+
+
+def test_pictures_come_from_the_folder_where_there_are_no_annotations(experiment, tmp_path):
+    (tmp_path / "own").mkdir()
+    for name in ("b.jpg", "sub"):
+        path = tmp_path / "own" / name
+        path.write_bytes(b"x") if path.suffix else path.mkdir()
+    (tmp_path / "own" / "sub" / "7.png").write_bytes(b"y")
+    images = override("data.images", tmp_path / "own")
+    with experiment.plan(images, "data.annotations=null") as plan:
+        assert plan.pictures == {
+            "000000000007": tmp_path / "own" / "sub" / "7.png",
+            "b": tmp_path / "own" / "b.jpg",
+        }
+
+
+@pytest.mark.parametrize(
+    ("field", "stage", "message"),
+    [
+        (
+            "data.images",
+            "calibrate",
+            "data.images is not set; name the folder with --set data.images=DIR",
+        ),
+        (
+            "data.annotations",
+            "preprocess",
+            "data.annotations is not set; name the file with --set data.annotations=FILE",
+        ),
+        (
+            "data.instances",
+            "extract",
+            "data.instances is not set; name the file with --set data.instances=FILE",
+        ),
+    ],
+)
+def test_a_place_that_a_stage_needs_is_asked_for(experiment, field, stage, message):
+    with experiment.plan(f"{field}=null") as plan, pytest.raises(ConfigError) as raised:
+        plan.stage(stage)
+    assert str(raised.value) == message
+
+
+def test_a_picture_folder_that_is_none_is_named(experiment, tmp_path):
+    images = override("data.images", tmp_path / "none")
+    with experiment.plan(images) as plan, pytest.raises(ConfigError) as raised:
+        plan.stage("calibrate")
+    assert str(raised.value) == (
+        f"data.images is no folder: {str(tmp_path / 'none')!r}; check the path"
+    )
+
+
+@pytest.mark.parametrize("field", ["data.annotations", "data.instances", "evaluate.baseline"])
+def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, field):
+    named = override(field, tmp_path / "none.json")
+    with experiment.plan(named) as plan, pytest.raises(InputError) as raised:
+        for stage in plan.names:
+            plan.stage(stage)
+    assert str(raised.value) == (
+        f"file of {field} not found: {str(tmp_path / 'none.json')!r}; check the path"
+    )
+
+
+def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_path, monkeypatch):
+    artifacts = tmp_path / "new"
+    missing = override("evaluate.baseline", tmp_path / "none.json")
+    for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
+        with experiment.plan(*overrides, artifacts=artifacts) as plan, pytest.raises(error):
+            plan.check(plan.names)
+    monkeypatch.setattr("a2.pipeline.plan.find_java", no_java)
+    with experiment.plan(artifacts=artifacts) as plan:
+        plan.check(["calibrate", "extract", "train-xe"])
+        for name in ("preprocess", "evaluate"):
+            with pytest.raises(JavaError):
+                plan.check([name])
+
+
+def no_java():
+    raise JavaError("no java")
+
+
+def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_path):
+    for name in ("folder", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "folder" / "letter.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    trained = shutil.copytree(experiment.directory("train-xe"), tmp_path / "trained")
+    before = sorted(tmp_path.rglob("*"))
+    with experiment.plan() as plan:
+        for place in (tmp_path / "folder", tmp_path / "empty", tmp_path / "file", trained):
+            with pytest.raises(InputError) as raised:
+                plan.run("extract", force=True, output=place)
+            assert str(raised.value) == (
+                f"output {str(place)!r} is there already and is no result of extract; "
+                "name a place that does not exist"
+            )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_is_closed_when_it_is_left(experiment):
+    with experiment.plan() as plan:
+        assert isinstance(plan, Plan)
+    assert (experiment.artifacts / "hashes.sqlite").is_file()
