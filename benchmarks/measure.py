@@ -38,21 +38,21 @@ class Timing:
 
 
 def interleaved(
-    forms: Mapping[str, Form], *, rounds: int, before: Form | None = None
+    forms: Mapping[str, Form], *, rounds: int, warm_up: int = 1, before: Form | None = None
 ) -> dict[str, Timing]:
-    """Times each form once per round, A B A B, after one round that does not count.
+    """Times each form once per round, A B A B, after `warm_up` rounds that do not count.
 
     before: called ahead of each form, its time not counted.
     """
     seconds: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(rounds + 1):
+    for _ in range(warm_up + rounds):
         for name, form in forms.items():
             if before is not None:
                 before()
             started = time.perf_counter()
             form()
             seconds[name].append(time.perf_counter() - started)
-    return {name: Timing(tuple(counted[1:])) for name, counted in seconds.items()}
+    return {name: Timing(tuple(measured[warm_up:])) for name, measured in seconds.items()}
 
 
 def ratio(numerator: float, denominator: float) -> str:

@@ -1,0 +1,155 @@
+"""Scoring captions, all metrics but SPICE, against pycocoevalcap in the order of its COCOEvalCap.
+
+Captions come from the grammar of the generated scenes: five references of each scene, and another
+caption of it as the candidate. All forms must give the same figures to 1e-6.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+from pycocoevalcap.bleu.bleu import Bleu
+from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.meteor.meteor import Meteor
+from pycocoevalcap.rouge.rouge import Rouge
+from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+from a2.data.scene_captions import captions_of
+from a2.data.scenes import make_scene, raw_text
+from a2.pipeline.java import find_java
+from a2.pipeline.metrics import METRICS, Tokens, score, tokenize
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import Timing, interleaved, print_machine, print_table
+else:
+    from measure import Timing, interleaved, print_machine, print_table
+
+PYCOCOEVALCAP, OURS, CACHED = "pycocoevalcap", "ours", "ours, tokens of references kept"
+SCORED = tuple(name for name in METRICS if name != "SPICE")
+TOLERANCE = 1e-6
+
+Captions = Mapping[str, list[str]]
+
+
+def make_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """One candidate and five references for each scene, as people write them."""
+    candidates, references = {}, {}
+    rng = np.random.default_rng(1)
+    for index in range(count):
+        scene = make_scene(index, seed=0, side=160)
+        references[scene.image_id] = [raw_text(caption) for caption in scene.captions]
+        candidates[scene.image_id] = [raw_text(captions_of(scene.things, rng)[0])]
+    return candidates, references
+
+
+def score_by_pycocoevalcap(candidates: Captions, references: Captions) -> dict[str, float]:
+    """What COCOEvalCap.evaluate does, but for SPICE, its prints and its values per picture."""
+    tokenizer = PTBTokenizer()
+    targets = tokenizer.tokenize(_annotations(references))
+    hypotheses = tokenizer.tokenize(_annotations(candidates))
+    found: dict[str, float] = {}
+    for names, scorer in (
+        (SCORED[:4], Bleu(4)),
+        (["METEOR"], Meteor()),
+        (["ROUGE_L"], Rouge()),
+        (["CIDEr"], Cider()),
+    ):
+        overall, _ = scorer.compute_score(targets, hypotheses)
+        found.update(zip(names, np.atleast_1d(overall).tolist(), strict=True))
+    return found
+
+
+def _annotations(captions: Captions) -> dict[str, list[dict[str, str]]]:
+    return {image_id: [{"caption": text} for text in texts] for image_id, texts in captions.items()}
+
+
+def score_by_ours(
+    candidates: Captions, references: Captions, *, targets: Tokens | None = None
+) -> dict[str, float]:
+    """What the evaluate stage does; targets: tokens of the references, where they are kept."""
+    return score(tokenize(candidates), targets or tokenize(references)).metrics
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Drops what pycocoevalcap prints, and what its JVMs write on the standard error."""
+    standard_error = os.dup(2)
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+
+
+def time_forms(count: int, *, rounds: int) -> tuple[dict[str, Timing], dict[str, dict[str, float]]]:
+    """Timings, and what each form found, metric by metric."""
+    candidates, references = make_captions(count)
+    targets = tokenize(references)  # also brings the jars into memory
+    scorings: dict[str, Callable[[], dict[str, float]]] = {
+        PYCOCOEVALCAP: partial(score_by_pycocoevalcap, candidates, references),
+        OURS: partial(score_by_ours, candidates, references),
+        CACHED: partial(score_by_ours, candidates, references, targets=targets),
+    }
+    found: dict[str, dict[str, float]] = {name: {} for name in scorings}
+
+    def recorded(name: str) -> None:
+        found[name].update(scorings[name]())
+
+    with silence():
+        forms = {name: partial(recorded, name) for name in scorings}
+        return interleaved(forms, rounds=rounds, warm_up=0), found
+
+
+def check_equal(found: Mapping[str, Mapping[str, float]]) -> None:
+    """ClickException where a form has another value than pycocoevalcap, or none."""
+    expected = found[PYCOCOEVALCAP]
+    for form, metrics in found.items():
+        for name in SCORED:
+            if not abs(metrics.get(name, np.nan) - expected[name]) <= TOLERANCE:
+                raise click.ClickException(
+                    f"{name} of {form} is {metrics.get(name)}, of {PYCOCOEVALCAP} "
+                    f"{expected[name]}; mend a2.pipeline.metrics"
+                )
+
+
+def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
+    """Seconds, and each as a share of pycocoevalcap's."""
+    whole = timings[PYCOCOEVALCAP].median
+    rows = [
+        [
+            name,
+            f"{timing.median:.2f}",
+            timing.spread,
+            f"{count / timing.median:,.0f}",
+            f"{timing.median / whole:.2f}",
+        ]
+        for name, timing in timings.items()
+    ]
+    header = ["", "s", "s in each round", "pictures/s", f"of {PYCOCOEVALCAP}"]
+    print_table(f"scoring {count} captions, 5 references each", header, rows)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A few captions: shows that it runs, not how fast.")
+def main(quick: bool) -> None:
+    """Time the scoring of captions against five references each."""
+    print_machine()
+    count, rounds = (20, 1) if quick else (2000, 3)
+    # pycocoevalcap calls java by name.
+    os.environ["PATH"] = os.pathsep.join([str(find_java().parent), os.environ.get("PATH", "")])
+    timings, found = time_forms(count, rounds=rounds)
+    check_equal(found)
+    print_timings(timings, count=count)
+    values = ", ".join(f"{name} {found[OURS][name]:.4f}" for name in SCORED)
+    click.echo(f"\nequal to {TOLERANCE:g}: {values}")
+
+
+if __name__ == "__main__":
+    main()

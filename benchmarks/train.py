@@ -1,0 +1,311 @@
+"""One cross-entropy step with both losses of A2, and beam search, against plain forms of the same.
+
+A plain step runs two separate forwards, encoder included, with log-probabilities of every word, and
+takes from each the gradients of the side that it trains. Plain beam search keeps no cache: each
+step runs the teacher-forced forward over all words so far. Both give what ours gives.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from a2.model.alignment import AlignedAttention, DecoderPass
+from a2.model.beam_search import Hypothesis, beam_search
+from a2.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
+from a2.model.config import ModelConfig
+from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from a2.model.transformer import TransformerCaptioner
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+else:
+    from measure import Timing, interleaved, print_machine, print_table, ratio
+
+OURS, PLAIN, MATMUL = "ours", "plain", "matmul alone"
+BEAM_SIZE, STEPS = 5, 20
+CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained on: B pictures of R regions with K captions of L tokens from V words.
+
+    matmul: side of the square matrices whose product gives the machine's peak.
+    """
+
+    pictures: int = 10
+    captions: int = 5
+    tokens: int = 20
+    regions: int = 50
+    feature_width: int = 2048
+    vocabulary: int = 10_000
+    matmul: int = 2048
+
+
+QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50, matmul=64)
+
+SMALL = ModelConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
+MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": ModelConfig()}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """features: (B, R, F); boxes: (B, R, 5); region_mask: (B, R); captions: (B, K, L) int64."""
+
+    features: Tensor
+    boxes: Tensor
+    region_mask: Tensor
+    captions: Tensor
+
+    @property
+    def is_token(self) -> Tensor:
+        """True everywhere: no caption is padded."""
+        return torch.ones_like(self.captions, dtype=torch.bool)
+
+
+def make_batch(sizes: Sizes) -> Batch:
+    """Random features and words."""
+    places = (sizes.pictures, sizes.regions)
+    return Batch(
+        features=torch.rand(*places, sizes.feature_width),
+        boxes=torch.rand(*places, 5),
+        region_mask=torch.ones(places, dtype=torch.bool),
+        captions=torch.randint(4, sizes.vocabulary, (sizes.pictures, sizes.captions, sizes.tokens)),
+    )
+
+
+def our_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
+    """Both losses over one encoded memory, one backward pass."""
+    memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+    torch.autograd.backward(two_losses(captioner, memory, batch.captions).total())
+
+
+def plain_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
+    """Each loss by a whole forward pass of its own, differentiated for its own side."""
+    sides = (
+        (list(captioner.caption_parameters()), _plain_caption_loss),
+        (list(captioner.mask_parameters()), _plain_mask_loss),
+    )
+    for parameters, loss in sides:
+        gradients = torch.autograd.grad(loss(captioner, batch), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def _plain_caption_loss(captioner: TransformerCaptioner, batch: Batch) -> Tensor:
+    log_probs, _ = _plain_forward(captioner, batch, perturbed=False)
+    return caption_loss(log_probs, batch.is_token)
+
+
+def _plain_mask_loss(captioner: TransformerCaptioner, batch: Batch) -> Tensor:
+    log_probs, attention = _plain_forward(captioner, batch, perturbed=True)
+    keeps = [layer.keep for layer in attention if layer.keep is not None]
+    return mask_loss(
+        caption_loss(log_probs, batch.is_token),
+        mask_penalty(keeps, batch.is_token),
+        penalty_weight=captioner.config.alignment.penalty_weight,
+    )
+
+
+def _plain_forward(
+    captioner: TransformerCaptioner, batch: Batch, *, perturbed: bool
+) -> tuple[Tensor, tuple[AlignedAttention, ...]]:
+    """Log-probabilities (B, K, L) of the captions' tokens, everything trainable."""
+    decoder = captioner.decoder
+    states = captioner.encoder(batch.features, batch.boxes, batch.region_mask)
+    projections = tuple(attention.project(states) for attention in decoder.cross_attentions())
+    tokens = decoder_input(batch.captions, bos=captioner.special.bos)
+    decoded = decoder(
+        tokens.flatten(0, 1),
+        projections,
+        region_mask=batch.region_mask,
+        decoder_pass=DecoderPass(captioner.schedule_step, perturbed=perturbed),
+    )
+    log_probs = decoder.log_probs(decoded.states).reshape(*tokens.shape, -1)
+    return log_probs.gather(-1, batch.captions[..., None])[..., 0], decoded.attention
+
+
+Gradients = Callable[[TransformerCaptioner, Batch], None]
+FORMS: Mapping[str, Gradients] = {OURS: our_gradients, PLAIN: plain_gradients}
+
+
+def training_step(
+    captioner: TransformerCaptioner, batch: Batch, gradients: Gradients
+) -> Callable[[], None]:
+    """One update: gradients, each side clipped by itself, both optimisers."""
+    sides = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
+    optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98)) for side in sides]
+
+    def step() -> None:
+        captioner.zero_grad()
+        gradients(captioner, batch)
+        for side, optimiser in zip(sides, optimisers, strict=True):
+            nn.utils.clip_grad_norm_(side, CLIP_NORM)
+            optimiser.step()
+
+    return step
+
+
+def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
+    """Greatest difference between the gradients of both forms, relative to the greatest gradient.
+
+    Without dropout, whose draws differ.
+    """
+    captioner.eval()
+    found = []
+    for gradients in FORMS.values():
+        captioner.zero_grad()
+        gradients(captioner, batch)
+        found.append(
+            torch.cat([p.grad.flatten() for p in captioner.parameters() if p.grad is not None])
+        )
+    captioner.zero_grad()
+    ours, plain = found
+    return float((ours - plain).abs().max() / plain.abs().max())
+
+
+def floating_operations(form: Callable[[], object]) -> int:
+    """Additions and multiplications in all matrix products of a form."""
+    with FlopCounterMode(display=False) as counter:
+        form()
+    return int(counter.get_total_flops())
+
+
+def time_steps(
+    captioner: TransformerCaptioner, batch: Batch, *, matmul: int, rounds: int
+) -> tuple[dict[str, Timing], dict[str, int]]:
+    """Both steps and the product of two large matrices: timings and floating operations."""
+    captioner.train()
+    square = torch.rand(matmul, matmul)
+    forms: dict[str, Callable[[], object]] = {
+        name: training_step(captioner, batch, gradients) for name, gradients in FORMS.items()
+    }
+    forms[MATMUL] = partial(torch.matmul, square, square)
+    timings = interleaved(forms, rounds=rounds)
+    return timings, {name: floating_operations(form) for name, form in forms.items()}
+
+
+def print_steps(
+    title: str, timings: dict[str, Timing], operations: dict[str, int], *, tokens: int
+) -> None:
+    """Tokens count once, though both passes read them."""
+    peak = operations[MATMUL] / timings[MATMUL].median
+    rows = []
+    for name, timing in timings.items():
+        is_step = name != MATMUL
+        rate = operations[name] / timing.median
+        rows.append(
+            [
+                name,
+                f"{timing.median:.4f}",
+                timing.spread,
+                f"{tokens / timing.median:,.0f}" if is_step else "",
+                f"{rate / 1e9:.0f}",
+                f"{rate / peak:.0%}",
+                ratio(timing.median, timings[OURS].median) if is_step else "",
+            ]
+        )
+    header = ["", "s", "s in each round", "tokens/s", "GFLOP/s", "of peak", "ours is faster by"]
+    print_table(title, header, rows)
+
+
+class UncachedCaptioner:
+    """A captioner that remembers only the words so far and reads all of them at every step."""
+
+    def __init__(self, captioner: TransformerCaptioner) -> None:
+        self._captioner = captioner
+        self.special = captioner.special
+        self.vocabulary_size = captioner.vocabulary_size
+
+    def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
+        """As the captioner does."""
+        return self._captioner.encode(features, boxes, region_mask)
+
+    def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
+        """No words yet."""
+        return DecoderState(memory, rows_per_image)
+
+    def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
+        """Adds one token per row, (N,), to the words (N, t) that are the state; no attention."""
+        words = torch.cat((*state.cached, tokens[:, None]), dim=1)
+        by_picture = words.reshape(len(state.memory), state.rows_per_image, -1)
+        log_probs = self.forward(state.memory, by_picture)[:, :, -1].flatten(0, 1)
+        return StepOutput(log_probs, None, replace(state, cached=(words,)))
+
+    def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
+        """The words in another order."""
+        return state.reordered(index)
+
+    def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
+        """As the captioner does."""
+        log_probs: Tensor = self._captioner(memory, tokens)
+        return log_probs
+
+
+def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
+    """Encoding and beam search of exactly STEPS steps: no caption may end."""
+    with torch.inference_mode():
+        memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+        return beam_search(
+            captioner, memory, beam_size=BEAM_SIZE, max_length=STEPS, forbidden=range(4)
+        )
+
+
+def print_searches(
+    title: str, captioner: TransformerCaptioner, batch: Batch, *, rounds: int
+) -> None:
+    """Beam search with and without the cache."""
+    captioner.eval()
+    uncached = UncachedCaptioner(captioner)
+    forms = {"cached": partial(search, captioner, batch), "plain": partial(search, uncached, batch)}
+    timings = interleaved(forms, rounds=rounds)
+    best = [[picture[0].tokens for picture in form()] for form in forms.values()]
+    alike = sum(ours == plain for ours, plain in zip(*best, strict=True))
+    rows = [
+        [
+            name,
+            f"{timing.median:.4f}",
+            timing.spread,
+            f"{len(batch.captions) / timing.median:,.1f}",
+            ratio(timing.median, timings["cached"].median),
+        ]
+        for name, timing in timings.items()
+    ]
+    header = ["", "s", "s in each round", "pictures/s", "cached is faster by"]
+    print_table(f"{title}; same captions: {alike} of {len(batch.captions)}", header, rows)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
+def main(quick: bool) -> None:
+    """Time training and beam search of the Transformer captioner with the gate."""
+    print_machine()
+    torch.manual_seed(0)
+    sizes = QUICK if quick else Sizes()
+    step_rounds, search_rounds = (1, 1) if quick else (5, 3)
+    batch = make_batch(sizes)
+    for name, config in {"2+2 layers of 128": SMALL}.items() if quick else MODELS.items():
+        captioner = TransformerCaptioner(
+            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+        )
+        difference = gradient_difference(captioner, batch)
+        timings, operations = time_steps(captioner, batch, matmul=sizes.matmul, rounds=step_rounds)
+        title = f"{name}: training step, {sizes.pictures} x {sizes.captions} captions"
+        print_steps(
+            f"{title}; gradients differ by {difference:.0e}",
+            timings,
+            operations,
+            tokens=batch.captions.numel(),
+        )
+        title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.pictures} pictures"
+        print_searches(title, captioner, batch, rounds=search_rounds)
+
+
+if __name__ == "__main__":
+    main()
