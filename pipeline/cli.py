@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable
-from itertools import islice
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,15 @@ class Failure(click.ClickException):
 class Commands(click.Group):
     """The commands, with every foreseen error turned into one line and an exit code."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _move_example_to_the_end(self)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Adds a command; its help then ends with the example that its docstring ends with."""
+        _move_example_to_the_end(cmd)
+        super().add_command(cmd, name)
+
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command."""
         stopping = (signal.SIGINT, signal.SIGTERM)
@@ -63,6 +72,11 @@ class Commands(click.Group):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _move_example_to_the_end(command: click.Command) -> None:
+    text, mark, example = cleandoc(command.help or "").partition("\b\nExample:")
+    command.help, command.epilog = text, mark + example
 
 
 def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,7 +113,7 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
 force_option = click.option("--force", is_flag=True, help="Runs again and replaces the result.")
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="a2-captioning", prog_name="a2")
 def cli() -> None:
     """The A2 Transformer: COCO pictures to region features to captions to a report.
@@ -418,14 +432,15 @@ def _say_outcome(name: str, outcome: "Outcome") -> None:
 
 
 def _say_skipped(name: str, outcome: "Outcome") -> None:
-    from a2.pipeline.engine.run import SKIPPED, read_skipped
+    from a2.pipeline.engine.run import SKIPPED
 
     listed = outcome.directory / SKIPPED
     click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
-    for identity, reason in islice(read_skipped(outcome.directory).items(), _SKIPPED_SHOWN):
-        click.echo(f"  {identity}: {reason}", err=True)
-    if outcome.manifest.skipped > _SKIPPED_SHOWN:
-        click.echo(f"  and {outcome.manifest.skipped - _SKIPPED_SHOWN} more", err=True)
+    items = [json.loads(line) for line in listed.read_text().splitlines()]
+    for item in items[:_SKIPPED_SHOWN]:
+        click.echo(f"  {item['id']}: {item['reason']}", err=True)
+    if len(items) > _SKIPPED_SHOWN:
+        click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 
 
 def _print_status(plan: "Plan", names: list[str], *, explain: bool, as_json: bool = False) -> None:

@@ -52,3 +52,26 @@ def test_the_digest_of_pictures_depends_on_ids_and_content_not_on_places(cache, 
     assert one == cache.pictures({"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
     assert one != cache.pictures({"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
     assert one != cache.pictures({"1": tmp_path / "a.jpg", "2": None})
+
+
+def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, caplog):
+    (tmp_path / "hashes.sqlite").write_bytes(
+        b"no database, but long enough to be taken for one" * 9
+    )
+    (tmp_path / "file").write_bytes(b"content")
+    cache = HashCache(tmp_path / "hashes.sqlite")
+    assert cache.file(tmp_path / "file", what="file") == hashlib.sha256(b"content").hexdigest()
+    cache.close()
+    assert caplog.messages == [
+        f"digests of files are not remembered: {str(tmp_path / 'hashes.sqlite')!r} "
+        "(file is not a database)"
+    ]
+
+
+def test_two_commands_may_use_the_cache_at_once(cache, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    other = HashCache(tmp_path / "cache" / "hashes.sqlite")
+    assert cache.file(tmp_path / "one", what="file") != other.file(tmp_path / "two", what="file")
+    assert cache.pictures({"1": tmp_path / "two"}) == other.pictures({"1": tmp_path / "two"})
+    other.close()
