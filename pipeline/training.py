@@ -122,7 +122,13 @@ def train_captioner(
         )
         training.resume()
         while not training.finished:
-            training.run_epoch(stop)
+            try:
+                training.run_epoch(stop)
+            except RuntimeError:
+                # a signal to the process group ends the loader's processes too, and torch then
+                # raises wherever this one is; so nothing more is saved
+                stop.raise_if_pending()
+                raise
             stop.raise_if_pending()
         best = training.best_tensors()
     save_model(directory, tensors=best, description=description, vocabulary=data.vocabulary)

@@ -1,0 +1,236 @@
+"""Checkpoints: what is loaded is what was saved, or an older one, and never a damaged one."""
+
+import logging
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from a2.data.errors import A2Error
+from a2.pipeline.checkpoints import Checkpoints, random_states, restore_random_states
+
+FILES = ("model.safetensors", "state.pt")
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return Checkpoints(tmp_path / "checkpoints")
+
+
+def save(checkpoints, step, best_step=None):
+    """A checkpoint of which every value tells its step."""
+    checkpoints.save(
+        step,
+        tensors={"weight": torch.full((8, 8), float(step)), "step": torch.tensor(step)},
+        state={"position": {"step": step, "loss": step / 3}, "moments": torch.full((3,), step)},
+        best_step=best_step,
+    )
+
+
+def flip_bit(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0b100
+    path.write_bytes(content)
+
+
+def test_a_loaded_checkpoint_is_what_was_saved(checkpoints):
+    save(checkpoints, 3)
+    found = checkpoints.latest()
+    assert found.step == 3
+    assert found.tensors.keys() == {"weight", "step"}
+    assert torch.equal(found.tensors["weight"], torch.full((8, 8), 3.0))
+    assert found.tensors["step"].shape == ()
+    assert found.state["position"] == {"step": 3, "loss": 1.0}
+    assert found.state["moments"].tolist() == [3, 3, 3]
+
+
+def test_tensors_that_are_not_contiguous_keep_their_values(checkpoints):
+    tensor = torch.arange(6.0).reshape(2, 3).T
+    checkpoints.save(1, tensors={"weight": tensor}, state={}, best_step=None)
+    assert torch.equal(checkpoints.load(1).tensors["weight"], tensor)
+
+
+def test_without_a_checkpoint_there_is_none(checkpoints, caplog):
+    assert checkpoints.latest() is None
+    assert not caplog.records
+
+
+def test_the_newest_wins_by_its_step_and_not_by_its_name_or_age(checkpoints):
+    save(checkpoints, 100_000_000)
+    save(checkpoints, 99_999_999)
+    assert checkpoints.latest().step == 100_000_000
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("length", [0, 10, "half", -1])
+def test_a_truncated_newest_falls_back_to_the_one_before_and_says_so(
+    checkpoints, caplog, name, length
+):
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    path = checkpoints.directory(2) / name
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2 if length == "half" else length])
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.latest().step == 1
+    assert caplog.messages == [
+        f"checkpoint is damaged: {str(path)!r}; going back to the one before it, or to the start"
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [-1, -100])
+def test_a_flipped_bit_falls_back_to_the_one_before(checkpoints, caplog, name, place):
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    flip_bit(checkpoints.directory(2) / name, place)
+    assert checkpoints.latest().step == 1
+    assert caplog.messages == [
+        f"checkpoint is damaged: {str(checkpoints.directory(2) / name)!r}; "
+        "going back to the one before it, or to the start"
+    ]
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_a_missing_file_falls_back_to_the_one_before(checkpoints, caplog, name):
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    path = checkpoints.directory(2) / name
+    path.unlink()
+    assert checkpoints.latest().step == 1
+    assert caplog.messages == [
+        f"checkpoint is incomplete: {str(path.parent)!r} ([Errno 2] No such file or directory: "
+        f"{str(path)!r}); going back to the one before it, or to the start"
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe"]
+)
+def test_a_manifest_that_says_nothing_falls_back_to_the_one_before(checkpoints, caplog, content):
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    (checkpoints.directory(2) / "manifest.json").write_bytes(content)
+    assert checkpoints.latest().step == 1
+    assert caplog.messages[0].startswith("checkpoint is incomplete: ")
+
+
+def test_where_all_are_damaged_there_is_none(checkpoints, caplog):
+    for step in (1, 2):
+        save(checkpoints, step)
+        flip_bit(checkpoints.directory(step) / "model.safetensors", -1)
+    assert checkpoints.latest() is None
+    assert len(caplog.messages) == 2
+
+
+def test_a_named_checkpoint_that_is_damaged_is_refused(checkpoints):
+    save(checkpoints, 1)
+    path = checkpoints.directory(1) / "model.safetensors"
+    flip_bit(path, -1)
+    with pytest.raises(A2Error) as error:
+        checkpoints.load(1)
+    assert str(error.value) == (
+        f'checkpoint is damaged: {str(path)!r}; train again with "a2 train --force"'
+    )
+
+
+def test_the_two_newest_and_the_best_are_kept(checkpoints):
+    for step in range(1, 7):
+        save(checkpoints, step, best_step=2 if step >= 2 else None)
+    assert checkpoints.steps() == [2, 5, 6]
+
+
+def test_the_best_is_dropped_once_another_is_better(checkpoints):
+    for step, best in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
+        save(checkpoints, step, best_step=best)
+    assert checkpoints.steps() == [4, 5]
+
+
+def test_saving_a_step_again_replaces_it(checkpoints):
+    save(checkpoints, 1)
+    checkpoints.save(1, tensors={"other": torch.ones(1)}, state={"again": True}, best_step=1)
+    assert checkpoints.steps() == [1]
+    assert checkpoints.load(1).state == {"again": True}
+
+
+def test_a_checkpoint_that_was_being_written_has_no_final_name(checkpoints, tmp_path):
+    save(checkpoints, 1)
+    shutil.copytree(checkpoints.directory(1), tmp_path / "checkpoints" / ".step-00000002.partial")
+    assert checkpoints.steps() == [1]
+    assert checkpoints.latest().step == 1
+
+
+def test_what_was_left_half_written_is_cleared_by_the_next_save(checkpoints, tmp_path):
+    folder = tmp_path / "checkpoints"
+    for step in (2, 3):
+        left = folder / f".step-{step:08d}.partial"
+        left.mkdir()
+        (left / "model.safetensors").write_bytes(b"half")
+    save(checkpoints, 3)
+    assert [path.name for path in folder.iterdir()] == ["step-00000003"]
+
+
+@pytest.mark.parametrize("failing", ["save_file", "sha256_of", "write_durably", "fsync_folder"])
+def test_dying_at_any_point_of_a_save_leaves_the_older_one_in_force(
+    checkpoints, monkeypatch, failing
+):
+    save(checkpoints, 1)
+    with monkeypatch.context() as patch:
+
+        def die(*arguments):
+            raise KeyboardInterrupt
+
+        patch.setattr(f"a2.pipeline.checkpoints.{failing}", die)
+        with pytest.raises(KeyboardInterrupt):
+            save(checkpoints, 2)
+    assert checkpoints.steps() == [1]
+    assert checkpoints.latest().step == 1
+
+
+def test_folders_that_are_no_checkpoints_are_passed_over(checkpoints, tmp_path):
+    save(checkpoints, 1)
+    (tmp_path / "checkpoints" / "step-00000001 copy").mkdir()
+    (tmp_path / "checkpoints" / "step-").mkdir()
+    assert checkpoints.steps() == [1]
+
+
+def test_the_state_of_a_whole_training_loads_as_weights_only(checkpoints):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimiser = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimiser.step()
+    state = {"random": random_states(), "optimisers": [optimiser.state_dict()]}
+    checkpoints.save(1, tensors={}, state=state, best_step=None)
+    loaded = torch.load(checkpoints.directory(1) / "state.pt", weights_only=True)
+    assert loaded["random"]["python"] == state["random"]["python"]
+    assert loaded["optimisers"][0]["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_equal_states_are_equal_bytes_wherever_they_are_saved(tmp_path):
+    for folder in ("one", "another place"):
+        save(Checkpoints(tmp_path / folder), 5)
+    one, other = (
+        [(tmp_path / folder / "step-00000005" / name).read_bytes() for name in FILES]
+        for folder in ("one", "another place")
+    )
+    assert one == other
+
+
+def draws():
+    return (random.random(), random.gauss(0, 1), np.random.rand(), torch.rand(3).tolist())
+
+
+@pytest.mark.parametrize("before", [0, 1, 700])
+def test_random_generators_go_on_as_if_nothing_had_happened(checkpoints, before):
+    states_of_this_process = random_states()
+    for _ in range(before):
+        draws()
+    np.random.standard_normal()  # an odd number of normal draws keeps one back in the state
+    checkpoints.save(1, tensors={}, state={"random": random_states()}, best_step=None)
+    expected = [np.random.standard_normal(), draws()]
+    draws()
+    restore_random_states(checkpoints.load(1).state["random"])
+    assert [np.random.standard_normal(), draws()] == expected
+    restore_random_states(states_of_this_process)

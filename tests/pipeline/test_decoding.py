@@ -1,0 +1,150 @@
+"""Decoding: a caption depends on its picture alone, not on what is decoded beside it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from a2.data.batches import picture_batches
+from a2.data.feature_store import FeatureStore
+from a2.data.vocabulary import Vocabulary
+from a2.model.config import ModelConfig
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.decoding import Beam, caption_batches
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def store(experiment):
+    return experiment.directory("extract") / "features.lmdb"
+
+
+@pytest.fixture(scope="module")
+def image_ids(store):
+    """A dozen pictures, of different numbers of regions."""
+    return list(FeatureStore(store))[:12]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(experiment):
+    return Vocabulary.load(experiment.directory("preprocess") / "vocabulary.json")
+
+
+@pytest.fixture(scope="module")
+def captioner(store, vocabulary):
+    """Untrained and sure of itself, so that different pictures get different captions."""
+    torch.manual_seed(0)
+    made = TransformerCaptioner(
+        ModelConfig(width=32, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
+        feature_width=FeatureStore(store).feature_width,
+        vocabulary_size=len(vocabulary),
+    ).eval()
+    with torch.no_grad():
+        made.decoder.output.weight.mul_(8)
+    return made
+
+
+@pytest.fixture(scope="module")
+def decode(store, captioner, vocabulary):
+    def decode(image_ids, *, batch_size=50, beam_size=3, max_length=8, **how):
+        batches = picture_batches(store, image_ids, batch_size=batch_size)
+        return list(
+            caption_batches(
+                captioner,
+                batches,
+                vocabulary,
+                beam_size=beam_size,
+                max_length=max_length,
+                device=CPU,
+                **how,
+            )
+        )
+
+    return decode
+
+
+def captions(decoded):
+    return [(image_id, [beam.caption for beam in beams]) for image_id, beams in decoded]
+
+
+def test_the_pictures_differ_in_regions_and_in_captions(store, image_ids, decode):
+    counts = {len(FeatureStore(store)[image_id]) for image_id in image_ids}
+    assert len(counts) > 1
+    assert len({beams[0].caption for _, beams in decode(image_ids)}) > 3
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_batched_captions_equal_single_ones(image_ids, decode, beam_size):
+    together = decode(image_ids, beam_size=beam_size)
+    alone = [decode([image_id], beam_size=beam_size)[0] for image_id in image_ids]
+    assert captions(together) == captions(alone)
+    scores = [[beam.score for _, beams in found for beam in beams] for found in (together, alone)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_pictures_come_in_the_order_of_the_batches(image_ids, decode):
+    backwards = image_ids[::-1]
+    assert [image_id for image_id, _ in decode(backwards, batch_size=5)] == backwards
+
+
+def test_beams_are_ranked_and_different(image_ids, decode):
+    for _, beams in decode(image_ids):
+        scores = [beam.score for beam in beams]
+        assert scores == sorted(scores, reverse=True)
+        assert len({beam.caption for beam in beams}) == len(beams) == 3
+        assert all(type(score) is float for score in scores)
+
+
+def test_a_score_is_the_log_probability_of_the_caption(
+    store, image_ids, decode, captioner, vocabulary
+):
+    """Scored by teacher forcing, which has another code path than decoding."""
+    [(_, beams)] = decode(image_ids[:1])
+    [batch] = picture_batches(store, image_ids[:1], batch_size=1)
+    memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+    for beam in beams:
+        tokens = [*vocabulary.encode(beam.caption.split())]
+        ended = tokens if len(tokens) == 8 else [*tokens, captioner.special.eos]
+        scored = captioner.score(memory, torch.tensor([[ended]])).log_probs.sum().item()
+        assert beam.score == pytest.approx(scored, abs=1e-4)
+
+
+def test_captions_are_words_without_special_tokens(image_ids, decode, vocabulary):
+    words = {word for _, beams in decode(image_ids) for word in beams[0].caption.split()}
+    assert words
+    assert words <= set(vocabulary.words[4:])
+
+
+def test_no_caption_is_longer_than_asked_for(image_ids, decode):
+    lengths = [len(b.caption.split()) for _, bs in decode(image_ids, max_length=3) for b in bs]
+    assert max(lengths) <= 3
+
+
+def test_a_length_penalty_ranks_by_the_mean(image_ids, decode):
+    [(_, plain)] = decode(image_ids[:1], beam_size=1, max_length=4)
+    [(_, mean)] = decode(image_ids[:1], beam_size=1, max_length=4, length_penalty=1.0)
+    assert mean[0].caption == plain[0].caption
+    length = min(len(plain[0].caption.split()) + 1, 4)
+    assert mean[0] == replace(plain[0], score=pytest.approx(plain[0].score / length))
+
+
+def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
+    def broken():
+        raise RuntimeError("read too early")
+        yield
+
+    found = caption_batches(captioner, broken(), vocabulary, beam_size=1, max_length=1, device=CPU)
+    with pytest.raises(RuntimeError, match="read too early"):
+        next(found)
+
+
+def test_decoding_leaves_gradients_on_for_whoever_asked(image_ids, decode, captioner, store):
+    decode(image_ids[:2])
+    assert torch.is_grad_enabled()
+    [batch] = picture_batches(store, image_ids[:2], batch_size=2)
+    assert captioner.encode(batch.features, batch.boxes, batch.region_mask).states.requires_grad
+
+
+def test_a_beam_is_a_value():
+    assert Beam("a dog", -1.0) == Beam("a dog", -1.0)

@@ -1,0 +1,273 @@
+"""One update: each side by its own loss and clipped by itself, at the rate of the schedule."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from a2.data.batches import Batch
+from a2.model.captioner import decoder_input
+from a2.model.config import AlignmentConfig, ModelConfig
+from a2.model.losses import two_losses
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.config import TrainConfig
+from a2.pipeline.optimisation import CrossEntropyOptimisation, learning_rate
+
+CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
+
+
+def captioner(**alignment):
+    torch.manual_seed(0)
+    config = ModelConfig(
+        width=16,
+        heads=2,
+        feed_forward=32,
+        encoder_layers=1,
+        decoder_layers=2,
+        dropout=0.0,
+        alignment=AlignmentConfig(**alignment),
+    )
+    return TransformerCaptioner(config, feature_width=6, vocabulary_size=11)
+
+
+@pytest.fixture
+def batch():
+    """Two pictures with two captions each, one with a region and a word less."""
+    generator = torch.Generator().manual_seed(1)
+    boxes = torch.rand(2, 3, 5, generator=generator)
+    features = torch.randn(2, 3, 6, generator=generator)
+    region_mask = torch.tensor([[True, True, True], [True, True, False]])
+    tokens = torch.tensor([[[4, 5, 6, 2], [7, 2, 0, 0]], [[8, 9, 2, 0], [10, 4, 2, 0]]])
+    return Batch(("1", "2"), features * region_mask[..., None], boxes, region_mask, tokens)
+
+
+def equal(one, other):
+    """Whether two captioners are the same, bit for bit, buffers included."""
+    tensors = other.state_dict()
+    return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
+
+
+def losses_of(model, batch, number=1):
+    model.schedule_step.fill_(number)
+    memory = model.encode(batch.features, batch.boxes, batch.region_mask)
+    return two_losses(model, memory, batch.tokens)
+
+
+def clipped_at(largest):
+    return CONSTANT.model_copy(update={"clip_norm": largest})
+
+
+def norm(parameters):
+    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm().item()
+
+
+def stepped(parameters, gradients, config):
+    """What Adam makes of these parameters by these gradients alone."""
+    optimiser = torch.optim.Adam(parameters, lr=config.lr, betas=config.betas)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    optimiser.step()
+    return parameters
+
+
+def gradients(loss, parameters):
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return [
+        torch.zeros_like(parameter) if gradient is None else gradient
+        for parameter, gradient in zip(parameters, found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("side", ["caption", "mask"])
+@pytest.mark.parametrize("fusion", ["gate", "max"])
+def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
+    model = captioner(fusion=fusion)
+    expected = copy.deepcopy(model)
+    parameters = list(getattr(expected, f"{side}_parameters")())
+    loss = getattr(losses_of(expected, batch), side)
+    stepped(parameters, gradients(loss, parameters), CONSTANT)
+    before = [parameter.clone() for parameter in getattr(model, f"{side}_parameters")()]
+
+    CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
+
+    after = list(getattr(model, f"{side}_parameters")())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    torch.testing.assert_close(after, parameters, rtol=1e-5, atol=1e-7)
+
+
+def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
+    model = captioner()
+    found = CrossEntropyOptimisation(copy.deepcopy(model), CONSTANT).step(batch, 1)
+    model.schedule_step.fill_(1)
+    memory = model.encode(batch.features, batch.boxes, batch.region_mask)
+    log_probs = model(memory, decoder_input(batch.tokens, bos=1))
+    chosen = log_probs.gather(-1, batch.tokens[..., None])[..., 0]
+    is_token = batch.tokens != 0
+    assert found.caption == pytest.approx(-chosen[is_token].mean().item(), rel=1e-5)
+    assert found.tokens == int(is_token.sum()) == 12
+
+
+def test_losses_are_those_before_the_update(batch):
+    model = captioner()
+    expected = losses_of(copy.deepcopy(model), batch)
+    found = CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
+    assert found.caption == expected.caption.item()
+    assert found.mask == expected.mask.item()
+    assert found.finite
+
+
+def test_each_side_is_clipped_by_itself(batch):
+    model = captioner()
+    unclipped = copy.deepcopy(model)
+    CrossEntropyOptimisation(unclipped, CONSTANT).step(batch, 1)
+    sides = (
+        (model.caption_parameters, unclipped.caption_parameters),
+        (
+            model.mask_parameters,
+            unclipped.mask_parameters,
+        ),
+    )
+    norms = [norm(before()) for _, before in sides]
+    largest = sum(norms) / 2  # above the smaller norm, below the larger
+    found = CrossEntropyOptimisation(model, clipped_at(largest)).step(batch, 1)
+    assert [norm(after()) for after, _ in sides] == pytest.approx(
+        [min(before, largest) for before in norms], rel=1e-4
+    )
+    assert min(norms) < largest < max(norms)
+    assert found.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-5)
+
+
+def test_a_norm_that_is_not_reached_changes_nothing(batch):
+    model, other = captioner(), captioner()
+    CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
+    CrossEntropyOptimisation(other, clipped_at(1e6)).step(batch, 1)
+    assert equal(model, other)
+
+
+def test_without_fusion_there_is_one_optimiser_and_no_mask_loss(batch):
+    optimisation = CrossEntropyOptimisation(captioner(fusion="none"), CONSTANT)
+    found = optimisation.step(batch, 1)
+    assert len(optimisation.state_dict()["optimisers"]) == 1
+    assert found.mask is None
+    assert found.finite
+    assert found.scalars().keys() == {"caption_loss", "lr", "gradient_norm"}
+
+
+def test_with_fusion_there_are_two_optimisers_and_the_masks_are_reported(batch):
+    optimisation = CrossEntropyOptimisation(captioner(), CONSTANT)
+    found = optimisation.step(batch, 1)
+    assert len(optimisation.state_dict()["optimisers"]) == 2
+    assert found.scalars().keys() == {
+        "caption_loss",
+        "mask_loss",
+        "lr",
+        "gradient_norm",
+        "mean_mask",
+        "mask_penalty",
+        "delta_nll",
+        "mean_gate",
+    }
+    assert 0 < found.scalars()["mean_mask"] < 1
+
+
+def test_only_a_gated_fusion_reports_a_gate(batch):
+    found = CrossEntropyOptimisation(captioner(fusion="max"), CONSTANT).step(batch, 1)
+    assert "mean_gate" not in found.scalars()
+    assert "mean_mask" in found.scalars()
+
+
+def test_the_captioner_knows_the_number_of_the_update(batch):
+    model = captioner(fusion="decay")
+    CrossEntropyOptimisation(model, CONSTANT).step(batch, 7)
+    assert model.schedule_step.item() == 7
+
+
+@pytest.mark.parametrize("side", ["caption_parameters", "mask_parameters"])
+def test_a_gradient_that_is_no_number_updates_neither_side(batch, side):
+    model = captioner()
+    before = copy.deepcopy(model)
+    next(getattr(model, side)()).register_hook(lambda gradient: gradient * math.nan)
+    found = CrossEntropyOptimisation(model, CONSTANT).step(batch, 0)
+    assert math.isfinite(found.caption)
+    assert not found.finite
+    assert math.isnan(found.gradient_norm)
+    assert equal(model, before)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
+    model = captioner()
+    before = copy.deepcopy(model)
+    broken = replace(batch, features=batch.features * math.inf)
+    config = CONSTANT.model_copy(update={"clip_norm": clip_norm})
+    found = CrossEntropyOptimisation(model, config).step(broken, 0)
+    assert not found.finite
+    assert equal(model, before)
+
+
+def test_a_restored_state_goes_on_bit_for_bit(batch):
+    model = captioner()
+    optimisation = CrossEntropyOptimisation(model, CONSTANT)
+    optimisation.step(batch, 1)
+    twin = copy.deepcopy(model)
+    restored = CrossEntropyOptimisation(twin, CONSTANT)
+    restored.load_state_dict(copy.deepcopy(optimisation.state_dict()))
+    optimisation.step(batch, 2)
+    restored.step(batch, 2)
+    assert equal(model, twin)
+
+
+def test_updates_lower_both_losses_where_each_can(batch):
+    model = captioner()
+    optimisation = CrossEntropyOptimisation(model, CONSTANT)
+    first, *_, last = [optimisation.step(batch, number) for number in range(1, 60)]
+    assert last.caption < 0.1 * first.caption
+
+
+def test_a_batch_without_captions_is_refused(batch):
+    with pytest.raises(ValueError, match="batch has no captions") as error:
+        CrossEntropyOptimisation(captioner(), CONSTANT).step(replace(batch, tokens=None), 1)
+    assert str(error.value) == "batch has no captions; train on batches of a CaptionDataset"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"), [("constant", [0.3, 0.3, 0.3]), ("noam", [0.0375, 0.075, 0.0375])]
+)
+def test_an_update_is_made_at_the_rate_of_its_number(batch, schedule, rates):
+    config = TrainConfig(schedule=schedule, lr=0.3 if schedule == "constant" else 0.6, warmup=4)
+    optimisation = CrossEntropyOptimisation(captioner(), config)
+    for number, rate in zip((2, 4, 16), rates, strict=True):
+        assert optimisation.step(batch, number).lr == pytest.approx(rate)
+        for state in optimisation.state_dict()["optimisers"]:
+            assert state["param_groups"][0]["lr"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("warmup", [1, 20, 10_000])
+@pytest.mark.parametrize("width", [16, 512])
+def test_noam_rises_to_its_peak_at_warmup_and_falls_with_the_root_of_the_step(warmup, width):
+    config = TrainConfig(lr=2.0, warmup=warmup)
+    peak = 2.0 / math.sqrt(width * warmup)
+    assert learning_rate(config, 1, width=width) == pytest.approx(peak / warmup)
+    assert learning_rate(config, warmup, width=width) == pytest.approx(peak)
+    assert learning_rate(config, 4 * warmup, width=width) == pytest.approx(peak / 2)
+
+
+def test_the_papers_schedule_peaks_at_its_known_rate():
+    """Width 512 and 10,000 steps: 1 / sqrt(5,120,000), in Cornia et al. 2020 the same."""
+    assert learning_rate(TrainConfig(), 10_000, width=512) == pytest.approx(4.4194e-4, rel=1e-4)
+
+
+def test_a_constant_rate_is_the_same_at_every_step():
+    config = TrainConfig(schedule="constant", lr=5e-6)
+    assert {learning_rate(config, step, width=512) for step in (1, 10, 10**6)} == {5e-6}
+
+
+def test_both_sides_hold_every_parameter_once():
+    model = captioner()
+    optimisers = CrossEntropyOptimisation(model, CONSTANT)._optimisers
+    held = [p for o in optimisers for group in o.param_groups for p in group["params"]]
+    assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
+    assert all(isinstance(parameter, nn.Parameter) for parameter in held)

@@ -1,0 +1,89 @@
+"""Progress: few lines in a log, a bar on a terminal, times in words."""
+
+import io
+import logging
+import sys
+
+import pytest
+
+from a2.pipeline import progress
+from a2.pipeline.progress import duration, track
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (0.4, "0 s"),
+        (42, "42 s"),
+        (59.6, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 0 min"),
+        (18_720, "5 h 12 min"),
+        (360_000, "100 h 0 min"),
+    ],
+)
+def test_durations_are_said_in_words(seconds, words):
+    assert duration(seconds) == words
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    now = 100.0
+
+    def started_with(self, shown):
+        shown.started = shown.last = self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still, and a log that is no terminal."""
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    return clock
+
+
+def test_a_log_gets_a_line_at_most_every_quarter_of_a_minute(clock, caplog):
+    with caplog.at_level(logging.INFO), track("draw", total=100) as shown:
+        clock.started_with(shown)
+        for _ in range(60):
+            clock.now += 1.0
+            shown.advance(1)
+    assert caplog.messages == [
+        "draw: 15 of 100, 1 min 25 s left",
+        "draw: 30 of 100, 1 min 10 s left",
+        "draw: 45 of 100, 55 s left",
+        "draw: 60 of 100, 40 s left",
+    ]
+
+
+def test_what_an_earlier_run_did_counts_as_done_but_not_for_the_speed(clock, caplog):
+    with caplog.at_level(logging.INFO), track("draw", total=100, done=80) as shown:
+        clock.started_with(shown)
+        clock.now += 20.0
+        shown.advance(10)
+    assert caplog.messages == ["draw: 90 of 100, 20 s left"]
+
+
+def test_the_end_and_short_work_say_nothing(clock, caplog):
+    with caplog.at_level(logging.INFO), track("draw", total=2) as shown:
+        clock.started_with(shown)
+        shown.advance(1)
+        clock.now += 60.0
+        shown.advance(1)
+    assert caplog.messages == []
+
+
+def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with caplog.at_level(logging.INFO), track("draw", total=4, done=1) as shown:
+        shown.advance(2)
+    assert "draw" in terminal.getvalue()
+    assert "3/4" in terminal.getvalue()
+    assert caplog.messages == []

@@ -1,0 +1,198 @@
+"""A saved captioner: says what it said before it was saved, or says why it cannot."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from a2.data.batches import picture_batches
+from a2.data.errors import A2Error
+from a2.data.feature_store import FeatureStore
+from a2.data.vocabulary import Vocabulary
+from a2.model.config import ModelConfig
+from a2.pipeline.decoding import caption_batches
+from a2.pipeline.saved_model import ModelDescription, load_model, new_captioner, save_model
+
+CPU = torch.device("cpu")
+VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "dog", "runs"), "karpathy")
+
+
+def description_of(vocabulary, **changes):
+    model = ModelConfig(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1)
+    return ModelDescription(
+        model=model.model_copy(update=changes),
+        region_width=6,
+        vocabulary_size=len(vocabulary),
+        vocabulary_digest=vocabulary.digest,
+        max_regions=None,
+    )
+
+
+@pytest.fixture
+def captioner():
+    torch.manual_seed(0)
+    return new_captioner(description_of(VOCABULARY))
+
+
+@pytest.fixture
+def saved(tmp_path, captioner):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    save_model(
+        directory,
+        tensors=captioner.state_dict(),
+        description=description_of(VOCABULARY),
+        vocabulary=VOCABULARY,
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def trained(experiment):
+    """The experiment's captioner; tests copy it before they change it."""
+    return experiment.directory("train-xe")
+
+
+def captions(captioner, vocabulary, experiment):
+    store = experiment.directory("extract") / "features.lmdb"
+    image_ids = list(FeatureStore(store))[:10]
+    return list(
+        caption_batches(
+            captioner.eval(),
+            picture_batches(store, image_ids, batch_size=5),
+            vocabulary,
+            beam_size=2,
+            max_length=8,
+            device=CPU,
+        )
+    )
+
+
+def test_everything_that_was_saved_is_loaded(saved, captioner):
+    loaded = load_model(saved, device=CPU)
+    assert loaded.description == description_of(VOCABULARY)
+    assert loaded.vocabulary == VOCABULARY
+    expected = captioner.state_dict()
+    assert loaded.captioner.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.captioner.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_loaded_captioner_is_in_evaluation_mode(saved):
+    assert not any(module.training for module in load_model(saved, device=CPU).captioner.modules())
+
+
+def test_captions_are_the_same_before_and_after_saving(experiment, trained, tmp_path):
+    first = load_model(trained, device=CPU)
+    before = captions(first.captioner, first.vocabulary, experiment)
+    save_model(
+        tmp_path,
+        tensors=first.captioner.state_dict(),
+        description=first.description,
+        vocabulary=first.vocabulary,
+    )
+    second = load_model(tmp_path, device=CPU)
+    assert captions(second.captioner, second.vocabulary, experiment) == before
+
+
+def test_saving_again_writes_equal_bytes(trained, tmp_path):
+    loaded = load_model(trained, device=CPU)
+    save_model(
+        tmp_path,
+        tensors=loaded.captioner.state_dict(),
+        description=loaded.description,
+        vocabulary=loaded.vocabulary,
+    )
+    for name in ("model.safetensors", "model.json", "vocabulary.json"):
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_moved_directory_needs_nothing_else(trained, tmp_path):
+    moved = tmp_path / "elsewhere with spaces"
+    moved.mkdir()
+    for name in ("model.safetensors", "model.json", "vocabulary.json"):
+        shutil.copyfile(trained / name, moved / name)
+    assert load_model(moved, device=CPU).description.vocabulary_size > 4
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "vocabulary.json"])
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(A2Error) as error:
+        load_model(saved, device=CPU)
+    assert str(error.value) == (
+        f"no trained model in {str(saved)!r}: {name} is missing; "
+        'name a directory that "a2 train" has finished'
+    )
+
+
+def test_a_vocabulary_that_does_not_belong_to_the_model_is_refused(saved):
+    other = Vocabulary((*VOCABULARY.words[:-1], "sits"), "karpathy")
+    other.save(saved / "vocabulary.json")
+    with pytest.raises(A2Error) as error:
+        load_model(saved, device=CPU)
+    assert str(error.value) == (
+        f"vocabulary and model do not belong together: {str(saved)!r} has vocabulary "
+        f"{other.digest[:12]}, the model was trained with {VOCABULARY.digest[:12]}; "
+        "use the vocabulary.json it was trained with"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"region_width": "wide"}, 1),
+        ({"max_regions": -1.5, "model": {"width": 15}}, 2),
+        ({"from_another_version": 1}, 1),
+    ],
+)
+def test_a_description_of_another_version_is_refused(saved, change, count):
+    path = saved / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(A2Error) as error:
+        load_model(saved, device=CPU)
+    assert str(error.value) == (
+        f"model.json cannot be used: {str(saved)!r} ({count} wrong fields); "
+        "retrain with this version"
+    )
+
+
+@pytest.mark.parametrize("length", [0, 10, "half", -1])
+def test_truncated_tensors_are_refused(saved, length):
+    path = saved / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2 if length == "half" else length])
+    with pytest.raises(A2Error) as error:
+        load_model(saved, device=CPU)
+    assert str(error.value).startswith(f"tensors cannot be used: {str(path)!r} (")
+    assert str(error.value).endswith("); train again, or copy the directory anew")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", ["one less", "one more", "another shape"])
+def test_tensors_of_another_captioner_are_refused(saved, change):
+    path = saved / "model.safetensors"
+    tensors = load_file(path)
+    name = "decoder.output.weight"
+    if change == "one less":
+        del tensors[name]
+    elif change == "one more":
+        tensors["decoder.other.weight"] = torch.ones(1)
+    else:
+        tensors[name] = tensors[name][:-1].clone()
+    save_file(tensors, path)
+    with pytest.raises(A2Error) as error:
+        load_model(saved, device=CPU)
+    assert str(error.value) == (
+        f"tensors cannot be used: {str(path)!r} (Error(s) in loading state_dict for "
+        "TransformerCaptioner); train again, or copy the directory anew"
+    )
+
+
+def test_a_new_captioner_has_the_sizes_of_its_description():
+    made = new_captioner(description_of(VOCABULARY, width=32))
+    assert made.config.width == 32
+    assert made.feature_width == 6
+    assert made.vocabulary_size == len(VOCABULARY)
