@@ -206,13 +206,14 @@ def print_steps(
                 f"{timing.median:.4f}",
                 timing.spread,
                 f"{tokens / timing.median:,.0f}" if is_step else "",
+                f"{operations[name] / 1e9:.1f}",
                 f"{rate / 1e9:.0f}",
                 f"{rate / peak:.0%}",
                 ratio(timing.median, timings[OURS].median) if is_step else "",
             ]
         )
-    header = ["", "s", "s in each round", "tokens/s", "GFLOP/s", "of peak", "ours is faster by"]
-    print_table(title, header, rows)
+    header = ["", "s", "s in each round", "tokens/s", "GFLOP", "GFLOP/s", "of peak"]
+    print_table(title, [*header, "ours is faster by"], rows)
 
 
 class UncachedCaptioner:
