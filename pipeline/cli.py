@@ -251,7 +251,7 @@ def evaluate(
 
     _log(verbose)
     scores = score_results(results, references, output, force=force)
-    _print_metrics(scores.metrics, scores.not_run)
+    _print_scores(scores.metrics, scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
 
 
@@ -381,10 +381,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     from a2.pipeline.demo import run_demo
 
     _log(verbose)
-    evaluation = run_demo(folder, overrides, say=_say_outcome)
-    metrics = json.loads((evaluation / "metrics.json").read_text())
-    _print_metrics(metrics["metrics"], metrics["not_run"])
-    click.echo(f"report: {evaluation / 'report.html'}")
+    _print_evaluation(run_demo(folder, overrides, say=_say_outcome))
 
 
 def _plan(
@@ -418,6 +415,8 @@ def _run_stages(
         ran = ran or outcome.ran
     if not ran:
         click.echo("nothing to do: every result is there; --force reruns a stage")
+    if names[-1] == "evaluate":
+        _print_evaluation(outcome.directory)
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -464,9 +463,18 @@ def _print_status(plan: "Plan", names: list[str], *, explain: bool, as_json: boo
             click.echo(f"{'':<12} {'; '.join(status.why)}")
 
 
-def _print_metrics(metrics: dict[str, float], not_run: dict[str, str]) -> None:
-    for name, value in metrics.items():
-        click.echo(f"{name:<8} {value:.4f}")
+def _print_evaluation(directory: Path) -> None:
+    content = json.loads((directory / "metrics.json").read_text())
+    _print_scores(content["metrics"], content["not_run"])
+    click.echo(f"report: {directory / 'report.html'}")
+
+
+def _print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
+    from a2.pipeline.metrics import METRICS
+
+    for name in METRICS:
+        if name in metrics:
+            click.echo(f"{name:<8} {metrics[name]:.4f}")
     for name, reason in not_run.items():
         click.echo(f"{name:<8} not run: {reason}")
 

@@ -395,12 +395,24 @@ def test_a_second_run_finds_every_stage_up_to_date(copy):
     answer = copy("run")
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert [line.split(": ")[:2] for line in lines[:-1]] == [
+    assert [line.split(": ")[:2] for line in lines[:5]] == [
         [stage, "up to date"]
         for stage in ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
     ]
-    assert lines[-1] == "nothing to do: every result is there; --force reruns a stage"
+    assert lines[5] == "nothing to do: every result is there; --force reruns a stage"
     assert copy.finished() == before
+
+
+@pytest.mark.parametrize("command", ["run", "evaluate"])
+def test_what_evaluates_ends_with_the_scores_and_the_report(copy, command):
+    answer = copy(command)
+    found = copy.directory("evaluate")
+    scores = json.loads((found / "metrics.json").read_text())["metrics"]
+    *_, meteor, _, cider, spice, last = answer.stdout.splitlines()
+    assert meteor == f"METEOR   {scores['METEOR']:.4f}"
+    assert cider == f"CIDEr    {scores['CIDEr']:.4f}"
+    assert spice.startswith("SPICE    not run: ")
+    assert last == f"report: {found / 'report.html'}"
 
 
 @pytest.mark.parametrize(
@@ -461,7 +473,8 @@ def test_another_beam_size_reruns_evaluation_alone(copy, without_meteor):
     before = copy.finished()
     answer = copy("run", *settings("evaluate.beam_size=3"))
     assert answer.exit_code == 0, answer.stderr
-    assert [line.split(": ")[1].split(" in ")[0] for line in answer.stdout.splitlines()] == [
+    stages = answer.stdout.splitlines()[:5]
+    assert [line.split(": ")[1].split(" in ")[0] for line in stages] == [
         *["up to date"] * 4,
         "done",
     ]

@@ -1,0 +1,70 @@
+"""The demo: the whole road on scenes, a blind captioner beside, and nothing done twice."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from a2.pipeline.cli import cli
+from a2.pipeline.config import load_config
+from a2.pipeline.demo import run_demo
+
+SMALL = (
+    "train.epochs=1",
+    "model.width=16",
+    "model.heads=2",
+    "extract.width=8",
+    "evaluate.beam_size=2",
+)
+STAGES = ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
+METRICS = ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE"]
+
+
+def spoken(folder):
+    """Runs the demo; returns what it said of each stage, and the evaluation's directory."""
+    said = []
+    directory = run_demo(
+        folder, SMALL, say=lambda name, outcome: said.append((name, outcome.ran)), scenes=60
+    )
+    return said, directory
+
+
+@pytest.mark.slow
+def test_it_walks_the_road_once_and_shows_the_blind_captioner_beside(tmp_path, monkeypatch):
+    said, directory = spoken(tmp_path / "my demo")
+    blind, seeing = said[:5], said[5:]
+    assert blind == [(stage, True) for stage in STAGES]
+    assert seeing == [(stage, stage in {"train-xe", "evaluate"}) for stage in STAGES]
+    assert_report_compares(directory)
+
+    again, same = spoken(tmp_path / "my demo")
+    assert again == [(stage, False) for stage in 2 * STAGES]
+    assert same == directory
+
+    monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": 60})
+    options = [word for override in SMALL for word in ("--set", override)]
+    answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path / "my demo"), *options])
+    assert answer.exit_code == 0, answer.output
+    *lines, last = answer.stdout.splitlines()
+    assert last == f"report: {directory / 'report.html'}"
+    assert [line.split()[0] for line in lines[-8:]] == METRICS
+
+
+def assert_report_compares(directory):
+    seeing = json.loads((directory / "metrics.json").read_text())
+    baseline = load_config(directory / "config.yaml").evaluate.baseline
+    blind = json.loads(baseline.read_text())
+    assert [one["provenance"]["model.blind"] for one in (blind, seeing)] == ["True", "False"]
+    assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(6, 6), (6, 6)]
+    report = (directory / "report.html").read_text()
+    assert "blind captioner" in report
+    assert f"{blind['metrics']['CIDEr']:.3f}" in report
+    assert "<strong>6 of 6</strong> pictures scored" in report
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path):
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "letter.txt").write_text("dear")
+    answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith(f"a2: {str(tmp_path / 'scenes')!r} already holds other files")

@@ -1,0 +1,316 @@
+"""Evaluation: the files that it writes, what it refuses, and the scoring of somebody's captions."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from a2.data.errors import A2Error, InputError, StoreError
+from a2.data.feature_store import FeatureStore
+from a2.pipeline import evaluation, metrics
+from a2.pipeline.cli import cli
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2.pipeline.engine.stage import EventLog, Input
+from a2.pipeline.evaluation import (
+    evaluate_captioner,
+    read_baseline,
+    read_split,
+    require_width,
+    score_results,
+)
+from a2.pipeline.java import JavaError
+from a2.pipeline.saved_model import load_model
+
+RUNTIME = RuntimeConfig(device="cpu", threads=1)
+CONFIG = EvaluateConfig(beam_size=2)
+NAMES = ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr"]
+
+
+def contents(directory, name):
+    return json.loads((directory / name).read_text())
+
+
+@pytest.fixture
+def inputs(experiment):
+    names = {"features": "extract", "captions": "preprocess", "model": "train-xe"}
+    return {name: Input(experiment.directory(stage), "d" * 64) for name, stage in names.items()}
+
+
+@pytest.fixture
+def without_jvm(monkeypatch):
+    """Scores without METEOR, and tokens as the tokeniser leaves captions of plain words."""
+    measures = tuple(pair for pair in metrics._MEASURES if pair[0] != ("METEOR",))
+    monkeypatch.setattr(metrics, "_MEASURES", measures)
+    monkeypatch.setattr(evaluation, "tokenize", dict)
+
+
+@pytest.fixture
+def run(experiment, inputs, tmp_path, without_jvm):
+    """Evaluates the experiment's captioner into a directory of our own."""
+    directory = tmp_path / "evaluated"
+    directory.mkdir()
+
+    def evaluate(config=CONFIG, **changed):
+        with experiment.plan() as plan:
+            pictures = plan.pictures
+        found = {**inputs, **changed}
+        events = EventLog(directory)
+        return evaluate_captioner(
+            config, found, pictures, RUNTIME, directory=directory, events=events
+        )
+
+    evaluate.directory = directory
+    return evaluate
+
+
+# --- the stage's files --------------------------------------------------------------------------
+
+
+def test_metrics_have_the_form_that_is_agreed_on(experiment):
+    content = contents(experiment.directory("evaluate"), "metrics.json")
+    assert content.keys() == {"metrics", "n", "total", "not_run", "provenance"}
+    assert sorted(content["metrics"]) == sorted(NAMES)
+    assert all(0 <= content["metrics"][name] <= 1 for name in NAMES if name != "CIDEr")
+    assert content["metrics"]["CIDEr"] >= 0
+    assert (content["n"], content["total"]) == (4, 4)
+    assert list(content["not_run"]) == ["SPICE"]
+    provenance = content["provenance"]
+    assert all(isinstance(value, str) for value in provenance.values())
+    assert provenance["split"] == "test"
+    assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
+    assert provenance["model.alignment.fusion"] == "gate"
+    assert {"digest of features", "digest of captions", "digest of model"} <= provenance.keys()
+
+
+def test_captions_are_in_coco_s_results_form(experiment):
+    entries = contents(experiment.directory("evaluate"), "captions.json")
+    images = contents(experiment.scenes, "dataset_coco.json")["images"]
+    assert [entry["image_id"] for entry in entries] == sorted(
+        image["cocoid"] for image in images if image["split"] == "test"
+    )
+    assert all(entry.keys() == {"image_id", "caption"} for entry in entries)
+    assert all(isinstance(entry["caption"], str) for entry in entries)
+
+
+@pytest.mark.slow
+def test_the_scores_are_those_of_scoring_the_captions_by_themselves(experiment, tmp_path):
+    """With METEOR, so that all that is measured anywhere is compared once."""
+    evaluated = experiment.directory("evaluate")
+    references = experiment.directory("preprocess") / "references.json"
+    chosen = {f"{entry['image_id']:012d}" for entry in contents(evaluated, "captions.json")}
+    known = json.loads(references.read_text())
+    mine = tmp_path / "references.json"
+    mine.write_text(json.dumps({name: known[name] for name in chosen}))
+    scores = score_results(evaluated / "captions.json", mine, tmp_path / "scores")
+    assert scores.metrics == pytest.approx(contents(evaluated, "metrics.json")["metrics"])
+
+
+def test_equal_runs_write_equal_bytes(run):
+    made = []
+    for _ in range(2):
+        assert run() == []
+        made.append([(run.directory / n).read_bytes() for n in ("captions.json", "report.html")])
+    assert made[0] == made[1]
+
+
+def test_another_split_is_captioned_when_asked(run, inputs):
+    run(EvaluateConfig(split="val", beam_size=1))
+    captioned = [f"{e['image_id']:012d}" for e in contents(run.directory, "captions.json")]
+    assert captioned == list(read_split("val", inputs).references)
+    assert "Captions of the val split" in (run.directory / "report.html").read_text()
+
+
+def test_batches_do_not_change_the_captions(run):
+    made = []
+    for batch_size in (1, 3, 50):
+        run(EvaluateConfig(beam_size=2, batch_size=batch_size))
+        made.append(contents(run.directory, "captions.json"))
+    assert made[0] == made[1] == made[2]
+
+
+def test_the_report_shows_a_baseline_beside(run, tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps({"metrics": {"Bleu_1": 0.125, "CIDEr": 0.0625}}))
+    config = EvaluateConfig(beam_size=2, baseline=path, baseline_name="blind captioner")
+    run(config, baseline=Input(path, "b" * 64))
+    report = (run.directory / "report.html").read_text()
+    assert "blind captioner" in report
+    assert "0.125" in report
+    assert contents(run.directory, "metrics.json")["provenance"]["digest of baseline"] == "b" * 12
+
+
+def test_a_baseline_without_metrics_is_refused(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text("[]")
+    with pytest.raises(InputError) as raised:
+        read_baseline(path)
+    assert str(raised.value) == (
+        f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json"
+    )
+
+
+# --- pictures without features ------------------------------------------------------------------
+
+
+@pytest.fixture
+def skipping(inputs, tmp_path):
+    """Lists pictures of the test split as skipped by extraction; returns the changed input."""
+
+    def skip(image_ids):
+        features = tmp_path / "features"
+        shutil.copytree(inputs["features"].path, features)
+        lines = [json.dumps({"id": name, "reason": "it was empty"}) for name in image_ids]
+        (features / "skipped.jsonl").write_text("\n".join(lines))
+        return Input(features, "e" * 64)
+
+    return skip
+
+
+def test_pictures_that_extraction_skipped_leave_and_are_counted(run, inputs, skipping):
+    lost, *kept = read_split("test", inputs).references
+    [skipped] = run(features=skipping([lost]))
+    assert (skipped.image_id, skipped.reason) == (lost, "it was empty")
+    assert len(contents(run.directory, "captions.json")) == len(kept) == 3
+    content = contents(run.directory, "metrics.json")
+    assert (content["n"], content["total"]) == (3, 4)
+    report = (run.directory / "report.html").read_text()
+    assert "<strong>3 of 4</strong> pictures scored, 1 left out" in report
+    assert "it was empty" in report
+
+
+def test_a_split_of_which_nothing_is_left_is_refused(run, inputs, skipping):
+    with pytest.raises(InputError) as raised:
+        run(features=skipping(read_split("test", inputs).references))
+    assert str(raised.value) == (
+        "no picture of split 'test' has features; set evaluate.split to another one"
+    )
+
+
+def test_features_of_another_width_are_refused(inputs, experiment):
+    model = load_model(inputs["model"].path, device=torch.device("cpu"))
+    store = FeatureStore(inputs["features"].path / "features.lmdb")
+    require_width(store, model)
+    object.__setattr__(store.seal, "__dict__", {**store.seal.__dict__, "feature_width": 32})
+    with pytest.raises(StoreError) as raised:
+        require_width(store, model)
+    assert str(raised.value) == (
+        f"region width of {str(store.path)!r} is 32, the model expects 64; "
+        "retrain, or extract with the checkpoint that it was trained on"
+    )
+
+
+def test_a_directory_without_a_model_is_refused(run, tmp_path):
+    with pytest.raises(A2Error) as raised:
+        run(model=Input(tmp_path, "m" * 64))
+    assert str(raised.value) == (
+        f"no trained model in {str(tmp_path)!r}: model.safetensors is missing; "
+        'name a directory that "a2 train" has finished'
+    )
+
+
+def test_without_java_nothing_is_decoded(run, monkeypatch):
+    def no_java():
+        raise JavaError("no java")
+
+    monkeypatch.setattr(evaluation, "find_java", no_java)
+    with pytest.raises(JavaError):
+        run()
+    assert list(run.directory.iterdir()) == []
+
+
+# --- somebody's captions ------------------------------------------------------------------------
+
+THEIRS = {1: "a red dog runs", 2: "two dogs"}
+PEOPLE_S = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """Writes results and references; returns the options that name them."""
+
+    def write(captions=THEIRS, references=PEOPLE_S):
+        results = [{"image_id": number, "caption": text} for number, text in captions.items()]
+        pairs = [(number, text) for number, texts in references.items() for text in texts]
+        coco = {
+            "images": [{"id": number} for number in references],
+            "annotations": [
+                {"id": place, "image_id": number, "caption": text}
+                for place, (number, text) in enumerate(pairs)
+            ],
+        }
+        (tmp_path / "theirs.json").write_text(json.dumps(results))
+        (tmp_path / "people.json").write_text(json.dumps(coco))
+        named = {"results": "theirs.json", "references": "people.json", "output": "scores"}
+        return [word for name, file in named.items() for word in (f"--{name}", tmp_path / file)]
+
+    return write
+
+
+@pytest.fixture
+def a2_evaluate(monkeypatch):
+    measures = tuple(pair for pair in metrics._MEASURES if pair[0] != ("METEOR",))
+    monkeypatch.setattr(metrics, "_MEASURES", measures)
+
+    def evaluate(*arguments):
+        words = ["evaluate", *map(str, arguments)]
+        return CliRunner().invoke(cli, words, catch_exceptions=False)
+
+    return evaluate
+
+
+def test_somebody_s_captions_are_scored(a2_evaluate, theirs, tmp_path):
+    answer = a2_evaluate(*theirs())
+    assert answer.exit_code == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "Bleu_1   0.8333"  # five of six words, and none too short
+    assert lines[-2].startswith("SPICE    not run: ")
+    assert lines[-1] == f"report: {tmp_path / 'scores' / 'report.html'}"
+    content = contents(tmp_path / "scores", "metrics.json")
+    assert (content["n"], content["total"]) == (2, 2)
+    assert content["metrics"]["Bleu_1"] == pytest.approx(5 / 6)
+    assert list(content["provenance"]) == ["sha256 of people.json", "sha256 of theirs.json"]
+    report = (tmp_path / "scores" / "report.html").read_text()
+    assert "Captions of theirs.json" in report
+
+
+def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, tmp_path):
+    assert a2_evaluate(*theirs()).exit_code == 0
+    before = (tmp_path / "scores" / "metrics.json").read_bytes()
+    named = theirs({1: "a cat", 2: "a dog"})
+    answer = a2_evaluate(*named)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: {str(tmp_path / 'scores')!r} holds scores already; "
+        "name another folder, or use --force\n"
+    )
+    assert (tmp_path / "scores" / "metrics.json").read_bytes() == before
+    assert a2_evaluate(*named, "--force").exit_code == 0
+    assert (tmp_path / "scores" / "metrics.json").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("captions", "message"),
+    [
+        (
+            {1: "a dog"},
+            "1 of 2 pictures with references have no caption: 000000000002; "
+            "caption them, or name references of the captioned pictures only",
+        ),
+        (
+            {**THEIRS, 3: "a bird"},
+            "1 of 3 captions have no reference: 000000000003; "
+            "remove them, or name the references of those pictures too",
+        ),
+    ],
+)
+def test_captions_of_other_pictures_are_refused(a2_evaluate, theirs, tmp_path, captions, message):
+    answer = a2_evaluate(*theirs(captions))
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_results_that_are_not_there_are_named(a2_evaluate, tmp_path):
+    answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
+    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")

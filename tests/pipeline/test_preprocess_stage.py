@@ -1,0 +1,185 @@
+"""Preprocessing: what it writes, what it leaves out, and what it refuses before it begins."""
+
+import json
+
+import numpy as np
+import pytest
+
+from a2.data.annotations import Skipped, read_annotations
+from a2.data.captions import CaptionFile
+from a2.data.config import PreprocessConfig
+from a2.data.document_frequencies import DocumentFrequencies
+from a2.data.errors import InputError
+from a2.data.vocabulary import Vocabulary
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.java import JavaError
+from a2.pipeline.metrics import tokenize
+from a2.pipeline.stages import preprocess as stage
+from a2.pipeline.stages.preprocess import preprocess, read_tokens
+
+CONFIG = PreprocessConfig(min_count=1)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Preprocesses annotations into one directory."""
+    directory = tmp_path / "made"
+    directory.mkdir()
+
+    def preprocess_into(annotations, config=CONFIG, split_list=None):
+        return preprocess(config, annotations, split_list, directory, EventLog(directory))
+
+    preprocess_into.directory = directory
+    return preprocess_into
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Tokens without a JVM, for tests that are not about them."""
+    monkeypatch.setattr(
+        stage, "tokenize", lambda raw: {k: [s.lower() for s in v] for k, v in raw.items()}
+    )
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a captions.jsonl of (image, captions, split)."""
+
+    def write_lines(*rows):
+        path = tmp_path / "captions.jsonl"
+        keys = ("image", "captions", "split")
+        lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+        path.write_text("\n".join(lines))
+        return path
+
+    return write_lines
+
+
+THREE = [
+    ("1.jpg", ["A red dog.", "The dog runs."], "train"),
+    ("2.jpg", ["A cat!"], "val"),
+    ("3.jpg", ["Two (2) cats"], "test"),
+]
+
+
+def test_it_writes_vocabulary_captions_references_and_frequencies(run, experiment):
+    annotations = experiment.scenes / "dataset_coco.json"
+    assert run(annotations) == []
+    assert {path.name for path in run.directory.iterdir()} == {
+        "vocabulary.json",
+        "captions.h5",
+        "references.json",
+        "document_frequencies.npz",
+        "events.jsonl",
+    }
+    pictures = read_annotations(annotations).pictures
+    vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
+    captions = CaptionFile(run.directory / "captions.h5")
+    assert captions.vocabulary_digest == vocabulary.digest
+    for picture in (picture for picture in pictures if picture.split == "train"):
+        told = [vocabulary.decode(row) for row in captions.captions(picture.image_id)]
+        assert told == [" ".join(caption.tokens) for caption in picture.captions]
+    raw = {p.image_id: [caption.raw for caption in p.captions] for p in pictures}
+    assert read_tokens(run.directory) == tokenize(raw)
+
+
+def test_equal_annotations_give_equal_bytes(run, experiment):
+    names = ("vocabulary.json", "captions.h5", "references.json", "document_frequencies.npz")
+    made = []
+    for _ in range(2):
+        run(experiment.scenes / "dataset_coco.json")
+        made.append([(run.directory / name).read_bytes() for name in names])
+    assert made[0] == made[1]
+
+
+def test_references_are_ptb_tokens_of_all_splits(run, write):
+    run(write(*THREE))
+    assert read_tokens(run.directory) == {
+        "000000000001": ["a red dog", "the dog runs"],
+        "000000000002": ["a cat"],
+        "000000000003": ["two -lrb- 2 -rrb- cats"],
+    }
+
+
+def test_words_and_frequencies_are_those_of_the_training_split(run, write, quick):
+    run(write(*THREE))
+    vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
+    assert sorted(vocabulary.words[4:]) == ["a", "dog", "red", "runs", "the"]
+    assert DocumentFrequencies.load(run.directory / "document_frequencies.npz").documents == 1
+
+
+def test_what_is_bad_is_left_out_and_named(run, write, quick):
+    skipped = run(
+        write(
+            *THREE,
+            ("4.jpg", ["A dog."], "tset"),
+            ("5.jpg", ["A dog.", " . "], "train"),
+            ("6.jpg", [], "train"),
+            ("1.png", ["Again."], "val"),
+        )
+    )
+    assert skipped == [
+        Skipped("000000000004", "unknown split: 'tset'"),
+        Skipped("000000000005", "caption 1: empty"),
+        Skipped("000000000006", "no caption"),
+        Skipped("000000000001", "id stands twice, first with '1.jpg'"),
+    ]
+    captions = CaptionFile(run.directory / "captions.h5")
+    assert captions.image_ids("train") == ["000000000001", "000000000005"]
+    assert len(captions.captions("000000000005")) == 1
+
+
+def test_more_bad_items_than_the_limit_are_refused(run, write):
+    bad = [(f"{number}.jpg", ["A dog."], "tset") for number in range(10, 21)]
+    with pytest.raises(InputError) as raised:
+        run(write(*THREE, *bad))
+    assert str(raised.value).startswith(
+        "11 of 14 annotations cannot be used, at most 10 may be left out: "
+        "'000000000010' (unknown split: 'tset'), "
+    )
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_each_split_must_have_a_picture(run, write, split):
+    path = write(*[row for row in THREE if row[2] != split])
+    with pytest.raises(InputError) as raised:
+        run(path)
+    assert str(raised.value) == (
+        f"no picture of split {split!r} in {str(path)!r}; "
+        "give each of train, val and test at least one"
+    )
+
+
+def test_pictures_that_the_split_list_leaves_out_are_a_choice_and_no_fault(
+    run, experiment, tmp_path, quick
+):
+    (tmp_path / "splits.txt").write_text("1 train\n2 val\n3 test\n")
+    captions = experiment.scenes / "captions.json"
+    assert run(captions, split_list=tmp_path / "splits.txt") == []
+    assert CaptionFile(run.directory / "captions.h5").image_ids("val") == ["000000000002"]
+
+
+def test_restval_is_trained_on(run, write, quick):
+    run(write(*THREE, ("9.jpg", ["A bird."], "restval")))
+    assert "000000000009" in CaptionFile(run.directory / "captions.h5").image_ids("train")
+
+
+def test_long_captions_are_cut_to_the_length_that_is_set(run, write, quick):
+    run(
+        write(("7.jpg", ["one two three four five"], "train"), *THREE[1:]),
+        PreprocessConfig(min_count=1, max_length=3),
+    )
+    vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
+    [row] = CaptionFile(run.directory / "captions.h5").captions("000000000007")
+    assert vocabulary.decode(row) == "one two three"
+    assert np.count_nonzero(row) == 4
+
+
+def test_without_java_nothing_is_read(run, tmp_path, monkeypatch):
+    def no_java():
+        raise JavaError("no java")
+
+    monkeypatch.setattr(stage, "find_java", no_java)
+    with pytest.raises(JavaError):
+        run(tmp_path / "none.json")
+    assert list(run.directory.iterdir()) == []
