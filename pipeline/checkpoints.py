@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from a2.data.errors import A2Error
-from a2.pipeline.engine.durable import fsync_folder, rename_durably, write_durably
+from a2.pipeline.engine.durable import fsync, rename_durably, write_durably
 from a2.pipeline.engine.hashing import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -68,8 +68,10 @@ class Checkpoints:
         with (partial / _FILES[1]).open("wb") as file:  # a path would be written into the file
             torch.save(dict(state), file)
         digests = {name: sha256_of(partial / name) for name in _FILES}
+        for name in _FILES:
+            fsync(partial / name)
         write_durably(partial / "manifest.json", json.dumps({"sha256": digests}).encode())
-        fsync_folder(partial)
+        fsync(partial)
         shutil.rmtree(self.directory(step), ignore_errors=True)
         rename_durably(partial, self.directory(step))
         self._drop_old(best_step)

@@ -77,7 +77,8 @@ class TrainingData:
 class Position:
     """How far a training is; part of every checkpoint.
 
-    loss, mask_loss: sums over the steps of this epoch; stale: epochs without a better CIDEr.
+    loss, mask_loss, tokens, seconds: sums over the steps of this epoch; stale: epochs without a
+    better CIDEr.
     """
 
     step: int = 0
@@ -85,6 +86,8 @@ class Position:
     batch: int = 0
     loss: float = 0.0
     mask_loss: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
     best_cider: float = -1.0
     best_step: int | None = None
     stale: int = 0
@@ -218,18 +221,19 @@ class Training:
     def run_epoch(self, stop: StopRequest) -> None:
         """Trains to the end of the epoch, validates, and writes a checkpoint."""
         self._captioner.train()
-        started, first = time.monotonic(), self.position.batch
-        tokens = 0
         what = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
-        with track(what, total=self._batches, done=first) as progress:
+        with track(what, total=self._batches, done=self.position.batch) as progress:
+            started = time.monotonic()
             for batch in self._remaining_batches():
-                tokens += self._train_step(batch)
+                self._train_step(batch)
+                now = time.monotonic()
+                self.position.seconds += now - started
+                started = now
                 progress.advance(1)
                 if self.position.step % self._config.checkpoint_every == 0 or stop.pending:
                     self._save()
                 stop.raise_if_pending()
-        seconds = max(time.monotonic() - started, 1e-9)
-        self._end_epoch(tokens / seconds, seconds / max(self._batches - first, 1))
+        self._end_epoch()
 
     def best_tensors(self) -> dict[str, torch.Tensor]:
         """The captioner's tensors at the epoch of the best validation CIDEr."""
@@ -250,8 +254,8 @@ class Training:
             )
         )
 
-    def _train_step(self, batch: Batch) -> int:
-        """One update; returns the number of tokens it was made of."""
+    def _train_step(self, batch: Batch) -> None:
+        """One update; A2Error where it is not made of numbers."""
         losses = self._optimisation.step(batch.to(self._device), self.position.step + 1)
         if not losses.finite:
             raise A2Error(
@@ -264,20 +268,22 @@ class Training:
         self.position.batch += 1
         self.position.loss += losses.caption
         self.position.mask_loss += losses.mask or 0.0
+        self.position.tokens += losses.tokens
         if self.position.step % _BOARD_EVERY == 0:
             self._write_scalars(losses)
-        return losses.tokens
 
-    def _end_epoch(self, tokens_per_second: float, seconds_per_batch: float) -> None:
+    def _end_epoch(self) -> None:
+        """Validates, writes the epoch's line and a checkpoint, and says how it went."""
         position, config = self.position, self._config
         score = self._validate()
+        speed = position.tokens / max(position.seconds, 1e-9)
         line = {
             "epoch": position.epoch + 1,
             "step": position.step,
             "loss": position.loss / self._batches,
             "mask_loss": position.mask_loss / self._batches,
             "CIDEr": score,
-            "tokens_per_second": round(tokens_per_second),
+            "tokens_per_second": round(speed),
         }
         self._append_metrics(line)
         self._board.add_scalar("validation/CIDEr", score, position.step)
@@ -292,7 +298,7 @@ class Training:
             stale=0 if better else position.stale + 1,
         )
         self._save()
-        left = (config.epochs - self.position.epoch) * self._batches * seconds_per_batch
+        left = (config.epochs - self.position.epoch) * position.seconds
         logger.info(
             "epoch %d/%d: loss %.3f, validation CIDEr %.3f%s, %s tokens/s, at most %s left",
             self.position.epoch,
@@ -300,7 +306,7 @@ class Training:
             line["loss"],
             score,
             " (best)" if better else "",
-            f"{tokens_per_second:,.0f}",
+            f"{speed:,.0f}",
             duration(left),
         )
 

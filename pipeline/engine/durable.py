@@ -17,12 +17,12 @@ def write_durably(path: Path, content: bytes) -> None:
 def rename_durably(source: Path, target: Path) -> None:
     """Renames within one folder and waits until the folder's entry is on disk."""
     source.rename(target)
-    fsync_folder(target.parent)
+    fsync(target.parent)
 
 
-def fsync_folder(folder: Path) -> None:
-    """Waits until the names in `folder` are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def fsync(path: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from a2.data.annotations import Skipped
 from a2.data.errors import A2Error
-from a2.pipeline.engine.durable import fsync_folder, rename_durably, write_durably
+from a2.pipeline.engine.durable import fsync, rename_durably, write_durably
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import stage_lock
@@ -79,10 +79,13 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     _write_skipped(partial, skipped)
     write_durably(partial / "config.yaml", resolved_config.encode())
     seconds = round(time.monotonic() - started, 3)
+    outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
+    for name in outputs:
+        fsync(partial / name)
     events.write("end", seconds=seconds, skipped=len(skipped))
     Manifest(
         pre_image=stage.pre_image,
-        outputs={name: digest(partial / name) for name, digest in stage.outputs.items()},
+        outputs=outputs,
         skipped=len(skipped),
         finished=time.time(),
         seconds=seconds,
@@ -109,7 +112,7 @@ def _prepare(stage: Stage, place: Place) -> None:
 def _publish(place: Place) -> None:
     """Swaps the finished work in, setting an older result aside only for the two renames."""
     (place.partial / _PRE_IMAGE).unlink(missing_ok=True)
-    fsync_folder(place.partial)
+    fsync(place.partial)
     replaced = place.final.with_name(f"{place.final.name}.replaced")
     if place.final.exists():
         shutil.rmtree(replaced, ignore_errors=True)
