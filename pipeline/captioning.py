@@ -21,6 +21,7 @@ from a2.extract.weights import load_detector
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
+from a2.pipeline.model_errors import model_errors
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS, SavedModel, load_model
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ def _caption(
         max_length=EvaluateConfig().max_length,
         device=extractor.device,
     )
-    return next(iter(decoded))[1]
+    with model_errors():
+        return next(iter(decoded))[1]
 
 
 def _given_boxes(

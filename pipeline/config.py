@@ -189,6 +189,8 @@ def _in_words(details: ErrorDetails) -> str:
     """One pydantic error as `path: what happened: value; what to do`."""
     parts = [str(part) for part in details["loc"]]
     path = ".".join(parts)
+    if details["type"] == "value_error":  # of our own validators, which say what to do
+        return f"{path}: {details['ctx']['error']}"
     if details["type"] != "extra_forbidden":
         return f"{path}: {details['msg'].lower()}: {details['input']!r}; see the field's docstring"
     valid = list(_field_names(parts[:-1]))

@@ -7,6 +7,7 @@ from pathlib import Path
 from a2.data.annotations import Skipped
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2.pipeline.model_errors import model_errors
 
 NAME = "evaluate"
 CODE_VERSION = 1
@@ -48,4 +49,7 @@ def _evaluate(
 ) -> Sequence[Skipped]:
     from a2.pipeline.evaluation import evaluate_captioner
 
-    return evaluate_captioner(config, inputs, pictures, runtime, directory=directory, events=events)
+    with model_errors():
+        return evaluate_captioner(
+            config, inputs, pictures, runtime, directory=directory, events=events
+        )

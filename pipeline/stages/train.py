@@ -8,6 +8,7 @@ from a2.data.annotations import Skipped
 from a2.model.config import ModelConfig
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2.pipeline.model_errors import model_errors
 
 NAME = "train-xe"
 CODE_VERSION = 1
@@ -48,5 +49,8 @@ def _train(
 ) -> Sequence[Skipped]:
     from a2.pipeline.training import train_captioner
 
-    train_captioner(config, model, features, captions, runtime, directory=directory, events=events)
+    with model_errors():
+        train_captioner(
+            config, model, features, captions, runtime, directory=directory, events=events
+        )
     return []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -345,6 +346,18 @@ def test_captioning_refuses_a_vocabulary_that_the_model_was_not_trained_with(cop
     message = give_another_vocabulary(copy.directory("train-xe"))
     answer = a2("caption", "x.jpg", "--model", copy.directory("train-xe"))
     assert (answer.exit_code, answer.stderr) == (1, message)
+
+
+def test_what_the_model_refuses_is_one_line(copy):
+    slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
+    answer = copy("train", *settings(*slots))
+    assert answer.exit_code == 1
+    assert re.fullmatch(
+        r"a2: a picture has \d regions, the linear mask network has 1 slots; "
+        "raise model.alignment.mask_slots and retrain, or set "
+        "model.alignment.mask_network to bilinear\n",
+        answer.stderr,
+    )
 
 
 def test_a_place_that_cannot_be_written_is_named(experiment, tmp_path):

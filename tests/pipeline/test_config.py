@@ -51,6 +51,17 @@ def test_a_name_like_no_other_gets_the_list_of_valid_ones():
     )
 
 
+def test_fields_that_contradict_each_other_are_named_without_all_the_others():
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, ["extract.min_regions=300", "model.heads=7"])
+    assert str(raised.value) == (
+        "2 problems in the configuration:\n"
+        "  extract: min_regions is 300, above max_regions, 100; "
+        "lower min_regions or raise max_regions\n"
+        "  model: width 512 is not an even number per head for 7 heads; choose a multiple of 14"
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
