@@ -76,9 +76,12 @@ def extract_features(
         _require_room(directory, _regions_left(config, given, todo), extractor)
         _describe_extractor(extractor, directory)
         with track("extract", total=len(pictures), done=len(done)) as progress:
-            for jobs in _chunks(_readable(todo, given, skip), 1 if given is None else _TOGETHER):
-                _describe(extractor, jobs, writer, skip)
-                progress.advance(len(jobs))
+            _skip_missing(todo, skip)
+            for together in _groups(pictures, size=1 if given is None else _TOGETHER):
+                left = sum(image_id in todo for image_id in together)
+                if left:
+                    _describe(extractor, list(_readable(together, given, skip)), writer, skip)
+                    progress.advance(left)
         if not len(writer):
             first = skipped[0]
             raise InputError(
@@ -115,30 +118,41 @@ def _describe(
             _describe(extractor, [job], writer, skip)
         return
     for job, regions in zip(jobs, found, strict=True):
-        writer.add(job.image_id, regions)
+        if job.image_id not in writer:
+            writer.add(job.image_id, regions)
+
+
+def _skip_missing(
+    pictures: Mapping[str, Path | None], skip: Callable[[str, InputError], None]
+) -> None:
+    """Where too many files are missing, that is known before any work."""
+    for image_id in sorted(pictures):
+        if pictures[image_id] is None:
+            skip(image_id, InputError("picture file not found"))
+
+
+def _groups(pictures: Mapping[str, Path | None], *, size: int) -> Iterator[dict[str, Path]]:
+    """The pictures that have a file, `size` at a time in the order of their ids.
+
+    The groups do not depend on what is done already: a picture then gets the same features, to the
+    last bit, in a run that resumes as in one that does not.
+    """
+    files = iter([(image_id, path) for image_id, path in sorted(pictures.items()) if path])
+    while group := dict(islice(files, size)):
+        yield group
 
 
 def _readable(
-    pictures: Mapping[str, Path | None],
+    pictures: Mapping[str, Path],
     given: Mapping[str, NDArray[np.float32]] | None,
     skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
-    """Reads the pictures in the order of their ids; those that cannot be read are skipped.
-
-    Missing ones come first: where there are too many, that is known before any work.
-    """
-    for image_id, path in sorted(pictures.items(), key=lambda item: (item[1] is not None, item[0])):
+    """Reads the pictures; those that cannot be read are skipped."""
+    for image_id, path in pictures.items():
         try:
-            if path is None:
-                raise InputError("picture file not found")
             yield _Job(image_id, read_picture(path), None if given is None else given[image_id])
         except InputError as error:
             skip(image_id, error)
-
-
-def _chunks(jobs: Iterator[_Job], size: int) -> Iterator[list[_Job]]:
-    while chunk := list(islice(jobs, size)):
-        yield chunk
 
 
 def _require_boxes(
