@@ -18,13 +18,14 @@ from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
 from a2.data.vocabulary import Vocabulary
 from a2.pipeline import java, metrics
-from a2.pipeline.cli import _say_outcome, cli
+from a2.pipeline.cli import cli
 from a2.pipeline.config import override
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import Manifest, read_manifest
 from a2.pipeline.engine.run import Outcome, read_skipped
 from a2.pipeline.engine.stage import Place
+from a2.pipeline.printing import say_outcome
 
 README = Path(__file__).parents[2] / "README.md"
 COMMANDS = {"": cli, **cli.commands}
@@ -613,7 +614,7 @@ def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
 def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
     (tmp_path / "skipped.jsonl").write_text('{"id": "7", "reason": "odd"}\n' * 12)
     manifest = Manifest(PreImage("extract", 1, {}, {}), {}, 12, 0.0, 61.0, {})
-    _say_outcome("extract", Outcome(tmp_path, manifest, ran=True))
+    say_outcome("extract", Outcome(tmp_path, manifest, ran=True))
     said = capsys.readouterr()
     assert said.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
     assert said.err.splitlines() == [

@@ -1,0 +1,149 @@
+"""The frame of the command line: errors become exit codes, and every experiment has its options."""
+
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from a2.data.errors import A2Error, ConfigError, LockedError
+from a2.pipeline.interruption import Interrupted, raise_interrupted
+
+if TYPE_CHECKING:
+    from a2.pipeline.plan import Plan
+
+EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
+_EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
+
+
+class Failure(click.ClickException):
+    """One line on stderr, and the exit code that its cause asks for."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        setattr(self, "exit_code", exit_code)  # noqa: B010  (click declares it per class)
+
+    def show(self, file: Any = None) -> None:
+        """Prints the line."""
+        click.echo(f"a2: {self.message}", err=True, file=file)
+
+
+class Commands(click.Group):
+    """The commands, with every foreseen error turned into one line and an exit code."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _move_example_to_the_end(self)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Adds a command; its help then ends with the example that its docstring ends with."""
+        _move_example_to_the_end(cmd)
+        super().add_command(cmd, name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command."""
+        stopping = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, raise_interrupted) for number in stopping}
+        try:
+            return super().invoke(ctx)
+        except A2Error as error:
+            raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
+        except Interrupted as stop:
+            raise Failure(
+                "stopped; the same command takes up where this one left", 128 + stop.signal_number
+            ) from stop
+        except OSError as error:
+            raise Failure(
+                f"{error.strerror or error}: {error.filename or 'no file named'!r}; "
+                "check the place and its free space, then run the command again",
+                EXIT_ERROR,
+            ) from error
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _move_example_to_the_end(command: click.Command) -> None:
+    text, mark, example = cleandoc(command.help or "").partition("\b\nExample:")
+    command.help, command.epilog = text, mark + example
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the options of every command of an experiment say."""
+
+    config_file: Path | None
+    overrides: tuple[str, ...]
+    artifacts: Path
+    verbose: bool
+
+    def plan(self, *overrides: str) -> "Plan":
+        """The experiment's stages, with more fields overridden."""
+        from a2.pipeline.config import load_config
+        from a2.pipeline.plan import Plan
+
+        log(self.verbose)
+        return Plan(load_config(self.config_file, (*self.overrides, *overrides)), self.artifacts)
+
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.FIELD=VALUE",
+    help="Sets one field; may be repeated.",
+)
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Logs more.")
+force_option = click.option("--force", is_flag=True, help="Runs again and replaces the result.")
+
+
+def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of an experiment; it receives them as its first argument."""
+
+    @wraps(command)
+    def with_experiment(
+        config_file: Path | None,
+        overrides: tuple[str, ...],
+        artifacts: Path,
+        verbose: bool,
+        **others: object,
+    ) -> None:
+        command(Experiment(config_file, overrides, artifacts, verbose), **others)
+
+    options = (
+        click.option(
+            "-c",
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="YAML file of the experiment.",
+        ),
+        set_option,
+        click.option(
+            "--artifacts",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("artifacts"),
+            show_default=True,
+            help="Folder of the stages' results.",
+        ),
+        verbose_option,
+    )
+    decorated: Callable[..., None] = with_experiment
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def log(verbose: bool) -> None:
+    """One line per event on stderr; with `verbose` more of them, with time and place."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",
+    )
+    for noisy in ("PIL", "matplotlib", "filelock", "h5py", "tensorboard"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,76 @@
+"""What commands print of their results."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from a2.pipeline.engine.run import Outcome
+    from a2.pipeline.plan import Plan
+
+_SKIPPED_SHOWN = 10
+"""Skipped items that are printed; the file that is named holds them all."""
+
+
+def say_outcome(name: str, outcome: "Outcome") -> None:
+    """How a stage ended, where its result is, and what it left out."""
+    from a2.pipeline.progress import duration
+
+    seconds = duration(outcome.manifest.seconds)
+    state = f"done in {seconds}" if outcome.ran else "up to date"
+    click.echo(f"{name}: {state}: {outcome.directory}")
+    if outcome.manifest.skipped:
+        _say_skipped(name, outcome)
+
+
+def _say_skipped(name: str, outcome: "Outcome") -> None:
+    from a2.pipeline.engine.run import SKIPPED
+
+    listed = outcome.directory / SKIPPED
+    click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
+    items = [json.loads(line) for line in listed.read_text().splitlines()]
+    for item in items[:_SKIPPED_SHOWN]:
+        click.echo(f"  {item['id']}: {item['reason']}", err=True)
+    if len(items) > _SKIPPED_SHOWN:
+        click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
+
+
+def print_status(plan: "Plan", names: list[str], *, explain: bool, as_json: bool = False) -> None:
+    """Where each stage stands; with `explain` also why it would run."""
+    found = [plan.status(name) for name in names]
+    if as_json:
+        rows = [
+            {
+                "stage": status.stage,
+                "state": status.state,
+                "directory": None if status.directory is None else str(status.directory),
+                "why": status.why,
+            }
+            for status in found
+        ]
+        click.echo(json.dumps(rows, indent=1))
+        return
+    for status in found:
+        click.echo(f"{status.stage:<12} {status.state:<8} {status.directory or ''}".rstrip())
+        if explain and status.why:
+            click.echo(f"{'':<12} {'; '.join(status.why)}")
+
+
+def print_evaluation(directory: Path) -> None:
+    """The scores of a finished evaluation, and where its report is."""
+    content = json.loads((directory / "metrics.json").read_text())
+    print_scores(content["metrics"], content["not_run"])
+    click.echo(f"report: {directory / 'report.html'}")
+
+
+def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
+    """One line per metric, those that have not run last, with the reason."""
+    from a2.pipeline.metrics import METRICS
+
+    for name in METRICS:
+        if name in metrics:
+            click.echo(f"{name:<8} {metrics[name]:.4f}")
+    for name, reason in not_run.items():
+        click.echo(f"{name:<8} not run: {reason}")
