@@ -15,7 +15,7 @@ from a2.pipeline.plan import Plan
 from a2.pipeline.progress import track
 
 CONFIG = "demo.yaml"
-SCENES, SIDE, SEED = 1600, 160, 0
+SCENES, SIDE, SEED = 1400, 160, 0
 
 Say = Callable[[str, Outcome], None]
 

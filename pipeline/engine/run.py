@@ -63,8 +63,8 @@ def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool =
             return found
         if force:
             shutil.rmtree(place.partial, ignore_errors=True)
+        _prepare(stage, place)
         if not (place.partial / FILE_NAME).exists():
-            _prepare(stage, place)
             _work(stage, place.partial, resolved_config)
         _publish(place)
         return Outcome(place.final, read_manifest(place.final), ran=True)
@@ -94,19 +94,32 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
 
 
 def _prepare(stage: Stage, place: Place) -> None:
-    """Makes the partial directory, or takes up the one that an earlier run left."""
-    left = place.partial / _PRE_IMAGE
-    if left.exists():
-        earlier = PreImage(**json.loads(left.read_text()))
-        if earlier.key != stage.pre_image.key:
-            changes = "; ".join(difference(earlier, stage.pre_image))
-            raise A2Error(
-                f"unfinished work of other settings in {str(place.partial)!r} ({changes}); "
-                "name another place, or use --force to discard it"
-            )
+    """Makes the partial directory, or takes up the one that an earlier run left.
+
+    A run that died between its manifest and the rename left a partial directory that is complete.
+    """
+    earlier = _unfinished(place.partial)
+    if earlier is not None and earlier.key != stage.pre_image.key:
+        changes = "; ".join(difference(earlier, stage.pre_image))
+        raise A2Error(
+            f"unfinished work of other settings in {str(place.partial)!r} ({changes}); "
+            "name another place, or use --force to discard it"
+        )
+    if earlier is not None:
         logger.info("%s: resuming what an earlier run left", stage.name)
+        return
     place.partial.mkdir(parents=True, exist_ok=True)
-    write_durably(left, json.dumps(stage.pre_image.as_dict(), indent=1).encode())
+    content = json.dumps(stage.pre_image.as_dict(), indent=1)
+    write_durably(place.partial / _PRE_IMAGE, content.encode())
+
+
+def _unfinished(partial: Path) -> PreImage | None:
+    """What the work in a partial directory is for, or None where there is none."""
+    if (partial / FILE_NAME).exists():
+        return read_manifest(partial).pre_image
+    if (partial / _PRE_IMAGE).exists():
+        return PreImage(**json.loads((partial / _PRE_IMAGE).read_text()))
+    return None
 
 
 def _publish(place: Place) -> None:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from a2.pipeline.engine.key import KEY_LENGTH, PreImage, canonical_json
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 values = st.recursive(
     leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
 )

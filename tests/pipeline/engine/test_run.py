@@ -9,7 +9,7 @@ import pytest
 
 from a2.data.annotations import Skipped
 from a2.data.errors import A2Error, LockedError
-from a2.pipeline.engine.lock import is_locked, stage_lock
+from a2.pipeline.engine.lock import is_locked
 from a2.pipeline.engine.run import finished, read_skipped, run_stage
 from a2.pipeline.engine.stage import Input, Place, Stage, plain_outputs
 
@@ -91,6 +91,15 @@ def test_a_run_that_died_between_manifest_and_rename_is_published_without_work(t
     assert made == []
 
 
+def test_a_complete_partial_of_other_settings_is_not_published_as_these(tmp_path):
+    place = Place(tmp_path / "store")
+    run_stage(counting_stage()[0], place, resolved_config="")
+    place.final.rename(place.partial)
+    with pytest.raises(A2Error, match=r"unfinished work of other settings in .*factor 2 -> 3"):
+        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
+    assert not place.final.exists()
+
+
 def test_force_runs_again_beside_the_old_result_and_takes_its_place(tmp_path):
     first = run(counting_stage()[0], tmp_path)
     stage, made = counting_stage()
@@ -109,9 +118,7 @@ def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
     assert (first.directory / "total.txt").read_text() == "90"
 
 
-@pytest.mark.parametrize(
-    "changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str
-)
+@pytest.mark.parametrize("changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str)
 def test_another_parameter_input_or_code_version_is_another_result(tmp_path, changed):
     first = run(counting_stage()[0], tmp_path)
     second = run(counting_stage(**changed)[0], tmp_path)
