@@ -1,4 +1,4 @@
-"""Settings of all tests: repeatable examples, and one thread per process, as several run at once."""
+"""Settings of all tests: repeatable examples, and one thread for each of several processes."""
 
 import os
 
