@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
@@ -22,6 +22,7 @@ class Manifest:
     outputs: name of a declared output -> its logical digest.
     skipped: number of bad items left out, listed in the stage's skipped.jsonl.
     finished: seconds since the epoch; seconds: wall time of the work of the last run.
+    sizes: bytes of each output that is one file, so that a cut one is told without reading it.
     """
 
     pre_image: PreImage
@@ -30,6 +31,7 @@ class Manifest:
     finished: float
     seconds: float
     versions: Mapping[str, str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -46,6 +48,7 @@ class Manifest:
             "finished": self.finished,
             "seconds": self.seconds,
             "versions": dict(self.versions),
+            "sizes": dict(self.sizes),
         }
         write_durably(directory / FILE_NAME, json.dumps(content, indent=1, sort_keys=True).encode())
 
@@ -62,6 +65,7 @@ def read_manifest(directory: Path) -> Manifest:
             finished=content["finished"],
             seconds=content["seconds"],
             versions=content["versions"],
+            sizes=content.get("sizes", {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise A2Error(

@@ -80,6 +80,9 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     write_durably(partial / "config.yaml", resolved_config.encode())
     seconds = round(time.monotonic() - started, 3)
     outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
+    sizes = {
+        name: (partial / name).stat().st_size for name in outputs if (partial / name).is_file()
+    }
     for name in outputs:
         fsync(partial / name)
     events.write("end", seconds=seconds, skipped=len(skipped))
@@ -90,6 +93,7 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
         finished=time.time(),
         seconds=seconds,
         versions=installed_versions(),
+        sizes=sizes,
     ).write(partial)
 
 
