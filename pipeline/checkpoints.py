@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from a2.data.errors import A2Error
+from a2.pipeline.checkpoint_files import FILES, MANIFEST, STATE, TENSORS, checkpoint_problem
 from a2.pipeline.engine.durable import fsync, rename_durably, write_durably
 from a2.pipeline.engine.hashing import sha256_of
 
 logger = logging.getLogger(__name__)
 
 _KEPT = 2
-_FILES = ("model.safetensors", "state.pt")
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Checkpoints:
         partial = self._folder / f".step-{step:08d}.partial"
         partial.mkdir()
         save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, partial / _FILES[0]
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, partial / TENSORS
         )
-        with (partial / _FILES[1]).open("wb") as file:  # a path would be written into the file
+        with (partial / STATE).open("wb") as file:  # a path would be written into the file
             torch.save(dict(state), file)
-        digests = {name: sha256_of(partial / name) for name in _FILES}
-        for name in _FILES:
+        digests = {name: sha256_of(partial / name) for name in FILES}
+        for name in FILES:
             fsync(partial / name)
-        write_durably(partial / "manifest.json", json.dumps({"sha256": digests}).encode())
+        write_durably(partial / MANIFEST, json.dumps({"sha256": digests}).encode())
         fsync(partial)
         shutil.rmtree(self.directory(step), ignore_errors=True)
         rename_durably(partial, self.directory(step))
@@ -84,7 +84,7 @@ class Checkpoints:
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that verifies, else None; says which damaged ones it passed."""
         for step in reversed(self.steps()):
-            problem = self._problem(step)
+            problem = checkpoint_problem(self.directory(step))
             if problem is None:
                 return self._read(step)
             logger.warning("%s; going back to the one before it, or to the start", problem)
@@ -92,25 +92,15 @@ class Checkpoints:
 
     def load(self, step: int) -> Checkpoint:
         """One checkpoint; A2Error where a file is missing or its sha256 is not the recorded one."""
-        problem = self._problem(step)
+        problem = checkpoint_problem(self.directory(step))
         if problem is not None:
             raise A2Error(f'{problem}; train again with "a2 train --force"')
         return self._read(step)
 
-    def _problem(self, step: int) -> str | None:
-        """What keeps a checkpoint from being used, if anything."""
-        directory = self.directory(step)
-        try:
-            digests = json.loads((directory / "manifest.json").read_text())["sha256"]
-            damaged = [name for name in _FILES if sha256_of(directory / name) != digests[name]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"checkpoint is incomplete: {str(directory)!r} ({error})"
-        return f"checkpoint is damaged: {str(directory / damaged[0])!r}" if damaged else None
-
     def _read(self, step: int) -> Checkpoint:
         directory = self.directory(step)
-        state = torch.load(directory / _FILES[1], map_location="cpu", weights_only=True)
-        return Checkpoint(step, load_file(directory / _FILES[0]), state)
+        state = torch.load(directory / STATE, map_location="cpu", weights_only=True)
+        return Checkpoint(step, load_file(directory / TENSORS), state)
 
     def _drop_old(self, best_step: int | None) -> None:
         for step in self.steps()[:-_KEPT]:
