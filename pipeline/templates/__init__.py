@@ -1,0 +1,1 @@
+"""The page of the report, its style and its script."""
