@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from a2.data.errors import StoreError
 from a2.data.feature_record import FeatureType
+from a2.data.feature_shard import shards_in
 
 DATA_FILE = "data.mdb"
 SEAL_FILE = "seal.json"
@@ -30,11 +31,14 @@ class StoreSeal(BaseModel):
     dtype: FeatureType
     """Type in which features are stored."""
     bytes: int = Field(ge=0)
-    """Size of the data file: reading a shorter one through its map would kill the process."""
+    """Size of the data files: reading a shorter one through its map would kill the process."""
     digest: str
     """sha256 over the sorted records: equal for equal content, however it was written."""
     file_sha256: str
-    """sha256 of the data file, which tells damage outside of the records too."""
+    """sha256 of the data file, which tells damage outside of the records too; over shards, that
+    of the shards' own in order."""
+    shards: tuple[str, ...] = ()
+    """Digests of the shards in order; none where the store is one data file."""
     extra: dict[str, str] = {}
     """What the extraction adds, such as the fingerprint of its weights."""
 
@@ -72,7 +76,7 @@ def write_seal(store: Path, seal: StoreSeal) -> None:
 
 def read_seal(store: Path) -> StoreSeal:
     """Seal of a finished store; StoreError where there is no store, no seal, or no valid one."""
-    if not (store / DATA_FILE).is_file():
+    if not (store / DATA_FILE).is_file() and not shards_in(store):
         raise StoreError(f'no feature store at {str(store)!r}; run "a2 extract" first')
     try:
         text = (store / SEAL_FILE).read_text(encoding="utf-8")

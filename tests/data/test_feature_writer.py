@@ -67,7 +67,7 @@ def test_the_seal_describes_the_data_file(tmp_path):
     assert seal.bytes == len(data)
     assert seal.file_sha256 == hashlib.sha256(data).hexdigest()
     assert seal.extra == {"extractor": "abc"}
-    assert json.loads((path / "seal.json").read_text()) == seal.model_dump()
+    assert json.loads((path / "seal.json").read_text()) == seal.model_dump(mode="json")
     assert sorted(file.name for file in path.iterdir()) == ["data.mdb", "lock.mdb", "seal.json"]
 
 

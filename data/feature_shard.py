@@ -1,0 +1,81 @@
+"""Shards of a feature store: parts that several processes or machines fill, each its own.
+
+A picture's shard is a digest of its id modulo their number, so that every process knows its part
+without asking another. In a store the shards lie in folders such as `shard-00003-of-00008`.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from a2.data.errors import ConfigError, StoreError
+
+_WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+_FOLDER = re.compile(r"shard-(\d{5,9})-of-(\d{5,9})", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """Shard `number`, counted from 0, of `count`."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The shard that is written as i/N; ConfigError where i is not from 0 to N - 1."""
+        found = _WRITTEN.fullmatch(text)
+        shard = cls(*map(int, found.groups())) if found else None
+        if shard is None or shard.number >= shard.count:
+            raise ConfigError(f"shard is {text!r}; write i/N with i from 0 to N - 1, such as 0/4")
+        return shard
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in the store."""
+        return f"shard-{self.number:05}-of-{self.count:05}"
+
+    def owns(self, image_id: str) -> bool:
+        """Whether a picture belongs to this shard; each belongs to exactly one of `count`."""
+        return owner(image_id, self.count) == self.number
+
+
+def owner(image_id: str, count: int) -> int:
+    """Number of the shard, of `count`, to which a picture belongs."""
+    return int.from_bytes(hashlib.sha256(image_id.encode()).digest()) % count
+
+
+def shards_in(store: Path) -> list[Shard]:
+    """The shards whose folders lie in `store`, finished or not, in order."""
+    if not store.is_dir():
+        return []
+    names = (_FOLDER.fullmatch(path.name) for path in store.iterdir())
+    return sorted(Shard(*map(int, found.groups())) for found in names if found)
+
+
+def complete_shards(store: Path) -> list[Shard]:
+    """All shards of a store, in order; none where it has no shards.
+
+    StoreError, naming them, where some are missing or do not belong together.
+    """
+    shards = shards_in(store)
+    counts = sorted({shard.count for shard in shards})
+    if len(counts) > 1:
+        raise StoreError(
+            f"{str(store)!r} holds shards of {' and of '.join(map(str, counts))}, which overlap; "
+            "keep those of one number"
+        )
+    for count in counts:
+        present = {shard.number for shard in shards}
+        missing = [str(Shard(number, count)) for number in range(count) if number not in present]
+        if missing:
+            raise StoreError(
+                f"shards {', '.join(missing)} of {str(store)!r} are missing; "
+                'copy them there, or run "a2 extract --shard" for each'
+            )
+    return shards
