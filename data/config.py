@@ -35,5 +35,6 @@ class PreprocessConfig(BaseModel):
     min_count: Annotated[int, Field(gt=0)] | None = None
     """Occurrences that a word needs; by default the preset's own, lower for a small data set."""
 
-    max_length: Annotated[int, Field(gt=0, le=1000)] = 20
-    """Tokens that are kept of a caption, the end token not counted; 99.4 % of COCO's fit."""
+    max_length: Annotated[int, Field(gt=0, le=500)] = 20
+    """Tokens that are kept of a caption, the end token not counted; 99.4 % of COCO's fit, and a
+    captioner has no more than 512 positions."""

@@ -58,7 +58,7 @@ class TrainConfig(BaseModel):
     """Beams when validation captions are decoded for CIDEr."""
     validation_pictures: Annotated[int, Field(ge=1)] | None = None
     """Validation pictures decoded each epoch, the first by id; null is all."""
-    max_length: Annotated[int, Field(ge=1)] = 20
+    max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest decoded caption in tokens."""
 
 
@@ -71,7 +71,7 @@ class EvaluateConfig(BaseModel):
     """The Karpathy split that is captioned."""
     beam_size: Annotated[int, Field(ge=1)] = 5
     """Beams kept per picture."""
-    max_length: Annotated[int, Field(ge=1)] = 20
+    max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest caption in tokens."""
     length_penalty: Annotated[float, Field(ge=0)] = 0.0
     """Beams are ranked by log p / length^penalty; 0 is the paper's plain sum."""
