@@ -1,0 +1,208 @@
+"""Named points of the product at which a run is killed: before, half way through, or after a call.
+
+The product knows nothing of them. In a forked process a named function is replaced, wherever a
+module holds it, by one that counts its calls and kills the process at the chosen one.
+"""
+
+import functools
+import importlib
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+Moment = Literal["before", "half way", "after"]
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A function, as `module:name` or `module:Class.name`.
+
+    writes, removes: which argument names the file that it writes, or the folder that it removes;
+    such a call can also be cut off half way.
+    """
+
+    target: str
+    writes: int | None = None
+    removes: int | None = None
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """When a call of this function can be cut off."""
+        if self.writes is None and self.removes is None:
+            return ("before", "after")
+        return ("before", "half way", "after")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kill at the `call`-th call of a point's function, counted from 1."""
+
+    point: Point
+    moment: Moment
+    call: int
+
+    def __str__(self) -> str:
+        return f"{self.moment} call {self.call} of {self.point.target}"
+
+
+_ENGINE = (
+    Point("a2.pipeline.engine.durable:write_durably"),
+    Point("a2.pipeline.engine.durable:rename_durably"),
+    Point("a2.pipeline.engine.manifest:Manifest.write"),
+    Point("a2.pipeline.engine.run:_prepare"),
+    Point("a2.pipeline.engine.run:_publish"),
+    Point("a2.pipeline.engine.run:_write_skipped"),
+    Point("a2.pipeline.engine.stage:EventLog.write"),
+    Point("a2.pipeline.engine.hashing:HashCache.pictures"),
+    Point("os:fsync"),
+    Point("pathlib:Path.mkdir"),
+    Point("pathlib:Path.unlink"),
+    Point("pathlib:Path.rename"),
+    Point("pathlib:Path.replace"),
+    Point("shutil:rmtree", removes=0),
+)
+
+_JSON = Point("a2.data.json_files:write_json", writes=0)
+_DETECTOR = Point("a2.extract.weights:save_detector", writes=1)
+
+POINTS: Mapping[str, tuple[Point, ...]] = {
+    "calibrate": (
+        *_ENGINE,
+        _DETECTOR,
+        Point("a2.extract.calibration:calibrate"),
+        Point("a2.extract.picture:read_picture"),
+    ),
+    "extract": (
+        *_ENGINE,
+        _DETECTOR,
+        _JSON,
+        Point("a2.extract.extractor:Extractor.extract_many"),
+        Point("a2.data.feature_writer:FeatureWriter.add"),
+        Point("a2.data.feature_writer:FeatureWriter._commit"),
+        Point("a2.data.feature_writer:FeatureWriter.seal"),
+        Point("a2.data.feature_writer:FeatureWriter.close"),
+        Point("a2.data.feature_seal:write_seal"),
+    ),
+    "preprocess": (
+        *_ENGINE,
+        _JSON,
+        Point("a2.data.annotations:read_annotations"),
+        Point("a2.data.vocabulary:Vocabulary.save", writes=1),
+        Point("a2.data.captions:write_captions", writes=0),
+        Point("a2.pipeline.java:run_java"),
+        Point("a2.data.document_frequencies:DocumentFrequencies.save", writes=1),
+    ),
+    "train-xe": (
+        *_ENGINE,
+        _JSON,
+        Point("a2.pipeline.optimisation:CrossEntropyOptimisation.step"),
+        Point("a2.pipeline.checkpoints:Checkpoints.save"),
+        Point("a2.pipeline.checkpoints:Checkpoints._drop_old"),
+        Point("safetensors.torch:save_file", writes=1),
+        Point("torch:save"),
+        Point("a2.pipeline.training:Training._validate"),
+        Point("a2.pipeline.training:Training._append_metrics"),
+        Point("a2.pipeline.training:Training._end_epoch"),
+        Point("a2.pipeline.saved_model:save_model"),
+        Point("shutil:copyfile", writes=1),
+    ),
+    "evaluate": (
+        *_ENGINE,
+        Point("a2.pipeline.results:write_results", writes=0),
+        Point("a2.pipeline.java:run_java"),
+        Point("a2.pipeline.java:JavaProcess.send"),
+        Point("a2.pipeline.java:JavaProcess.receive"),
+        Point("a2.pipeline.java:JavaProcess.end"),
+        Point("a2.pipeline.evaluation:_write_metrics", writes=0),
+        Point("a2.pipeline.report:write_report", writes=0),
+    ),
+}
+"""Stage -> where its runs are killed."""
+
+
+def wrap(target: str, make: Callable[[Function], Function]) -> None:
+    """Replaces a function by `make(function)` in its home and in every module of ours."""
+    home, _, path = target.partition(":")
+    owner: object = importlib.import_module(home)
+    *classes, name = path.split(".")
+    for inner in classes:
+        owner = getattr(owner, inner)
+    original = getattr(owner, name)
+    wrapped = functools.wraps(original)(make(original))
+    for holder in {id(found): found for found in (owner, *_importers(original, name))}.values():
+        setattr(holder, name, wrapped)
+
+
+def _importers(original: Function, name: str) -> Iterator[ModuleType]:
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("a2.") and vars(module).get(name) is original:
+            yield module
+
+
+def count_calls(stage: str) -> Counter[str]:
+    """Lets every point of a stage count; what is returned grows as they are reached."""
+    calls: Counter[str] = Counter()
+
+    def counting(target: str) -> Callable[[Function], Function]:
+        def make(original: Function) -> Function:
+            def call(*arguments: Any, **options: Any) -> Any:
+                calls[target] += 1
+                return original(*arguments, **options)
+
+            return call
+
+        return make
+
+    for point in POINTS[stage]:
+        wrap(point.target, counting(point.target))
+    return calls
+
+
+def install(fault: Fault) -> None:
+    """From now on this process dies, as by kill -9, where the fault says."""
+
+    def make(original: Function) -> Function:
+        calls = 0
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls != fault.call:
+                return original(*arguments, **options)
+            if fault.moment == "before":
+                die()
+            if fault.moment == "half way" and fault.point.removes is not None:
+                _remove_half(Path(arguments[fault.point.removes]))
+                die()
+            original(*arguments, **options)
+            if fault.moment == "half way" and fault.point.writes is not None:
+                _halve(Path(arguments[fault.point.writes]))
+            return die()
+
+        return call
+
+    wrap(fault.point.target, make)
+
+
+def die() -> None:
+    """Ends this process at once, as the kernel does when memory runs out: nothing is cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _halve(path: Path) -> None:
+    """What a process leaves that is killed while it writes a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _remove_half(folder: Path) -> None:
+    """What a process leaves that is killed while it removes a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files[: (len(files) + 1) // 2]:
+        os.unlink(path)  # noqa: PTH108 - Path.unlink may be a point itself

@@ -1,0 +1,288 @@
+"""One trial: a stage is killed, perhaps again while it resumes, then left alone and looked at."""
+
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import torch
+
+from a2.data.feature_writer import FeatureWriter
+from a2.data.scenes import write_scenes
+from a2.pipeline import extraction
+from a2.pipeline.config import load_config
+from a2.pipeline.plan import Plan
+
+if TYPE_CHECKING:
+    from tests.faults import diary, processes
+    from tests.faults.fault_points import Fault, count_calls, install
+    from tests.faults.outcome import Outcome, contents, differences, outcome
+else:
+    import diary
+    import processes
+    from fault_points import Fault, count_calls, install
+    from outcome import Outcome, contents, differences, outcome
+
+STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
+READS: dict[str, tuple[str, ...]] = {
+    "calibrate": (),
+    "extract": ("calibrate",),
+    "preprocess": (),
+    "train-xe": ("calibrate", "extract", "preprocess"),
+    "evaluate": ("calibrate", "extract", "preprocess", "train-xe"),
+}
+"""Stage -> those whose results must be there before it runs."""
+
+PICTURES, TOGETHER, COMMIT_EVERY = 40, 2, 8
+"""The product describes 16 pictures together and commits 64: an eighth of both, for a few."""
+
+CHECKPOINT_EVERY = 3
+
+_CONFIG = f"""
+extract: {{weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
+          min_side: 96, max_side: 96}}
+preprocess: {{min_count: 1}}
+model: {{width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
+        box_geometry: linear}}
+train: {{epochs: 2, batch_size: 4, warmup: 20, validation_beam_size: 2,
+        checkpoint_every: {CHECKPOINT_EVERY}}}
+evaluate: {{beam_size: 2}}
+runtime: {{device: cpu, threads: 1}}
+"""
+
+_PATIENCE = 20.0
+"""Seconds in which whatever a killed run had started must be gone."""
+
+_EARLIER_RESULT = "0" * 12
+
+
+@dataclass(frozen=True)
+class Uninterrupted:
+    """A stage that was left alone: what it made, how long it took, how often points were met."""
+
+    outcome: Outcome
+    seconds: float
+    calls: Counter[str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial showed. done_again: one number per kill; problems: none where all is well."""
+
+    kills: int
+    lost: int
+    done_again: list[int]
+    problems: list[str]
+
+
+@dataclass
+class Experiment:
+    """Scenes, a configuration, and the results of all stages that were left alone."""
+
+    folder: Path
+    uninterrupted: dict[str, Uninterrupted] = field(default_factory=dict)
+
+    @property
+    def scenes(self) -> Path:
+        """The pictures and annotations, which no run may change."""
+        return self.folder / "scenes"
+
+    def artifacts(self, trial: str) -> Path:
+        """The artifacts folder of a trial."""
+        return self.folder / trial / "artifacts"
+
+    def make(self, stages: Sequence[str]) -> None:
+        """Draws the scenes, damages one picture, and runs the stages, and those they need."""
+        self._draw()
+        needed = {name for stage in stages for name in (*READS[stage], stage)}
+        for stage in [name for name in STAGES if name in needed]:
+            self.uninterrupted[stage] = self._run_alone(stage)
+
+    def run(self, stage: str, trial: str, *, force: bool = False) -> bool:
+        """Runs a stage in this process; returns whether it had to work."""
+        with Plan(load_config(self.folder / "config.yaml"), self.artifacts(trial)) as plan:
+            return plan.run(stage, force=force).ran
+
+    def result(self, stage: str, trial: str) -> Path:
+        """Where the stage's result lies, once it is there."""
+        [found] = (self.artifacts("alone") / stage).glob("*/manifest.json")
+        return self.artifacts(trial) / stage / found.parent.name
+
+    def prepare(self, stage: str, trial: str, *, finished: bool) -> None:
+        """The results that a stage reads, and an earlier one of its own, of other settings."""
+        alone, copy = self.artifacts("alone"), self.artifacts(trial)
+        for name in READS[stage]:
+            shutil.copytree(alone / name, copy / name)
+        result = self.result(stage, trial)
+        shutil.copytree(self.result(stage, "alone"), result.with_name(_EARLIER_RESULT))
+        if finished:
+            shutil.copytree(self.result(stage, "alone"), result)
+
+    def _draw(self) -> None:
+        in_a_child(lambda: write_scenes(self.scenes, count=PICTURES, seed=0, side=96), self.folder)
+        damaged = self.scenes / "images" / f"{20:012d}.jpg"
+        damaged.write_bytes(damaged.read_bytes()[:900])
+        places = {
+            "images": str(self.scenes / "images"),
+            "annotations": str(self.scenes / "dataset_coco.json"),
+            "instances": str(self.scenes / "instances.json"),
+        }
+        (self.folder / "config.yaml").write_text(f"data: {json.dumps(places)}\n{_CONFIG}")
+
+    def _run_alone(self, stage: str) -> Uninterrupted:
+        counted = self.folder / f"{stage}.calls.json"
+
+        def count() -> None:
+            calls = count_calls(stage)
+            self.run(stage, "alone")
+            counted.write_text(json.dumps(calls))
+
+        end = in_a_child(count, self.folder)
+        calls = Counter(json.loads(counted.read_text()))
+        return Uninterrupted(outcome_of(self.result(stage, "alone")), end.seconds, calls)
+
+
+@dataclass
+class Trial:
+    """A stage of an experiment, to be killed in turn by each of `kills`.
+
+    kills: a named fault, or seconds after which the process is killed.
+    force: each killed run is started with --force over a finished result.
+    """
+
+    experiment: Experiment
+    name: str
+    stage: str
+    kills: Sequence[Fault | float]
+    force: bool = False
+
+    def run(self) -> Verdict:
+        """Kills, lets the last run finish, and compares with what was left alone."""
+        self.experiment.prepare(self.stage, self.name, finished=self.force)
+        untouched = self._others()
+        kills, done_again, problems = 0, list[int](), list[str]()
+        runs: list[diary.Run] = []
+        groups: list[int] = []
+        for kill in self.kills:
+            end, run = self._start(kill, force=self.force)
+            if runs:
+                done_again.append(diary.done_again(runs, run))
+            groups.append(end.process)
+            runs.append(run)
+            if not end.killed:
+                problems += [f"a run ended with code {end.code}"] if end.code else []
+                break
+            kills += 1
+            problems += self._damages_of_finished()
+        lost, again = self._finish(runs, problems)
+        done_again.append(again)
+        problems += [f"{line} (not of this stage)" for line in differences(untouched, self._others())]
+        problems += _left_running(groups)
+        return Verdict(kills, lost, done_again[-kills:] if kills else [], problems)
+
+    @property
+    def folder(self) -> Path:
+        """Where the trial's artifacts, diaries and log lie."""
+        return self.experiment.folder / self.name
+
+    @property
+    def _result(self) -> Path:
+        return self.experiment.result(self.stage, self.name)
+
+    def _start(
+        self, kill: Fault | float | None, *, force: bool
+    ) -> tuple[processes.End, diary.Run]:
+        notes = self.folder / f"diary-{len(list(self.folder.glob('diary-*')))}"
+        notes.touch()
+
+        def work() -> None:
+            _shrink()
+            diary.keep(notes)
+            if isinstance(kill, Fault):
+                install(kill)
+            self.experiment.run(self.stage, self.name, force=force)
+
+        after = kill if isinstance(kill, float) else None
+        end = processes.run(work, log=self.folder / "log", kill_after=after)
+        return end, diary.read(notes)
+
+    def _finish(self, runs: list[diary.Run], problems: list[str]) -> tuple[int, int]:
+        """Runs to the end; returns the items lost and done again, and adds to the problems."""
+        end, run = self._start(None, force=False)
+        if end.code:
+            problems.append(f"the rerun ended with code {end.code}")
+            return diary.lost(runs, run), 0
+        problems += self._damages_of_finished() if self._result.exists() else ["no result"]
+        if not self.force:
+            problems += self._litter()
+        if self.force:  # the old result, or the new one, was whole: nothing remained to be done
+            return int(run.worked), 0
+        return diary.lost(runs, run), diary.done_again(runs, run)
+
+    def _damages_of_finished(self) -> list[str]:
+        """How a finished result differs from the one that was left alone; none where it is absent."""
+        if not self._result.exists():
+            return []
+        expected = self.experiment.uninterrupted[self.stage].outcome
+        return differences(expected, outcome_of(self._result))
+
+    def _litter(self) -> list[str]:
+        """What lies beside a finished result that is neither a result nor its lock."""
+        kept = {self._result.name, f"{self._result.name}.lock", _EARLIER_RESULT}
+        beside = {path.name for path in self._result.parent.iterdir()}
+        return [f"{name} is left beside the result" for name in sorted(beside - kept)]
+
+    def _others(self) -> Outcome:
+        """All that the stage must not touch: its inputs, and other results."""
+        artifacts = self.experiment.artifacts(self.name)
+        own = tuple(
+            self._result.with_name(f"{self._result.name}{suffix}")
+            for suffix in ("", ".partial", ".lock", ".holder.json", ".replaced", ".discarded")
+        )
+        hashes = tuple(artifacts / f"hashes.sqlite{end}" for end in ("", "-journal"))
+        return contents(artifacts, without=(*own, *hashes)) | contents(self.experiment.scenes)
+
+
+def in_a_child(work: Callable[[], object], folder: Path) -> processes.End:
+    """Does work in a forked process that is not to fail, with the product's numbers made small."""
+
+    def small() -> None:
+        _shrink()
+        work()
+
+    end = processes.run(small, log=folder / "log")
+    if end.code:
+        raise RuntimeError(f"a run that nobody killed failed: see {folder / 'log'}")
+    return end
+
+
+def outcome_of(directory: Path) -> Outcome:
+    """The outcome in a directory, read by a process of its own, as a user's next command does."""
+    answer = directory.parents[2] / f"outcome-of-{directory.parent.name}.json"
+    in_a_child(lambda: answer.write_text(json.dumps(outcome(directory))), directory.parents[2])
+    return dict(json.loads(answer.read_text()))
+
+
+def _left_running(groups: Sequence[int]) -> list[str]:
+    problems = []
+    for group in groups:
+        for process in processes.left_running(group, patience=_PATIENCE):
+            problems.append(f"process {process} still ran {_PATIENCE:.0f} s after its run died")
+            os.kill(process, signal.SIGKILL)
+    return problems
+
+
+def _shrink() -> None:
+    """Fewer pictures per commit and group, so that a small store has many; one thread each."""
+    assert FeatureWriter.__init__.__kwdefaults__["commit_every"]
+    FeatureWriter.__init__.__kwdefaults__["commit_every"] = COMMIT_EVERY
+    assert extraction._TOGETHER
+    extraction._TOGETHER = TOGETHER
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
