@@ -21,6 +21,7 @@ from a2.pipeline.command_group import (
     verbose_option,
 )
 from a2.pipeline.printing import print_evaluation, print_scores, print_status, say_outcome
+from a2.pipeline.upkeep_commands import verify
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -271,6 +272,9 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
     log(verbose)
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
+
+
+cli.add_command(verify)
 
 
 def _run_stages(

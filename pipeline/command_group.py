@@ -99,6 +99,13 @@ set_option = click.option(
     help="Sets one field; may be repeated.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Logs more.")
+artifacts_option = click.option(
+    "--artifacts",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("artifacts"),
+    show_default=True,
+    help="Folder of the stages' results.",
+)
 force_option = click.option("--force", is_flag=True, help="Runs again and replaces the result.")
 
 
@@ -124,13 +131,7 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
             help="YAML file of the experiment.",
         ),
         set_option,
-        click.option(
-            "--artifacts",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path("artifacts"),
-            show_default=True,
-            help="Folder of the stages' results.",
-        ),
+        artifacts_option,
         verbose_option,
     )
     decorated: Callable[..., None] = with_experiment

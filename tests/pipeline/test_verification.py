@@ -1,0 +1,438 @@
+"""Verification: what is sound, what is damaged, and the line that gets it back."""
+
+import json
+import os
+import shlex
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from a2.data.errors import InputError
+from a2.data.vocabulary import Vocabulary
+from a2.pipeline.cli import cli
+from a2.pipeline.engine.manifest import read_manifest
+from a2.pipeline.verification import STAGES, verify
+
+REMEDY_OF_A_STORE = 'run "a2 extract --force"'
+
+
+def a2(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def artifacts(experiment, tmp_path):
+    """The experiment's results in a folder of its own, which a test may damage."""
+    folder = tmp_path / "my artifacts"
+    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
+    shutil.copytree(experiment.artifacts, folder, ignore=passing)
+    return folder
+
+
+def result(artifacts, stage):
+    [found] = (path for path in (artifacts / stage).iterdir() if path.is_dir())
+    return found
+
+
+def checkpoint(artifacts):
+    return max((result(artifacts, "train-xe") / "checkpoints").iterdir())
+
+
+def damages(path, *, data=False):
+    """Every line of damage that is found, with the path of what it is found in."""
+    return [(v.path, line) for v in verify(path, data=data) for line in v.damages]
+
+
+def cut(path, size):
+    os.truncate(path, size)
+
+
+def flip(path, place=-1):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+def forced(artifacts, stage):
+    """The remedy of a stage's result."""
+    command = {"train-xe": "train"}.get(stage, stage)
+    config = shlex.quote(str(result(artifacts, stage) / "config.yaml"))
+    return f'run "a2 {command} --force -c {config} --artifacts {shlex.quote(str(artifacts))}"'
+
+
+# --- sound --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_finished_experiment_is_sound(artifacts, data):
+    found = list(verify(artifacts, data=data))
+    assert sorted(v.kind for v in found) == sorted([*STAGES, "checkpoint", "checkpoint"])
+    assert not any(v.damages for v in found)
+
+
+def test_verification_changes_nothing(artifacts):
+    before = {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")}
+    list(verify(artifacts, data=True))
+    assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == before
+
+
+def test_a_store_tells_how_its_features_were_made(artifacts):
+    extracted = result(artifacts, "extract")
+    made = json.loads((extracted / "extractor.json").read_text())
+    [store] = verify(extracted / "features.lmdb", data=True)
+    assert (store.kind, store.damages) == ("store", ())
+    weights, meta, code = store.notes
+    assert weights == f"extractor's weights: sha256 {made['weights_sha256']}"
+    assert meta.startswith("extractor's meta: anchor_order ratio-major, anchors 12 rows, ")
+    assert code == (
+        f"extractor's code version: {made['code_version']}; libraries: "
+        + ", ".join(f"{name} {version}" for name, version in made["libraries"].items())
+    )
+    [of_result] = verify(extracted, data=False)
+    assert of_result.notes == store.notes
+
+
+def test_a_captioner_that_was_copied_without_its_manifest_is_verified(artifacts, tmp_path):
+    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
+    (model / "manifest.json").unlink()
+    shutil.rmtree(model / "checkpoints")
+    [found] = verify(model, data=True)
+    assert (found.kind, found.damages) == ("captioner", ())
+    assert found.notes[-1] == (
+        "no manifest: what model.safetensors holds cannot be compared; copy manifest.json with it"
+    )
+
+
+def test_work_in_the_making_is_no_result_but_its_checkpoints_are_verified_by_name(artifacts):
+    trained = result(artifacts, "train-xe")
+    partial = trained.rename(f"{trained}.partial")
+    (partial / "manifest.json").unlink()
+    assert "train-xe" not in {v.kind for v in verify(artifacts, data=False)}
+    assert [v.kind for v in verify(partial, data=True)] == ["checkpoint", "checkpoint"]
+
+
+def test_links_are_not_followed(artifacts, tmp_path):
+    damaged = tmp_path / "elsewhere" / "extract" / "0123456789ab"
+    damaged.mkdir(parents=True)
+    (artifacts / "linked").symlink_to(tmp_path / "elsewhere")
+    assert damages(artifacts) == []
+    assert len(damages(tmp_path / "elsewhere")) == 1
+
+
+@pytest.mark.parametrize("name", ["empty", "none", "file"])
+def test_where_there_is_nothing_to_verify_that_is_said(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError) as raised:
+        list(verify(tmp_path / name, data=False))
+    assert str(raised.value) == (
+        f"nothing to verify in {str(tmp_path / name)!r}; name the result of a stage, "
+        "a feature store, a checkpoint, a captioner, or a folder that holds some"
+    )
+
+
+# --- results ------------------------------------------------------------------------------------
+
+OUTPUTS = [
+    ("extract", "weights.safetensors"),
+    ("preprocess", "captions.h5"),
+    ("train-xe", "model.safetensors"),
+    ("evaluate", "report.html"),
+]
+
+
+@pytest.mark.parametrize(("stage", "name"), OUTPUTS)
+def test_a_missing_output_is_named_with_the_command_that_makes_it(artifacts, stage, name):
+    path = result(artifacts, stage) / name
+    path.unlink()
+    line = f"{str(path)!r} is missing; {forced(artifacts, stage)}"
+    assert damages(artifacts) == [(path.parent, line)]
+
+
+@pytest.mark.parametrize(("stage", "name"), OUTPUTS)
+@pytest.mark.parametrize("left", [0, 10, -1])
+def test_a_cut_output_is_found_by_its_size(artifacts, stage, name, left):
+    path = result(artifacts, stage) / name
+    size = path.stat().st_size
+    cut(path, left % size)
+    assert damages(artifacts) == [
+        (
+            path.parent,
+            f"{str(path)!r} has {left % size} bytes, its manifest says {size}; "
+            f"{forced(artifacts, stage)}",
+        )
+    ]
+
+
+@pytest.mark.parametrize(("stage", "name"), OUTPUTS)
+def test_a_flipped_bit_is_found_where_every_byte_is_read(artifacts, stage, name):
+    path = result(artifacts, stage) / name
+    flip(path)
+    assert damages(artifacts) == []
+    line = f"{str(path)!r} holds other bytes than its manifest says; {forced(artifacts, stage)}"
+    assert damages(artifacts, data=True) == [(path.parent, line)]
+
+
+def test_calibrated_weights_come_back_once_they_are_deleted(artifacts):
+    path = result(artifacts, "calibrate") / "weights.safetensors"
+    path.unlink()
+    line = f'{str(path)!r} is missing; delete that folder, then run "a2 extract"'
+    assert damages(artifacts) == [(path.parent, line)]
+
+
+def test_a_result_at_a_place_of_its_own_is_copied_again(artifacts, tmp_path):
+    place = shutil.copytree(result(artifacts, "extract"), tmp_path / "my features")
+    (place / "extractor.json").unlink()
+    assert damages(place) == [
+        (
+            place,
+            f"{str(place / 'extractor.json')!r} is missing; "
+            "copy it again, or make it again with --force",
+        )
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pre_image": {}}'])
+def test_a_manifest_that_cannot_be_read_is_damage(artifacts, content):
+    path = result(artifacts, "evaluate") / "manifest.json"
+    path.unlink() if content is None else path.write_text(content)
+    [(found, line)] = damages(artifacts)
+    assert found == path.parent
+    assert line.startswith(f"manifest cannot be read: {str(path)!r} (")
+    assert line.endswith("); rerun the stage with --force")
+
+
+def test_a_result_under_the_key_of_another_is_damage(artifacts):
+    path = result(artifacts, "evaluate")
+    other = path.rename(path.with_name("0123456789ab"))
+    [(_, line)] = damages(artifacts)
+    assert line == (
+        f"{str(other)!r} has a manifest of the key {path.name!r}; {forced(artifacts, 'evaluate')}"
+    )
+
+
+def test_the_list_of_what_was_skipped_is_part_of_a_result(artifacts):
+    path = result(artifacts, "extract") / "skipped.jsonl"
+    remedy = forced(artifacts, "extract")
+    path.write_text('{"id": "7", "reason": "odd"}\n')
+    [(_, line)] = damages(artifacts)
+    assert line == f"{str(path)!r} lists 1 items, its manifest says 0; {remedy}"
+    path.write_text("{")
+    [(_, line)] = damages(artifacts)
+    assert line.startswith(f"{str(path)!r} cannot be read (")
+    assert line.endswith(f"); {remedy}")
+
+
+def test_every_damage_is_named_and_not_only_the_first(artifacts):
+    for stage, name in OUTPUTS:
+        (result(artifacts, stage) / name).unlink()
+    assert [path.parent.name for path, _ in damages(artifacts)] == [
+        "evaluate",
+        "extract",
+        "preprocess",
+        "train-xe",
+    ]
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+def test_a_cut_store_is_found_by_its_size(artifacts):
+    store = result(artifacts, "extract") / "features.lmdb"
+    size = (store / "data.mdb").stat().st_size
+    cut(store / "data.mdb", size - 1)
+    line = (
+        f"{str(store)!r} has {size - 1} bytes, its seal says {size}; "
+        'copy it again, or run "a2 extract --force"'
+    )
+    assert damages(store) == [(store, line)]
+    assert damages(artifacts) == [(store.parent, line)]
+
+
+@pytest.mark.parametrize("place", [-1, 4096 * 3, 4096 * 8 + 17])
+def test_a_flipped_bit_of_a_store_is_found_whatever_it_hits(artifacts, place):
+    store = result(artifacts, "extract") / "features.lmdb"
+    flip(store / "data.mdb", place)
+    line = f"{str(store / 'data.mdb')!r} is not the file that was sealed; {REMEDY_OF_A_STORE}"
+    assert damages(store, data=True) == [(store, line)]
+    assert damages(artifacts, data=True) == [(store.parent, line)]
+
+
+def test_a_store_without_its_data_is_damaged(artifacts):
+    store = result(artifacts, "extract") / "features.lmdb"
+    (store / "data.mdb").unlink()
+    line = f'no feature store at {str(store)!r}; run "a2 extract" first'
+    assert damages(store) == [(store, line)]
+    assert damages(artifacts, data=True) == [(store.parent, line)]
+
+
+def test_a_seal_that_cannot_be_read_is_damage(artifacts):
+    store = result(artifacts, "extract") / "features.lmdb"
+    (store / "seal.json").write_text("{")
+    line = f"seal of {str(store)!r} is not readable; {REMEDY_OF_A_STORE}"
+    assert damages(store, data=True) == [(store, line)]
+
+
+def test_a_store_that_was_exchanged_is_not_the_one_of_the_manifest(artifacts):
+    extracted = result(artifacts, "extract")
+    seal = json.loads((extracted / "features.lmdb" / "seal.json").read_text())
+    (extracted / "features.lmdb" / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
+    line = (
+        f"{str(extracted / 'features.lmdb')!r} holds other features than its manifest says; "
+        f"{forced(artifacts, 'extract')}"
+    )
+    assert damages(artifacts) == [(extracted, line)]
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+NOT_NEEDED = "delete it: a finished training does not need it"
+GOES_BACK = 'the next "a2 train" goes back to the one before it, or to the start'
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("left", [0, 10, -1])
+def test_a_cut_checkpoint_is_found_without_reading_it(artifacts, name, left):
+    path = checkpoint(artifacts) / name
+    cut(path, left % path.stat().st_size)
+    line = f"checkpoint is damaged: {str(path)!r}; {NOT_NEEDED}"
+    for data in (False, True):
+        assert damages(artifacts, data=data) == [(path.parent, line)]
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_found(artifacts):
+    path = checkpoint(artifacts) / "model.safetensors"
+    flip(path)
+    assert damages(path.parent) == []
+    line = f"checkpoint is damaged: {str(path)!r}; {NOT_NEEDED}"
+    assert damages(path.parents[1], data=True) == [(path.parent, line)]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "manifest.json"])
+def test_a_checkpoint_without_a_file_is_incomplete(artifacts, name):
+    path = checkpoint(artifacts)
+    (path / name).unlink()
+    line = f"checkpoint is incomplete: {str(path)!r} ({name} is missing); {NOT_NEEDED}"
+    assert damages(path) == [(path, line)]
+
+
+def test_a_checkpoint_whose_manifest_says_nothing_is_incomplete(artifacts):
+    path = checkpoint(artifacts)
+    (path / "manifest.json").write_text("{}")
+    assert damages(path) == [
+        (path, f"checkpoint is incomplete: {str(path)!r} ('sha256'); {NOT_NEEDED}")
+    ]
+
+
+def test_an_unfinished_training_goes_back_to_a_sound_checkpoint(artifacts):
+    trained = result(artifacts, "train-xe")
+    partial = trained.rename(f"{trained}.partial")
+    (partial / "manifest.json").unlink()
+    path = max((partial / "checkpoints").iterdir()) / "state.pt"
+    cut(path, 10)
+    assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {GOES_BACK}")]
+
+
+# --- captioners ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def captioner(artifacts, tmp_path):
+    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
+    (model / "manifest.json").unlink()
+    shutil.rmtree(model / "checkpoints")
+    return model
+
+
+COPY_AGAIN = "copy it again, or make it again with --force"
+
+
+@pytest.mark.parametrize(
+    "name", ["model.json", "vocabulary.json", "extractor.json", "weights.safetensors"]
+)
+def test_a_captioner_needs_all_its_files(captioner, name):
+    (captioner / name).unlink()
+    line = f"{str(captioner / name)!r} is missing; {COPY_AGAIN}"
+    assert damages(captioner) == [(captioner, line)]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
+def test_cut_tensors_of_a_captioner_are_found(captioner, name):
+    cut(captioner / name, 100)
+    [(_, line)] = damages(captioner)
+    assert line.startswith(f"{str(captioner / name)!r} is cut or no safetensors file (")
+    assert line.endswith(f"); {COPY_AGAIN}")
+
+
+def test_a_captioner_with_another_vocabulary_is_damaged(captioner):
+    other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
+    other.save(captioner / "vocabulary.json")
+    assert damages(captioner) == [
+        (
+            captioner,
+            f"{str(captioner / 'vocabulary.json')!r} is not the vocabulary that model.json names; "
+            f"{COPY_AGAIN}",
+        )
+    ]
+    (captioner / "vocabulary.json").write_text("{")
+    [(_, line)] = damages(captioner)
+    assert line.startswith("not JSON: ")
+    assert line.endswith(f"; {COPY_AGAIN}")
+
+
+def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner):
+    trained = result(artifacts, "train-xe")
+    for model, remedy in (captioner, COPY_AGAIN), (trained, forced(artifacts, "train-xe")):
+        flip(model / "weights.safetensors")
+        assert damages(model) == []
+        line = f"{str(model / 'weights.safetensors')!r} holds other bytes than extractor.json says"
+        assert damages(model, data=True) == [(model, f"{line}; {remedy}")]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_is_sound_and_how_it_looked(artifacts):
+    answer = a2("verify", "--artifacts", artifacts)
+    assert answer.exit_code == 0
+    lines = answer.stdout.splitlines()
+    assert lines[0] == f"sound    calibrate   {result(artifacts, 'calibrate')}"
+    assert lines[-1] == "7 verified, 0 damaged: structure only, --data reads every byte"
+    answer = a2("verify", result(artifacts, "preprocess"), "--data")
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines() == [
+        f"sound    preprocess  {result(artifacts, 'preprocess')}",
+        "1 verified, 0 damaged: every byte was read",
+    ]
+
+
+def test_the_command_fails_where_anything_is_damaged(artifacts):
+    path = result(artifacts, "evaluate") / "metrics.json"
+    path.unlink()
+    answer = a2("verify", "--artifacts", artifacts)
+    assert answer.exit_code == 1
+    first = answer.stdout.index("damaged ")
+    assert answer.stdout[first:].splitlines()[:2] == [
+        f"damaged  evaluate    {path.parent}",
+        f"         {str(path)!r} is missing; {forced(artifacts, 'evaluate')}",
+    ]
+    assert answer.stdout.splitlines()[-1].startswith("7 verified, 1 damaged: ")
+
+
+def test_the_remedy_of_a_damaged_result_brings_it_back(artifacts, experiment):
+    path = result(artifacts, "preprocess") / "vocabulary.json"
+    before = read_manifest(path.parent).digest
+    flip(path)
+    [(_, line)] = damages(artifacts, data=True)
+    program, *words = shlex.split(line.partition('run "')[2].removesuffix('"'))
+    assert program == "a2"
+    assert a2(*words).exit_code == 0
+    assert damages(artifacts, data=True) == []
+    assert read_manifest(path.parent).digest == before
+
+
+def test_the_command_says_where_there_is_nothing(tmp_path):
+    answer = a2("verify", tmp_path)
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith(f"a2: nothing to verify in {str(tmp_path)!r}; name ")
