@@ -21,7 +21,7 @@ from a2.pipeline.command_group import (
     verbose_option,
 )
 from a2.pipeline.printing import print_evaluation, print_scores, print_status, say_outcome
-from a2.pipeline.upkeep_commands import verify
+from a2.pipeline.upkeep_commands import UPKEEP
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -274,7 +274,8 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-cli.add_command(verify)
+for upkeep_command in UPKEEP:
+    cli.add_command(upkeep_command)
 
 
 def _run_stages(

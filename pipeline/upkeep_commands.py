@@ -5,9 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.command_group import EXIT_ERROR, artifacts_option, log, verbose_option
+from a2.pipeline.command_group import (
+    EXIT_ERROR,
+    Experiment,
+    artifacts_option,
+    experiment_options,
+    log,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
+    from a2.pipeline.cleaning import Removable
     from a2.pipeline.verification import Verified
 
 
@@ -41,8 +49,65 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
         raise click.exceptions.Exit(EXIT_ERROR)
 
 
+@click.command()
+@click.argument("names", nargs=-1)
+@experiment_options
+@click.option("--yes", is_flag=True, help="Deletes all that no run of this experiment can need.")
+def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
+    """Lists what may go, and deletes what is named, or all of it with --yes.
+
+    May go: results that this experiment does not use, unfinished work, and what reruns and locks
+    left. Nothing that is read or worked on goes, and no input. What is resumable, or not decided
+    before another stage has run, goes only by its name.
+
+    \b
+    Example:
+      a2 clean -c configs/a2.yaml
+      a2 clean -c configs/a2.yaml artifacts/extract/0123456789ab
+      a2 clean -c configs/a2.yaml --yes
+    """
+    from a2.pipeline.cleaning import BY_NAME_ONLY, named, removable, remove
+
+    with experiment.plan() as plan:
+        config_file = experiment.config_file
+        found = removable(plan, keep=[config_file] if config_file else [])
+        chosen = named(found, names, plan.artifacts)
+    if yes and not names:
+        chosen = [item for item in found if item.kind not in BY_NAME_ONLY]
+    if not names and not yes:
+        _say_removable(found)
+    for item in chosen:
+        remove(item)
+        click.echo(f"deleted {item.path}: {_bytes(item.size)}")
+
+
+def _say_removable(found: "list[Removable]") -> None:
+    for item in found:
+        click.echo(f"{item.kind:<11} {_bytes(item.size):>9}  {item.path}")
+        click.echo(f"{'':<11} {'':>9}  {item.why}")
+    if found:
+        total = _bytes(sum(item.size for item in found))
+        click.echo(f"{len(found)} may go, {total}; name what shall go, or --yes")
+    else:
+        click.echo("nothing may go")
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes to three digits: `512 B`, `18.2 GB`."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+
+
 def _say_verified(verified: "Verified") -> None:
     state = "damaged" if verified.damages else "sound"
     click.echo(f"{state:<8} {verified.kind:<11} {verified.path}")
     for line in (*verified.damages, *verified.notes):
         click.echo(f"{'':<8} {line}")
+
+
+UPKEEP = (clean, verify)
+"""The commands of this module, in the order of their names."""

@@ -1,0 +1,254 @@
+"""What may go of the artifacts: stale results, unfinished work, leftovers and old locks.
+
+Only what lies in a stage's folder under a stage's key is looked at, and of that nothing that a
+process works on or reads, that this experiment uses, or that holds a file it reads. What is deleted
+is renamed first, so that no directory is ever found half deleted under its own name.
+"""
+
+import json
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2.data.errors import A2Error, InputError, LockedError
+from a2.pipeline.config import Config
+from a2.pipeline.engine.durable import rename_durably
+from a2.pipeline.engine.explain import difference
+from a2.pipeline.engine.key import PreImage
+from a2.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2.pipeline.engine.manifest import read_manifest
+from a2.pipeline.engine.stage import Place, Stage
+from a2.pipeline.plan import Plan
+from a2.pipeline.verification import STAGES, is_key
+
+STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
+RESUMABLE, UNDECIDED = "resumable", "undecided"
+BY_NAME_ONLY = frozenset({RESUMABLE, UNDECIDED})
+"""Kinds that are deleted only by their name: this experiment may still need them."""
+
+_REMOVED = ".removed"
+_HOLDER = ".holder.json"
+
+
+@dataclass(frozen=True)
+class Removable:
+    """Something that may go: what it is, its size in bytes, and why nothing needs it."""
+
+    path: Path
+    kind: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What an experiment uses of a stage: the stage with its key, nothing, or not known yet."""
+
+    stage: Stage | None = None
+    unknown: str | None = None
+
+
+def removable(plan: Plan, *, keep: Collection[Path] = ()) -> list[Removable]:
+    """What may go, by the experiment of `plan`; `keep`: more files that it reads."""
+    kept = [path.resolve() for path in (*_inputs(plan.config), *keep)]
+    read_now = _read_by_running(plan.artifacts)
+    found = []
+    for name in STAGES:
+        folder = plan.artifacts / name
+        if not _is_below(folder, plan.artifacts):
+            continue
+        use = _use(plan, name)
+        for path in sorted(folder.iterdir()):
+            item = _judge(path, use, read_now)
+            protected = any(file.is_relative_to(path.resolve()) for file in kept)
+            if item is not None and not protected and _is_below(path, plan.artifacts):
+                found.append(item)
+    return found
+
+
+def named(items: Sequence[Removable], names: Sequence[str], artifacts: Path) -> list[Removable]:
+    """The items with these names, paths or paths below the artifacts.
+
+    Raises LockedError for one that a process works on, InputError for one that may not go.
+    """
+    by_path = {item.path.resolve(): item for item in items}
+    chosen = []
+    for name in names:
+        candidates = (Path(name).resolve(), (artifacts / name).resolve())
+        path = next((path for path in candidates if path in by_path), None)
+        if path is None:
+            raise _refusal(name, candidates)
+        if by_path[path] not in chosen:
+            chosen.append(by_path[path])
+    return chosen
+
+
+def remove(item: Removable) -> None:
+    """Deletes one item, holding its stage's lock; LockedError where a process works on it."""
+    final = _final(item.path)
+    with stage_lock(Place(final).lock, what=f"{final.parent.name} {final.name}"):
+        _refuse_held(final)
+        if item.kind != LOCK:
+            removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
+            if removed != item.path:
+                shutil.rmtree(removed, ignore_errors=True)
+                rename_durably(item.path, removed)
+            shutil.rmtree(removed)
+        if not any(path.is_dir() for path in _of_key(final)):
+            # filelock begins anew when the file that it locked was unlinked, so this does not race
+            for path in _locks(final):
+                path.unlink(missing_ok=True)
+
+
+def _judge(path: Path, use: _Use, read_now: Collection[str]) -> Removable | None:
+    """What a path in a stage's folder is, if it may go."""
+    final = _final(path)
+    if not is_key(final.name) or _held(final) is not None:
+        return None
+    ending = path.name.removeprefix(final.name)
+    if not path.is_dir():
+        is_first = path == next(iter(_locks(final)), None)
+        if not is_first or any(other.is_dir() for other in _of_key(final)):
+            return None
+        return Removable(path, LOCK, 0, "no result has this key")
+    kind = {
+        "": _judge_result,
+        ".partial": _judge_partial,
+        ".replaced": _judge_replaced,
+        _REMOVED: _judge_removed,
+    }.get(ending)
+    verdict = None if kind is None else kind(path, final, use)
+    if verdict is None or _digests(path) & set(read_now):
+        return None
+    return Removable(path, verdict[0], size_of(path), verdict[1])
+
+
+def _judge_result(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
+    if use.unknown is not None:
+        return UNDECIDED, f"whether it is used is not known yet: {use.unknown}"
+    if use.stage is not None and use.stage.pre_image.key == final.name:
+        return None
+    try:
+        before = read_manifest(path).pre_image
+    except A2Error:
+        return STALE, "its manifest cannot be read"
+    return STALE, _why(before, use)
+
+
+def _judge_partial(path: Path, final: Path, use: _Use) -> tuple[str, str]:
+    if use.unknown is not None:
+        return UNDECIDED, f"whether it is used is not known yet: {use.unknown}"
+    if use.stage is not None and use.stage.pre_image.key == final.name:
+        return RESUMABLE, "the next run takes it up"
+    before = _pre_image(path)
+    return UNFINISHED, "work of other settings" if before is None else _why(before, use)
+
+
+def _judge_replaced(path: Path, final: Path, use: _Use) -> tuple[str, str]:
+    if final.is_dir():
+        return LEFTOVER, "was replaced by --force"
+    return UNDECIDED, "what replaces it is not in place yet; run the stage again first"
+
+
+def _judge_removed(path: Path, final: Path, use: _Use) -> tuple[str, str]:
+    return LEFTOVER, "was being deleted"
+
+
+def _why(before: PreImage, use: _Use) -> str:
+    if use.stage is None:
+        return "this experiment has no such stage"
+    return "; ".join(difference(before, use.stage.pre_image))
+
+
+def _use(plan: Plan, name: str) -> _Use:
+    if name not in plan.names:
+        return _Use()
+    try:
+        return _Use(stage=plan.stage(name))
+    except A2Error as error:
+        return _Use(unknown=str(error))
+
+
+def _inputs(config: Config) -> Iterator[Path]:
+    """Files and folders that an experiment reads, wherever they lie."""
+    data = config.data
+    named_in = (data.images, data.annotations, data.split_list, data.instances)
+    weights = config.extract.weights
+    others = (None if weights is None else Path(weights), config.evaluate.baseline)
+    yield from (path for path in (*named_in, *others) if path is not None)
+
+
+def _read_by_running(artifacts: Path) -> set[str]:
+    """Digests of what stages that run now read, whichever experiment they belong to."""
+    found: set[str] = set()
+    for partial in artifacts.glob("*/*.partial"):
+        before = _pre_image(partial) if _held(_final(partial)) is not None else None
+        found |= set() if before is None else set(before.inputs.values())
+    return found
+
+
+def _digests(path: Path) -> set[str]:
+    """Digests under which another stage may read this result."""
+    try:
+        manifest = read_manifest(path)
+    except A2Error:
+        return set()
+    return {manifest.digest, *manifest.outputs.values()}
+
+
+def _pre_image(partial: Path) -> PreImage | None:
+    try:
+        content = json.loads((partial / "key.json").read_text())
+        return PreImage(**content)
+    except (OSError, ValueError, TypeError):
+        pass
+    try:
+        return read_manifest(partial).pre_image
+    except A2Error:
+        return None
+
+
+def _refusal(name: str, candidates: Sequence[Path]) -> A2Error:
+    for path in candidates:
+        lock = _held(_final(path)) if path.parent.name in STAGES else None
+        if lock is not None:
+            return LockedError(f"{name!r} is in use: {holder(lock)}; wait for it, or stop it")
+    return InputError(f'{name!r} is not among what may go; name something that "a2 clean" lists')
+
+
+def _refuse_held(final: Path) -> None:
+    """LockedError where a process works on a shard; the stage's own lock is held by the caller."""
+    for lock in _locks(final):
+        if lock != Place(final).lock and lock.suffix == ".lock" and is_locked(lock):
+            raise LockedError(f"{str(final)!r} is in use: {holder(lock)}; wait for it, or stop it")
+
+
+def _held(final: Path) -> Path | None:
+    """The lock of a result, or of one of its shards, that a process holds."""
+    locks = (path for path in _locks(final) if path.suffix == ".lock")
+    return next((lock for lock in locks if is_locked(lock)), None)
+
+
+def _final(path: Path) -> Path:
+    """Where the finished result lies to which a path in a stage's folder belongs."""
+    return path.with_name(path.name.partition(".")[0])
+
+
+def _of_key(final: Path) -> list[Path]:
+    return [final, *sorted(final.parent.glob(f"{final.name}.*"))]
+
+
+def _locks(final: Path) -> list[Path]:
+    return [path for path in _of_key(final) if path.name.endswith((".lock", _HOLDER))]
+
+
+def _is_below(path: Path, artifacts: Path) -> bool:
+    """Whether a path is really in the artifacts, and no link that leads out or around."""
+    inside = path.resolve().is_relative_to(artifacts.resolve())
+    return inside and path.exists() and not path.is_symlink()
+
+
+def size_of(path: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())

@@ -1,0 +1,389 @@
+"""Cleaning: what may go, and that nothing else does."""
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from a2.data.errors import InputError, LockedError
+from a2.pipeline.cleaning import named, removable, remove, size_of
+from a2.pipeline.cli import cli
+from a2.pipeline.config import load_config, override
+from a2.pipeline.engine.lock import stage_lock
+from a2.pipeline.engine.manifest import read_manifest
+from a2.pipeline.plan import Plan
+from a2.pipeline.verification import verify
+
+
+class Copy:
+    """The experiment's results in a folder of its own, which a test may clean."""
+
+    def __init__(self, experiment, folder):
+        self.config_file, self.artifacts = experiment.config_file, folder / "my artifacts"
+        passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
+        shutil.copytree(experiment.artifacts, self.artifacts, ignore=passing)
+
+    def found(self, *overrides, keep=()):
+        """What may go, by path below the artifacts: its kind and why."""
+        return {
+            item.path.relative_to(self.artifacts).as_posix(): (item.kind, item.why)
+            for item in self.items(*overrides, keep=keep)
+        }
+
+    def items(self, *overrides, keep=()):
+        with Plan(load_config(self.config_file, overrides), self.artifacts) as plan:
+            return removable(plan, keep=keep)
+
+    def result(self, stage):
+        [found] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
+        return found
+
+    def left(self):
+        """Every folder and lock of a stage that is there."""
+        return {path.relative_to(self.artifacts).as_posix() for path in self.artifacts.glob("*/*")}
+
+    def a2(self, command, *arguments):
+        place = ("-c", self.config_file, "--artifacts", self.artifacts)
+        return CliRunner().invoke(cli, [str(word) for word in (command, *place, *arguments)])
+
+
+@pytest.fixture
+def copy(experiment, tmp_path):
+    return Copy(experiment, tmp_path)
+
+
+@pytest.fixture
+def plain_weights(experiment):
+    """Calibrated weights by their file: the keys of all stages are then known at once."""
+    weights = experiment.directory("calibrate") / "weights.safetensors"
+    return override("extract.weights", weights)
+
+
+# --- what may go --------------------------------------------------------------------------------
+
+
+def test_of_an_experiment_that_is_in_use_nothing_may_go(copy):
+    assert copy.found() == {}
+
+
+def test_a_result_of_other_settings_is_stale_and_the_difference_is_said(copy):
+    name = f"evaluate/{copy.result('evaluate').name}"
+    assert copy.found("evaluate.beam_size=3", "evaluate.split=val") == {
+        name: ("stale", "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'")
+    }
+
+
+def test_its_size_is_that_of_all_its_files(copy):
+    [item] = copy.items("evaluate.beam_size=3")
+    files = [path for path in copy.result("evaluate").iterdir() if path.is_file()]
+    assert item.size == sum(path.stat().st_size for path in files) == size_of(item.path) > 0
+
+
+def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
+    trained, evaluated = (f"{s}/{copy.result(s).name}" for s in ("train-xe", "evaluate"))
+    waits = (
+        "whether it is used is not known yet: evaluate needs train-xe, which is not done; "
+        'run "a2 train" or "a2 run"'
+    )
+    assert copy.found("train.seed=1") == {
+        trained: ("stale", "train.seed 0 -> 1"),
+        evaluated: ("undecided", waits),
+    }
+
+
+def test_without_a_configuration_nothing_is_decided(copy):
+    with Plan(load_config(None), copy.artifacts) as plan:
+        kinds = {item.path.parent.name: item.kind for item in removable(plan)}
+    assert kinds == {
+        "calibrate": "stale",
+        "extract": "undecided",
+        "preprocess": "undecided",
+        "train-xe": "undecided",
+        "evaluate": "undecided",
+    }
+
+
+def test_calibrated_weights_are_stale_where_the_experiment_names_others(copy, plain_weights):
+    assert copy.found(plain_weights) == {
+        f"calibrate/{copy.result('calibrate').name}": (
+            "stale",
+            "this experiment has no such stage",
+        )
+    }
+
+
+def test_a_result_whose_manifest_cannot_be_read_is_stale_under_other_settings(copy):
+    evaluated = copy.result("evaluate")
+    (evaluated / "manifest.json").write_text("{")
+    assert copy.found() == {}
+    assert copy.found("evaluate.beam_size=3") == {
+        f"evaluate/{evaluated.name}": ("stale", "its manifest cannot be read")
+    }
+
+
+def unfinished(copy, stage):
+    """Makes a result unfinished, as a run that was stopped leaves it."""
+    final = copy.result(stage)
+    partial = final.rename(f"{final}.partial")
+    pre_image = read_manifest(partial).pre_image
+    (partial / "manifest.json").unlink()
+    (partial / "key.json").write_text(json.dumps(pre_image.as_dict()))
+    return partial
+
+
+def test_unfinished_work_may_go_but_what_a_run_takes_up_is_told_apart(copy):
+    partial = unfinished(copy, "evaluate")
+    name = f"evaluate/{partial.name}"
+    assert copy.found() == {name: ("resumable", "the next run takes it up")}
+    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
+    (partial / "key.json").write_text("{")
+    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "work of other settings")}
+
+
+def test_unfinished_work_of_a_stage_that_waits_is_not_decided(copy):
+    partial = unfinished(copy, "evaluate")
+    kind, why = copy.found("train.seed=1")[f"evaluate/{partial.name}"]
+    assert kind == "undecided"
+    assert why.startswith("whether it is used is not known yet: evaluate needs train-xe")
+
+
+def test_a_replaced_result_may_go_once_its_successor_is_in_place(copy):
+    final = copy.result("evaluate")
+    shutil.copytree(final, f"{final}.replaced")
+    assert copy.found() == {
+        f"evaluate/{final.name}.replaced": ("leftover", "was replaced by --force")
+    }
+    final.rename(f"{final}.partial")
+    assert copy.found() == {
+        f"evaluate/{final.name}.partial": ("resumable", "the next run takes it up"),
+        f"evaluate/{final.name}.replaced": (
+            "undecided",
+            "what replaces it is not in place yet; run the stage again first",
+        ),
+    }
+
+
+def test_what_was_being_deleted_may_go(copy):
+    final = copy.result("evaluate")
+    shutil.copytree(final, f"{final}.removed")
+    assert copy.found() == {f"evaluate/{final.name}.removed": ("leftover", "was being deleted")}
+
+
+def test_locks_may_go_where_their_result_is_gone(copy):
+    folder = copy.artifacts / "extract"
+    for name in ("0123456789ab.lock", "0123456789ab.shard-00000-of-00002.lock", "shards.lock"):
+        (folder / name).touch()
+    final = copy.result("extract")
+    final.with_name(f"{final.name}.lock").touch()
+    assert copy.found() == {"extract/0123456789ab.lock": ("lock", "no result has this key")}
+
+
+# --- what may not -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
+def test_nothing_goes_that_a_process_works_on(copy, lock):
+    partial = unfinished(copy, "evaluate")
+    held = partial.with_name(lock.format(partial.stem))
+    with stage_lock(held, what="a test"):
+        assert copy.found("evaluate.beam_size=3") == {}
+
+
+def test_nothing_goes_that_a_running_stage_reads_whichever_experiment_it_belongs_to(copy):
+    other = ("extract.dtype=float32", "preprocess.min_count=2")
+    partial = unfinished(copy, "train-xe")
+    assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.found(*other)}
+    with stage_lock(partial.with_suffix(".lock"), what="a test"):
+        found = copy.found(*other)
+        assert {name.split("/")[0] for name in found} == {"evaluate"}
+
+
+def test_weights_that_a_running_extraction_reads_do_not_go(copy, plain_weights):
+    partial = unfinished(copy, "extract")
+    with stage_lock(partial.with_suffix(".lock"), what="a test"):
+        assert "calibrate" not in {name.split("/")[0] for name in copy.found(plain_weights)}
+
+
+def test_no_input_goes_even_where_it_lies_in_a_result(copy):
+    evaluated, calibrated = copy.result("evaluate"), copy.result("calibrate")
+    inputs = (
+        override("evaluate.baseline", evaluated / "metrics.json"),
+        override("extract.weights", calibrated / "weights.safetensors"),
+    )
+    assert copy.found(*inputs) == {}
+
+
+def test_the_configuration_of_a_result_keeps_it(copy):
+    evaluated = copy.result("evaluate")
+    assert copy.found("evaluate.beam_size=3", keep=[evaluated / "config.yaml"]) == {}
+
+
+def test_nothing_of_others_is_looked_at(copy):
+    for name in ("evaluate/notes", "evaluate/0123456789AB", "evaluate/0123456789ab.old", "mine/x"):
+        (copy.artifacts / name).mkdir(parents=True)
+    (copy.artifacts / "0123456789ab").mkdir()
+    assert copy.found() == {}
+
+
+def test_links_that_lead_out_are_not_followed(copy, tmp_path):
+    final = copy.result("evaluate")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(final, elsewhere / "evaluate" / final.name)
+    (final.parent / "0123456789ab").symlink_to(elsewhere / "evaluate" / final.name)
+    shutil.rmtree(copy.artifacts / "preprocess")
+    (copy.artifacts / "preprocess").symlink_to(elsewhere / "evaluate")
+    names = copy.found("evaluate.beam_size=3", "train.seed=1").keys()
+    assert names == {f"evaluate/{final.name}", f"train-xe/{copy.result('train-xe').name}"}
+
+
+# --- deletion -----------------------------------------------------------------------------------
+
+
+def test_what_is_removed_is_gone_with_its_locks_and_all_else_is_sound(copy):
+    final = copy.result("evaluate")
+    for lock in ("lock", "holder.json", "shards.lock"):
+        final.with_name(f"{final.name}.{lock}").touch()
+    before = copy.left()
+    [item] = copy.items("evaluate.beam_size=3")
+    remove(item)
+    assert before - copy.left() == {
+        f"evaluate/{final.name}{ending}" for ending in ("", ".lock", ".holder.json", ".shards.lock")
+    }
+    assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
+
+
+def test_the_lock_of_a_result_that_stays_is_kept(copy):
+    final = copy.result("evaluate")
+    shutil.copytree(final, f"{final}.replaced")
+    [item] = copy.items()
+    remove(item)
+    assert copy.left() >= {f"evaluate/{final.name}", f"evaluate/{final.name}.lock"}
+    assert not final.with_name(f"{final.name}.replaced").exists()
+
+
+def test_old_locks_are_removed_together(copy):
+    for name in ("0123456789ab.lock", "0123456789ab.shards.lock"):
+        (copy.artifacts / "extract" / name).touch()
+    [item] = copy.items()
+    remove(item)
+    assert not list((copy.artifacts / "extract").glob("0123456789ab*"))
+
+
+def test_a_deletion_that_is_stopped_leaves_no_half_result(copy, monkeypatch):
+    final = copy.result("evaluate")
+    [item] = copy.items("evaluate.beam_size=3")
+
+    def stop(path, **options):
+        if path.exists():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        remove(item)
+    monkeypatch.undo()
+    assert not final.exists()
+    [item] = copy.items("evaluate.beam_size=3")
+    assert (item.path.name, item.kind) == (f"{final.name}.removed", "leftover")
+    remove(item)
+    assert not list(final.parent.glob(f"{final.name}*"))
+
+
+@pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
+def test_what_was_taken_up_since_it_was_listed_is_not_removed(copy, lock):
+    partial = unfinished(copy, "evaluate")
+    [item] = copy.items("evaluate.beam_size=3")
+    held = stage_lock(partial.with_name(lock.format(partial.stem)), what="a test")
+    with held, pytest.raises(LockedError) as raised:
+        remove(item)
+    assert str(raised.value).endswith("; wait for it, or stop it")
+    assert partial.is_dir()
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def test_an_item_is_named_by_its_path_or_its_path_below_the_artifacts(copy):
+    items = copy.items("evaluate.beam_size=3")
+    name = f"evaluate/{copy.result('evaluate').name}"
+    for names in ([name], [str(copy.artifacts / name)], [name, name]):
+        assert named(items, names, copy.artifacts) == items
+
+
+def test_what_may_not_go_is_refused_by_name_and_nothing_is_deleted(copy):
+    trained = copy.result("train-xe")
+    for name in (str(trained), "/", str(copy.artifacts), "none", f"{trained}/config.yaml"):
+        with pytest.raises(InputError) as raised:
+            named(copy.items("evaluate.beam_size=3"), [name], copy.artifacts)
+        assert str(raised.value) == (
+            f'{name!r} is not among what may go; name something that "a2 clean" lists'
+        )
+
+
+def test_what_is_in_use_is_refused_with_its_holder(copy):
+    partial = unfinished(copy, "evaluate")
+    held = stage_lock(partial.with_suffix(".lock"), what="a test")
+    with held, pytest.raises(LockedError) as raised:
+        named(copy.items("evaluate.beam_size=3"), [str(partial)], copy.artifacts)
+    assert str(raised.value).startswith(f"{str(partial)!r} is in use: process ")
+    assert str(raised.value).endswith("; wait for it, or stop it")
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
+    before = copy.left()
+    final = copy.result("evaluate")
+    answer = copy.a2("clean", "--set", "evaluate.beam_size=3")
+    assert answer.exit_code == 0
+    size = f"{size_of(final) / 1000:.1f} kB"
+    assert answer.stdout.splitlines() == [
+        f"stale       {size:>9}  {final}",
+        "                       evaluate.beam_size 2 -> 3",
+        f"1 may go, {size}; name what shall go, or --yes",
+    ]
+    assert copy.left() == before
+
+
+def test_the_command_says_where_nothing_may_go(copy):
+    for yes, said in ([], "nothing may go\n"), (["--yes"], ""):
+        answer = copy.a2("clean", *yes)
+        assert (answer.exit_code, answer.stdout) == (0, said)
+
+
+def test_the_command_deletes_what_is_named_alone(copy):
+    folder = copy.artifacts / "extract"
+    (folder / "0123456789ab.lock").touch()
+    final = copy.result("evaluate")
+    size = f"{size_of(final) / 1000:.1f} kB"
+    answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
+    assert answer.exit_code == 0
+    assert answer.stdout == f"deleted {final}: {size}\n"
+    assert not final.exists()
+    assert (folder / "0123456789ab.lock").exists()
+
+
+def test_with_yes_the_command_deletes_all_but_what_a_run_may_need(copy):
+    trained, evaluated = copy.result("train-xe"), copy.result("evaluate")
+    partial = unfinished(copy, "preprocess")
+    answer = copy.a2("clean", "--set", "train.seed=1", "--yes")
+    assert answer.exit_code == 0
+    assert answer.stdout == ""
+    answer = copy.a2("clean", "--set", "extract.dtype=float32", "--yes")
+    assert answer.exit_code == 0
+    assert answer.stdout.startswith(f"deleted {copy.artifacts / 'extract'}/")
+    assert all(path.is_dir() for path in (trained, evaluated, partial))
+
+
+def test_the_command_refuses_names_with_exit_codes(copy):
+    partial = unfinished(copy, "evaluate")
+    answer = copy.a2("clean", "nothing")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: 'nothing' is not among what may go; name something that \"a2 clean\" lists\n"
+    )
+    with stage_lock(partial.with_suffix(".lock"), what="a test"):
+        assert copy.a2("clean", partial).exit_code == 75
+    assert copy.a2("clean", partial).exit_code == 0
+    assert not partial.exists()
