@@ -7,7 +7,7 @@ from pathlib import Path
 from a2.data.errors import StoreError
 from a2.data.feature_file import FeatureFile, Record
 from a2.data.feature_record import check_record
-from a2.data.feature_seal import StoreSeal, logical_digest, read_seal, write_seal
+from a2.data.feature_seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
 from a2.data.feature_shard import Shard, complete_shards
 from a2.data.feature_store import merged_records
 
@@ -18,10 +18,7 @@ def seal_shards(store: Path) -> StoreSeal:
     StoreError, naming them, where shards are missing, unfinished or damaged, hold one picture
     twice, or were not made alike.
     """
-    files = {
-        shard: FeatureFile(store / shard.folder, read_seal(store / shard.folder))
-        for shard in complete_shards(store)
-    }
+    files = _finished_files(store)
     _check_apart(store, files)
     seals = [file.seal for file in files.values()]
     seal = StoreSeal(
@@ -37,6 +34,18 @@ def seal_shards(store: Path) -> StoreSeal:
     )
     write_seal(store, seal)
     return seal
+
+
+def _finished_files(store: Path) -> dict[Shard, FeatureFile]:
+    shards = complete_shards(store)
+    unfinished = [str(shard) for shard in shards if not (store / shard.folder / SEAL_FILE).exists()]
+    if unfinished:
+        raise StoreError(
+            f"shards {', '.join(unfinished)} of {str(store)!r} are unfinished; "
+            'run "a2 extract --shard" for each'
+        )
+    folders = {shard: store / shard.folder for shard in shards}
+    return {shard: FeatureFile(folder, read_seal(folder)) for shard, folder in folders.items()}
 
 
 def _check_apart(store: Path, files: Mapping[Shard, FeatureFile]) -> None:

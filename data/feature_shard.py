@@ -32,6 +32,12 @@ class Shard:
             raise ConfigError(f"shard is {text!r}; write i/N with i from 0 to N - 1, such as 0/4")
         return shard
 
+    @classmethod
+    def of_folder(cls, name: str) -> Self | None:
+        """The shard whose folder has this name, None where it is no such name."""
+        found = _FOLDER.fullmatch(name)
+        return cls(*map(int, found.groups())) if found else None
+
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
@@ -54,8 +60,8 @@ def shards_in(store: Path) -> list[Shard]:
     """The shards whose folders lie in `store`, finished or not, in order."""
     if not store.is_dir():
         return []
-    names = (_FOLDER.fullmatch(path.name) for path in store.iterdir())
-    return sorted(Shard(*map(int, found.groups())) for found in names if found)
+    found = (Shard.of_folder(path.name) for path in store.iterdir())
+    return sorted(shard for shard in found if shard is not None)
 
 
 def complete_shards(store: Path) -> list[Shard]:

@@ -20,7 +20,13 @@ from a2.pipeline.command_group import (
     set_option,
     verbose_option,
 )
-from a2.pipeline.printing import print_evaluation, print_scores, print_status, say_outcome
+from a2.pipeline.printing import (
+    print_evaluation,
+    print_scores,
+    print_status,
+    say_outcome,
+    say_shard,
+)
 from a2.pipeline.upkeep_commands import UPKEEP
 
 if TYPE_CHECKING:
@@ -52,11 +58,18 @@ def cli() -> None:
     type=click.Path(path_type=Path),
     help="New folder for the store and the extractor of --images.",
 )
+@click.option(
+    "--shard",
+    metavar="i/N",
+    help="Part i of N, counted from 0 (0/4 to 3/4), each for a process of its own; auto: as a "
+    "Slurm job array 0-(N-1) or torchrun says. The last to end joins all.",
+)
 def extract(
     experiment: Experiment,
     force: bool,
     images: Path | None,
     output: Path | None,
+    shard: str | None,
 ) -> None:
     """Pictures to region features in an LMDB store.
 
@@ -73,7 +86,10 @@ def extract(
 
         folder = (override("data.images", images), "data.annotations=null")
     with experiment.plan(*folder) as plan:
-        _run_stages(plan, ["extract"], force=force, output=output)
+        if shard is None:
+            _run_stages(plan, ["extract"], force=force, output=output)
+        else:
+            _run_shard(plan, shard, force=force, output=output)
 
 
 @cli.command()
@@ -293,6 +309,17 @@ def _run_stages(
     if names[-1] == "evaluate":
         print_evaluation(outcome.directory)
     if skipped:
+        raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) -> None:
+    from a2.pipeline.shard_environment import shard_of
+
+    shard = shard_of(named, os.environ)
+    plan.check(["extract"])
+    outcome = plan.run_shard(shard, force=force, output=output)
+    say_shard(outcome)
+    if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from a2.data.annotations import Skipped, check_limit
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_seal import SEAL_FILE
+from a2.data.feature_shard import Shard
 from a2.data.feature_writer import FeatureWriter
 from a2.data.instances import read_boxes
 from a2.data.json_files import write_json
 from a2.extract.config import ExtractConfig
+from a2.extract.detector import Detector
 from a2.extract.extractor import Extractor
 from a2.extract.fingerprint import extractor_fingerprint
 from a2.extract.picture import read_picture
@@ -28,6 +30,9 @@ from a2.pipeline.progress import track
 from a2.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
 
 logger = logging.getLogger(__name__)
+
+GivenBoxes = Mapping[str, NDArray[np.float32]]
+"""Image id -> (R, 4) float32 x1 y1 x2 y2 in pixels."""
 
 _TOGETHER = 16
 """Pictures whose regions are described together where boxes are given."""
@@ -56,10 +61,46 @@ def extract_features(
 
     Returns the pictures that were left out, with reasons; InputError above the limit of bad ones.
     """
-    given = None if boxes is None else read_boxes(boxes)
-    _require_boxes(given, pictures)
-    detector = load_detector(weights)
-    extractor = Extractor(detector, config=config, device=str(prepare_device(runtime)))
+    given = given_boxes(boxes, pictures)
+    extractor = load_extractor(config, weights, runtime)
+    describe_extractor(extractor.detector, config, directory)
+    # A seal without a manifest: the last run died between the two, and sealing again is cheap.
+    (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
+    with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
+        skipped = describe_pictures(
+            extractor, pictures, given, writer, directory=directory, events=events
+        )
+        require_some(len(writer), skipped, total=len(pictures))
+        writer.seal()
+    return skipped
+
+
+def load_extractor(config: ExtractConfig, weights: Path, runtime: RuntimeConfig) -> Extractor:
+    """The extractor that the configuration describes, on its device."""
+    return Extractor(load_detector(weights), config=config, device=str(prepare_device(runtime)))
+
+
+def describe_extractor(detector: Detector, config: ExtractConfig, directory: Path) -> None:
+    """Writes the weights and how they are used, so that a captioner can make the same regions."""
+    save_detector(detector, directory / WEIGHTS)
+    fingerprint = extractor_fingerprint(detector, weights=directory / WEIGHTS, config=config)
+    write_json(directory / EXTRACTOR, fingerprint)
+
+
+def describe_pictures(
+    extractor: Extractor,
+    pictures: Mapping[str, Path | None],
+    given: GivenBoxes | None,
+    writer: FeatureWriter,
+    *,
+    directory: Path,
+    events: EventLog,
+    shard: Shard | None = None,
+) -> list[Skipped]:
+    """Adds the pictures that are not in the store yet, only those of `shard` where one is named.
+
+    Returns those that were left out; InputError above the limit of bad ones among all pictures.
+    """
     skipped: list[Skipped] = []
 
     def skip(image_id: str, error: InputError) -> None:
@@ -68,37 +109,31 @@ def extract_features(
         logger.warning("skipped picture %s: %s", image_id, error)
         check_limit(skipped, len(pictures), "pictures")
 
-    # A seal without a manifest: the last run died between the two, and sealing again is cheap.
-    (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
-    with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
-        done = writer.done()
-        todo = {image_id: path for image_id, path in pictures.items() if image_id not in done}
-        _require_room(directory, _regions_left(config, given, todo), extractor)
-        _describe_extractor(extractor, directory)
-        with track("extract", total=len(pictures), done=len(done)) as progress:
-            _skip_missing(todo, skip)
-            for together in _groups(pictures, size=1 if given is None else _TOGETHER):
-                left = sum(image_id in todo for image_id in together)
-                if left:
-                    _describe(extractor, list(_readable(together, given, skip)), writer, skip)
-                    progress.advance(left)
-        if not len(writer):
-            first = skipped[0]
-            raise InputError(
-                f"none of the {len(pictures)} pictures can be used, first {first.image_id!r}: "
-                f"{first.reason}; mend or replace them"
-            )
-        writer.seal()
+    missing = [name for name in sorted(pictures) if not pictures[name] and _is_own(name, shard)]
+    groups = _own_groups(pictures, shard, size=1 if given is None else _TOGETHER)
+    own = {image_id for together in groups for image_id in together}
+    done = writer.done()
+    _require_room(directory, _regions_left(extractor.config, given, own - done), extractor)
+    what = "extract" if shard is None else f"extract {shard}"
+    with track(what, total=len(own) + len(missing), done=len(done)) as progress:
+        for image_id in missing:  # where too many are, that is known before any work
+            skip(image_id, InputError("picture file not found"))
+        for together in groups:
+            left = sum(image_id not in done for image_id in together)
+            if left:
+                _describe(extractor, list(_readable(together, given, skip)), writer, skip)
+                progress.advance(left)
     return skipped
 
 
-def _describe_extractor(extractor: Extractor, directory: Path) -> None:
-    """Writes the weights and how they are used, so that a captioner can make the same regions."""
-    save_detector(extractor.detector, directory / WEIGHTS)
-    fingerprint = extractor_fingerprint(
-        extractor.detector, weights=directory / WEIGHTS, config=extractor.config
-    )
-    write_json(directory / EXTRACTOR, fingerprint)
+def require_some(stored: int, skipped: Sequence[Skipped], *, total: int) -> None:
+    """InputError where no picture has features."""
+    if not stored:
+        first = skipped[0]
+        raise InputError(
+            f"none of the {total} pictures can be used, first {first.image_id!r}: "
+            f"{first.reason}; mend or replace them"
+        )
 
 
 def _describe(
@@ -122,15 +157,6 @@ def _describe(
             writer.add(job.image_id, regions)
 
 
-def _skip_missing(
-    pictures: Mapping[str, Path | None], skip: Callable[[str, InputError], None]
-) -> None:
-    """Where too many files are missing, that is known before any work."""
-    for image_id in sorted(pictures):
-        if pictures[image_id] is None:
-            skip(image_id, InputError("picture file not found"))
-
-
 def _groups(pictures: Mapping[str, Path | None], *, size: int) -> Iterator[dict[str, Path]]:
     """The pictures that have a file, `size` at a time in the order of their ids.
 
@@ -142,9 +168,23 @@ def _groups(pictures: Mapping[str, Path | None], *, size: int) -> Iterator[dict[
         yield group
 
 
+def _own_groups(
+    pictures: Mapping[str, Path | None], shard: Shard | None, *, size: int
+) -> list[dict[str, Path]]:
+    """The groups of a shard, or all: a whole group goes where its first picture does.
+
+    So a picture gets the same features, to the last bit, in any number of shards.
+    """
+    return [group for group in _groups(pictures, size=size) if _is_own(next(iter(group)), shard)]
+
+
+def _is_own(image_id: str, shard: Shard | None) -> bool:
+    return shard is None or shard.owns(image_id)
+
+
 def _readable(
     pictures: Mapping[str, Path],
-    given: Mapping[str, NDArray[np.float32]] | None,
+    given: GivenBoxes | None,
     skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
     """Reads the pictures; those that cannot be read are skipped."""
@@ -155,21 +195,22 @@ def _readable(
             skip(image_id, error)
 
 
-def _require_boxes(
-    given: Mapping[str, NDArray[np.float32]] | None, pictures: Mapping[str, Path | None]
-) -> None:
-    if given is None:
-        return
+def given_boxes(boxes: Path | None, pictures: Mapping[str, Path | None]) -> GivenBoxes | None:
+    """The boxes of a file by image id, None without one; InputError where a picture has none."""
+    if boxes is None:
+        return None
+    given = read_boxes(boxes)
     missing = sorted(image_id for image_id in pictures if not len(given.get(image_id, ())))
     if missing:
         raise InputError(
             f"no boxes for {len(missing)} of {len(pictures)} pictures: "
             f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
         )
+    return given
 
 
 def _regions_left(
-    config: ExtractConfig, given: Mapping[str, NDArray[np.float32]] | None, todo: Collection[str]
+    config: ExtractConfig, given: GivenBoxes | None, todo: Collection[str]
 ) -> tuple[int, int]:
     """Fewest and most regions that are still to be stored."""
     if given is None:

@@ -9,6 +9,7 @@ from typing import Self
 
 from a2.data.annotations import read_annotations, resolve_pictures
 from a2.data.errors import A2Error, ConfigError, InputError, WeightsError
+from a2.data.feature_shard import Shard
 from a2.data.identity import find_pictures
 from a2.pipeline.config import Config
 from a2.pipeline.engine.explain import difference, latest
@@ -16,6 +17,7 @@ from a2.pipeline.engine.hashing import HashCache
 from a2.pipeline.engine.lock import holder, is_locked
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
+from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
 from a2.pipeline.java import find_java
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
@@ -96,19 +98,39 @@ class Plan:
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Runs one stage if its result is not there, in the artifacts or at `output`."""
-        if output is not None:
-            _require_own(output, name)
+        _require_own(output, name)
         if name == extract.NAME and calibrate.NAME in self.names:
             self.run(calibrate.NAME)
         stage = self.stage(name)
         outcome = run_stage(
             stage,
-            Place.in_artifacts(self.artifacts, stage) if output is None else Place(output),
+            self._place(stage, output),
             resolved_config=self.config.to_yaml(),
             force=force,
         )
         self._outcomes[name] = outcome
         return outcome
+
+    def run_shard(
+        self, shard: Shard, *, force: bool = False, output: Path | None = None
+    ) -> ShardOutcome:
+        """Runs one shard of extraction; the shard that ends last makes the stage's result."""
+        _require_own(output, extract.NAME)
+        if calibrate.NAME in self.names:
+            # shards that begin at once all want the weights: one makes them, the others wait
+            with queue(self.artifacts / calibrate.NAME / "shards.lock"):
+                self.run(calibrate.NAME)
+        stage = self.stage(extract.NAME)
+        return run_shard(
+            stage,
+            self._place(stage, output),
+            shard,
+            resolved_config=self.config.to_yaml(),
+            force=force,
+        )
+
+    def _place(self, stage: Stage, output: Path | None) -> Place:
+        return Place.in_artifacts(self.artifacts, stage) if output is None else Place(output)
 
     def status(self, name: str) -> Status:
         """Where a stage stands, and why it would run."""
@@ -117,8 +139,10 @@ class Plan:
         except NotFinished as error:
             return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
         place = Place.in_artifacts(self.artifacts, stage)
-        if is_locked(place.lock):
-            return Status(name, "running", place.partial, [holder(place.lock)])
+        locks = [place.lock, *place.shard_locks().values()]
+        holders = [holder(lock) for lock in locks if is_locked(lock)]
+        if holders:
+            return Status(name, "running", place.partial, holders)
         if finished(stage, place) is not None:
             return Status(name, "done", place.final, [])
         state = "partial" if place.partial.is_dir() else "to run"
@@ -237,9 +261,9 @@ class Plan:
         )
 
 
-def _require_own(output: Path, stage: str) -> None:
+def _require_own(output: Path | None, stage: str) -> None:
     """Refuses a place that holds anything but this stage's result: it would be replaced."""
-    if not output.exists():
+    if output is None or not output.exists():
         return
     try:
         made_by = read_manifest(output).pre_image.stage if output.is_dir() else None

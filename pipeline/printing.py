@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from a2.pipeline.engine.run import Outcome
+    from a2.pipeline.engine.shards import ShardOutcome
     from a2.pipeline.plan import Plan
 
 _SKIPPED_SHOWN = 10
@@ -23,6 +24,17 @@ def say_outcome(name: str, outcome: "Outcome") -> None:
     click.echo(f"{name}: {state}: {outcome.directory}")
     if outcome.manifest.skipped:
         _say_skipped(name, outcome)
+
+
+def say_shard(outcome: "ShardOutcome") -> None:
+    """How a shard ended: with the whole stage, or waiting for other shards."""
+    if outcome.stage is not None:
+        say_outcome("extract", outcome.stage)
+        return
+    waiting = ", ".join(map(str, outcome.waiting))
+    click.echo(f"extract: shard {outcome.shard} is done, {waiting} of the others are not")
+    if outcome.skipped:
+        click.echo(f"extract: {outcome.skipped} skipped in shard {outcome.shard}", err=True)
 
 
 def _say_skipped(name: str, outcome: "Outcome") -> None:

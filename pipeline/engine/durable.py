@@ -1,6 +1,7 @@
 """Writes that survive a power cut: temporary name, fsync, rename, fsync of the folder."""
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -18,6 +19,15 @@ def rename_durably(source: Path, target: Path) -> None:
     """Renames within one folder and waits until the folder's entry is on disk."""
     source.rename(target)
     fsync(target.parent)
+
+
+def discard(folder: Path) -> None:
+    """Removes a folder, so that a crash leaves it whole or without its name."""
+    removed = folder.with_name(f"{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    if folder.exists():
+        rename_durably(folder, removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def fsync(path: Path) -> None:

@@ -16,6 +16,9 @@ from filelock import FileLock, Timeout
 
 from a2.data.errors import LockedError
 
+_PATIENCE = 0.2
+"""Seconds until a lock counts as taken: who only looks whether it is holds it for a moment."""
+
 
 @contextmanager
 def stage_lock(path: Path, *, what: str) -> Iterator[None]:
@@ -23,7 +26,7 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=_PATIENCE, poll_interval=_PATIENCE / 10)
     except Timeout as error:
         raise LockedError(
             f"{what} is already running: {holder(path)}; wait for it, or stop it"

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.annotations import Skipped
-from a2.data.errors import A2Error
-from a2.pipeline.engine.durable import fsync, rename_durably, write_durably
+from a2.data.errors import A2Error, LockedError
+from a2.data.feature_shard import Shard
+from a2.pipeline.engine.durable import discard, fsync, rename_durably, write_durably
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.lock import stage_lock
+from a2.pipeline.engine.lock import holder, is_locked, stage_lock
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
 from a2.pipeline.engine.stage import EventLog, Place, Stage
 
@@ -61,13 +62,29 @@ def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool =
         found = None if force else finished(stage, place)
         if found is not None:
             return found
+        refuse_running_shards(stage, place)
         if force:
-            shutil.rmtree(place.partial, ignore_errors=True)
-        _prepare(stage, place)
-        if not (place.partial / FILE_NAME).exists():
-            _work(stage, place.partial, resolved_config)
-        _publish(place)
-        return Outcome(place.final, read_manifest(place.final), ran=True)
+            discard(place.partial)
+        return complete(stage, place, resolved_config=resolved_config)
+
+
+def refuse_running_shards(stage: Stage, place: Place, *, but: Shard | None = None) -> None:
+    """LockedError where a process works on a shard of the stage, `but` one of our own."""
+    for shard, lock in place.shard_locks().items():
+        if shard != but and is_locked(lock):
+            raise LockedError(
+                f"shard {shard} of {stage.name} is already running: {holder(lock)}; "
+                "wait for it, or stop it"
+            )
+
+
+def complete(stage: Stage, place: Place, *, resolved_config: str) -> Outcome:
+    """Does what is left of the work and publishes it; the caller holds the stage's lock."""
+    prepare(stage, place)
+    if not (place.partial / FILE_NAME).exists():
+        _work(stage, place.partial, resolved_config)
+    _publish(place)
+    return Outcome(place.final, read_manifest(place.final), ran=True)
 
 
 def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
@@ -76,7 +93,7 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     events.write("start", stage=stage.name, key=stage.pre_image.key)
     started = time.monotonic()
     skipped = stage.work(partial, events)
-    _write_skipped(partial, skipped)
+    write_skipped(partial, skipped)
     write_durably(partial / "config.yaml", resolved_config.encode())
     seconds = round(time.monotonic() - started, 3)
     outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
@@ -97,12 +114,13 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     ).write(partial)
 
 
-def _prepare(stage: Stage, place: Place) -> None:
+def prepare(stage: Stage, place: Place) -> None:
     """Makes the partial directory, or takes up the one that an earlier run left.
 
-    A run that died between its manifest and the rename left a partial directory that is complete.
+    A2Error where that was begun for other settings. A run that died between its manifest and the
+    rename left a partial directory that is complete.
     """
-    earlier = _unfinished(place.partial)
+    earlier = unfinished(place.partial)
     if earlier is not None and earlier.key != stage.pre_image.key:
         changes = "; ".join(difference(earlier, stage.pre_image))
         raise A2Error(
@@ -117,7 +135,7 @@ def _prepare(stage: Stage, place: Place) -> None:
     write_durably(place.partial / _PRE_IMAGE, content.encode())
 
 
-def _unfinished(partial: Path) -> PreImage | None:
+def unfinished(partial: Path) -> PreImage | None:
     """What the work in a partial directory is for, or None where there is none."""
     if (partial / FILE_NAME).exists():
         return read_manifest(partial).pre_image
@@ -138,7 +156,8 @@ def _publish(place: Place) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _write_skipped(directory: Path, items: Sequence[Skipped]) -> None:
+def write_skipped(directory: Path, items: Sequence[Skipped]) -> None:
+    """Lists the items that were left out, and why, in `skipped.jsonl`."""
     lines = [json.dumps({"id": item.image_id, "reason": item.reason}) for item in items]
     write_durably(directory / SKIPPED, "".join(f"{line}\n" for line in lines).encode())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.annotations import Skipped
+from a2.data.feature_shard import Shard
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.key import PreImage
 
@@ -37,11 +38,24 @@ Work = Callable[[Path, EventLog], Sequence[Skipped]]
 
 
 @dataclass(frozen=True)
+class ShardWork:
+    """How a declared output is made in shards, each by a process of its own.
+
+    output: its name; fill: makes and seals the folder of a shard in it, in a partial directory, and
+    returns the bad items left out. The stage's `work` joins the shards that it finds.
+    """
+
+    output: str
+    fill: Callable[[Shard, Path, EventLog], Sequence[Skipped]]
+
+
+@dataclass(frozen=True)
 class Stage:
     """A stage, ready to run.
 
     outputs: name of a declared output -> function from its path to its logical digest.
     work: already bound to its own config model and inputs, so it cannot read any other setting.
+    shards: where the stage can also be done in shards; their number is in no key.
     """
 
     name: str
@@ -50,6 +64,7 @@ class Stage:
     inputs: Mapping[str, Input]
     outputs: Mapping[str, Callable[[Path], str]]
     work: Work
+    shards: ShardWork | None = None
 
     @property
     def pre_image(self) -> PreImage:
@@ -87,3 +102,16 @@ class Place:
     def lock(self) -> Path:
         """The kernel lock's file; it is never deleted, because that would race."""
         return self.final.with_name(f"{self.final.name}.lock")
+
+    def shard_lock(self, shard: Shard) -> Path:
+        """The lock of the process that works on one shard."""
+        return self.final.with_name(f"{self.final.name}.{shard.folder}.lock")
+
+    def shard_locks(self) -> dict[Shard, Path]:
+        """The locks of all shards that were ever begun here, held or not."""
+        prefix, found = f"{self.final.name}.", {}
+        for path in sorted(self.final.parent.glob("*.lock")):
+            shard = Shard.of_folder(path.stem.removeprefix(prefix))
+            if shard is not None and path.name.startswith(prefix):
+                found[shard] = path
+        return found

@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from a2.data.annotations import Skipped
+from a2.data.feature_shard import Shard, shards_in
 from a2.data.feature_store import FeatureStore
 from a2.extract.config import ExtractConfig
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 
 NAME = "extract"
 CODE_VERSION = 1
@@ -35,8 +36,12 @@ def extract_stage(
     boxes: Input | None,
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over `pictures` (image id -> file, None where it is missing)."""
+    """The stage over `pictures` (image id -> file, None where it is missing).
+
+    Where its partial directory holds shards, its work is to join them.
+    """
     inputs = {"pictures": content, "weights": weights}
+    boxes_path = boxes.path if boxes else None
     if boxes is not None:
         inputs["instances"] = boxes
     return Stage(
@@ -48,8 +53,9 @@ def extract_stage(
             FEATURES: lambda path: FeatureStore(path).digest,
             **plain_outputs(EXTRACTOR, WEIGHTS),
         },
-        work=partial(
-            _extract, config, weights.path, pictures, boxes.path if boxes else None, runtime
+        work=partial(_extract, config, weights.path, pictures, boxes_path, runtime),
+        shards=ShardWork(
+            FEATURES, partial(_fill_shard, config, weights.path, pictures, boxes_path, runtime)
         ),
     )
 
@@ -64,7 +70,27 @@ def _extract(
     events: EventLog,
 ) -> Sequence[Skipped]:
     from a2.pipeline.extraction import extract_features
+    from a2.pipeline.extraction_shards import join_shards
 
+    if shards_in(directory / FEATURES):
+        return join_shards(config, weights, pictures, directory=directory, events=events)
     return extract_features(
         config, weights, pictures, boxes, runtime, directory=directory, events=events
+    )
+
+
+def _fill_shard(
+    config: ExtractConfig,
+    weights: Path,
+    pictures: Mapping[str, Path | None],
+    boxes: Path | None,
+    runtime: RuntimeConfig,
+    shard: Shard,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    from a2.pipeline.extraction_shards import extract_shard
+
+    return extract_shard(
+        config, weights, pictures, boxes, runtime, shard, directory=directory, events=events
     )

@@ -148,7 +148,7 @@ def test_an_unfinished_shard_is_named(shards):
     with pytest.raises(StoreError) as raised:
         seal_shards(shards)
     assert str(raised.value) == (
-        f'extraction into {str(folder)!r} is unfinished; run "a2 extract" again to resume it'
+        f'shards 2/3 of {str(shards)!r} are unfinished; run "a2 extract --shard" for each'
     )
 
 

@@ -16,6 +16,7 @@ def no_gpu(monkeypatch):
 @pytest.fixture
 def a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
 def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):
@@ -24,6 +25,12 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):
 
 def test_auto_is_the_gpu_where_there_is_one(a_gpu):
     assert prepare_device(RuntimeConfig()) == torch.device("cuda")
+
+
+def test_auto_is_a_gpu_for_each_process_of_torchrun(a_gpu, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert prepare_device(RuntimeConfig()) == torch.device("cuda", 3)
+    assert prepare_device(RuntimeConfig(device="cuda:1")) == torch.device("cuda", 1)
 
 
 def test_a_named_gpu_is_taken(a_gpu):

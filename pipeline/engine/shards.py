@@ -1,0 +1,138 @@
+"""A stage done in shards: each by a process of its own, published by the one that ends last.
+
+A process holds its shard's lock while it works, and the stage's lock only for the moments before
+and after; those who wait for such a moment queue at a lock of their own. So whoever finds the
+stage's lock taken meets a run that is not in shards, and that is refused at once.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from a2.data.errors import A2Error
+from a2.data.feature_seal import DATA_FILE, SEAL_FILE
+from a2.data.feature_shard import Shard, shards_in
+from a2.pipeline.engine.durable import discard
+from a2.pipeline.engine.lock import is_locked, stage_lock
+from a2.pipeline.engine.manifest import FILE_NAME as MANIFEST
+from a2.pipeline.engine.run import (
+    Outcome,
+    complete,
+    finished,
+    prepare,
+    refuse_running_shards,
+    unfinished,
+)
+from a2.pipeline.engine.stage import EventLog, Place, ShardWork, Stage
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """A finished shard.
+
+    skipped: bad items of this shard that were left out; waiting: shards that are not finished;
+    stage: the whole stage, once all shards are.
+    """
+
+    shard: Shard
+    skipped: int
+    waiting: list[Shard]
+    stage: Outcome | None
+
+
+def run_shard(
+    stage: Stage, place: Place, shard: Shard, *, resolved_config: str, force: bool = False
+) -> ShardOutcome:
+    """Does one shard unless it is there, resuming what an earlier run left; publishes the last.
+
+    With `force` the shard is made again, beside an old result of the stage. Raises LockedError
+    where another process is at this shard, or at the stage without shards.
+    """
+    work = stage.shards
+    if work is None:
+        raise A2Error(f"{stage.name} is not done in shards; run it as a whole")
+    with ExitStack() as working:
+        with _locked(stage, place):
+            found = None if force else finished(stage, place)
+            if found is not None:
+                return ShardOutcome(shard, 0, [], found)
+            what = f"shard {shard} of {stage.name}"
+            working.enter_context(stage_lock(place.shard_lock(shard), what=what))
+            folder = _prepare_shard(stage, work, place, shard, force=force)
+        events = EventLog(folder)
+        events.write("start", stage=stage.name, key=stage.pre_image.key, shard=str(shard))
+        skipped = len(work.fill(shard, place.partial, events))
+        events.write("end", shard=str(shard), skipped=skipped)
+    with _locked(stage, place):
+        if not place.partial.exists():
+            return ShardOutcome(shard, skipped, [], finished(stage, place))
+        waiting = _waiting(place, place.partial / work.output, shard.count)
+        outcome = None if waiting else complete(stage, place, resolved_config=resolved_config)
+        return ShardOutcome(shard, skipped, waiting, outcome)
+
+
+@contextmanager
+def queue(lock: Path) -> Iterator[None]:
+    """Holds a lock file for the block, after waiting for those who hold it for moments."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        yield
+
+
+@contextmanager
+def _locked(stage: Stage, place: Place) -> Iterator[None]:
+    """Holds the stage's lock; LockedError where the stage runs without shards."""
+    with (
+        queue(place.final.with_name(f"{place.final.name}.shards.lock")),
+        stage_lock(place.lock, what=stage.name),
+    ):
+        yield
+
+
+def _prepare_shard(
+    stage: Stage, work: ShardWork, place: Place, shard: Shard, *, force: bool
+) -> Path:
+    """Makes the shard's folder in the partial directory, or takes up what is there."""
+    folder = place.partial / work.output / shard.folder
+    if force:
+        begun = unfinished(place.partial)
+        if begun is not None and begun.key == stage.pre_image.key:
+            # what says that they are finished goes first, lest a crash leave half of one so named
+            (place.partial / MANIFEST).unlink(missing_ok=True)
+            (folder / SEAL_FILE).unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            refuse_running_shards(stage, place, but=shard)
+            discard(place.partial)
+    prepare(stage, place)
+    _require_same_division(place, folder.parent, shard)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _require_same_division(place: Place, output: Path, shard: Shard) -> None:
+    if (output / DATA_FILE).exists():
+        raise A2Error(
+            f"unfinished work in {str(place.partial)!r} is not in shards; "
+            "finish it without --shard, or remove it"
+        )
+    counts = {found.count for found in shards_in(output)} - {shard.count}
+    if counts:
+        raise A2Error(
+            f"unfinished work in {str(place.partial)!r} is in shards of {min(counts)}, "
+            f"not of {shard.count}; finish it so, or remove it"
+        )
+
+
+def _waiting(place: Place, output: Path, count: int) -> list[Shard]:
+    """The shards that are not sealed, or that a process is at."""
+    shards = [Shard(number, count) for number in range(count)]
+    return [
+        shard
+        for shard in shards
+        if not (output / shard.folder / SEAL_FILE).exists() or is_locked(place.shard_lock(shard))
+    ]

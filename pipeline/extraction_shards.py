@@ -1,0 +1,84 @@
+"""Extraction in shards: each process fills its own part of the store, the last joins them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from a2.data.annotations import Skipped, check_limit
+from a2.data.feature_join import seal_shards
+from a2.data.feature_seal import SEAL_FILE
+from a2.data.feature_shard import Shard, complete_shards
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.extract.config import ExtractConfig
+from a2.extract.weights import load_detector
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.engine.run import read_skipped, write_skipped
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.extraction import (
+    describe_extractor,
+    describe_pictures,
+    given_boxes,
+    load_extractor,
+    require_some,
+)
+from a2.pipeline.stages.extract import FEATURES
+
+
+def extract_shard(
+    config: ExtractConfig,
+    weights: Path,
+    pictures: Mapping[str, Path | None],
+    boxes: Path | None,
+    runtime: RuntimeConfig,
+    shard: Shard,
+    *,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    """Fills and seals the shard's folder of the store in `directory`; resumes by key scan.
+
+    Returns the shard's pictures that were left out, which are listed in its folder too.
+    """
+    folder = directory / FEATURES / shard.folder
+    if (folder / SEAL_FILE).exists():
+        return _skipped(folder)
+    given = given_boxes(boxes, pictures)
+    extractor = load_extractor(config, weights, runtime)
+    with FeatureWriter(folder, dtype=config.dtype) as writer:
+        skipped = describe_pictures(
+            extractor, pictures, given, writer, directory=directory, events=events, shard=shard
+        )
+        write_skipped(folder, skipped)
+        writer.seal()
+    return skipped
+
+
+def join_shards(
+    config: ExtractConfig,
+    weights: Path,
+    pictures: Mapping[str, Path | None],
+    *,
+    directory: Path,
+    events: EventLog,
+) -> Sequence[Skipped]:
+    """Seals the shards of `directory` as one store and describes the extractor beside it.
+
+    Returns the pictures that were left out of any shard. InputError above the limit of bad ones;
+    StoreError, naming them, where shards or pictures are missing, or shards overlap.
+    """
+    store = directory / FEATURES
+    seal = seal_shards(store)
+    skipped = []
+    for shard in complete_shards(store):
+        of_shard = _skipped(store / shard.folder)
+        events.write("shard", shard=str(shard), skipped=len(of_shard))
+        skipped += of_shard
+    check_limit(skipped, len(pictures), "pictures")
+    require_some(seal.count, skipped, total=len(pictures))
+    FeatureStore(store).require(pictures.keys() - {item.image_id for item in skipped})
+    describe_extractor(load_detector(weights), config, directory)
+    return skipped
+
+
+def _skipped(folder: Path) -> list[Skipped]:
+    return [Skipped(image_id, reason) for image_id, reason in read_skipped(folder).items()]

@@ -1,0 +1,348 @@
+"""Extraction in shards: the same store for any number of them, also when some die on the way."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from a2.data.annotations import Skipped
+from a2.data.errors import InputError, StoreError
+from a2.data.feature_shard import Shard, owner
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.extract.config import ExtractConfig
+from a2.extract.picture import read_picture
+from a2.pipeline import extraction
+from a2.pipeline.cli import cli
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.engine.lock import stage_lock
+from a2.pipeline.engine.manifest import read_manifest
+from a2.pipeline.engine.stage import EventLog, Place
+from a2.pipeline.extraction_shards import extract_shard, join_shards
+
+GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
+DETECT = GIVEN.model_copy(
+    update={"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
+)
+RUNTIME = RuntimeConfig(device="cpu", threads=1)
+IDS = [f"{number:012d}" for number in range(1, 41)]
+
+
+@pytest.fixture
+def weights(experiment):
+    return experiment.directory("calibrate") / "weights.safetensors"
+
+
+@pytest.fixture
+def scenes(experiment, tmp_path):
+    """Forty scenes of our own: pictures by id, and the file of their boxes."""
+    folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
+    pictures = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
+    return pictures, folder / "instances.json"
+
+
+class Sharded:
+    """Extraction into one directory, shard by shard."""
+
+    def __init__(self, directory, weights, pictures, boxes):
+        self.directory, self.weights = directory, weights
+        self.pictures, self.boxes = pictures, boxes
+        self.config = DETECT if boxes is None else GIVEN
+
+    @property
+    def store(self):
+        return self.directory / "features.lmdb"
+
+    def fill(self, number, count):
+        shard = Shard(number, count)
+        (self.store / shard.folder).mkdir(parents=True, exist_ok=True)
+        return extract_shard(
+            self.config,
+            self.weights,
+            self.pictures,
+            self.boxes,
+            RUNTIME,
+            shard,
+            directory=self.directory,
+            events=EventLog(self.store / shard.folder),
+        )
+
+    def join(self):
+        events = EventLog(self.directory)
+        return join_shards(
+            self.config, self.weights, self.pictures, directory=self.directory, events=events
+        )
+
+    def whole(self):
+        self.directory.mkdir()
+        return extraction.extract_features(
+            self.config,
+            self.weights,
+            self.pictures,
+            self.boxes,
+            RUNTIME,
+            directory=self.directory,
+            events=EventLog(self.directory),
+        )
+
+
+@pytest.fixture
+def extract(tmp_path, weights, scenes):
+    """Makes an extraction into a new directory, of the given boxes or of detected ones."""
+
+    def make(name="shards", *, pictures=None, given=True):
+        all_pictures, boxes = scenes
+        return Sharded(tmp_path / name, weights, pictures or all_pictures, boxes if given else None)
+
+    return make
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
+def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(
+    extract, scenes, given
+):
+    pictures, _ = scenes
+    pictures = pictures if given else {image_id: pictures[image_id] for image_id in IDS[:6]}
+    whole = extract("whole", pictures=pictures, given=given)
+    assert whole.whole() == []
+    made = {}
+    for count in (1, 3):
+        made[count] = extract(f"in {count}", pictures=pictures, given=given)
+        for number in range(count):
+            made[count].fill(number, count)
+        assert made[count].join() == []
+    digests = {FeatureStore(found.store).digest for found in (whole, *made.values())}
+    assert len(digests) == 1
+    for name in ("extractor.json", "weights.safetensors"):
+        contents = {(found.directory / name).read_bytes() for found in (whole, *made.values())}
+        assert len(contents) == 1
+    assert FeatureStore(made[3].store).verify(data=True) == []
+
+
+def test_detected_pictures_lie_in_the_shard_that_owns_them(extract, scenes):
+    pictures, _ = scenes
+    made = extract(pictures={image_id: pictures[image_id] for image_id in IDS[:6]}, given=False)
+    for number in range(2):
+        made.fill(number, 2)
+        shard = FeatureStore(made.store / Shard(number, 2).folder)
+        assert list(shard) == [name for name in IDS[:6] if owner(name, 2) == number]
+
+
+def test_pictures_that_are_described_together_lie_in_one_shard(extract):
+    made = extract()
+    for number in range(3):
+        made.fill(number, 3)
+    for first in range(0, 40, 16):
+        together = IDS[first : first + 16]
+        folder = made.store / Shard(owner(together[0], 3), 3).folder
+        assert set(together) <= set(FeatureStore(folder))
+
+
+class Killed(Exception):
+    """Stands for a process that dies."""
+
+
+def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
+    extract, monkeypatch, scenes
+):
+    pictures, _ = scenes
+    some = {image_id: pictures[image_id] for image_id in IDS[:8]}
+    whole = extract("whole", pictures=some, given=False)
+    whole.whole()
+    made = extract(pictures=some, given=False)
+    read = []
+
+    def read_and_die(path):
+        read.append(path.stem)
+        if len(read) == 3:
+            raise Killed
+        return read_picture(path)
+
+    monkeypatch.setattr(extraction, "read_picture", read_and_die)
+    with pytest.raises(Killed):
+        made.fill(0, 2)
+    with pytest.raises(StoreError, match=r"shards 1/2 of .* are missing"):
+        made.join()
+    made.fill(1, 2)
+    with pytest.raises(StoreError) as raised:
+        made.join()
+    assert str(raised.value) == (
+        f'shards 0/2 of {str(made.store)!r} are unfinished; run "a2 extract --shard" for each'
+    )
+    made.fill(0, 2)
+    assert len(read) == len(some) + 1  # the one at which it died, a second time
+    made.join()
+    assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
+
+
+def test_a_sealed_shard_is_not_read_again_and_tells_what_it_left_out(extract, scenes, monkeypatch):
+    pictures, _ = scenes
+    pictures[IDS[0]].write_bytes(b"")
+    made = extract()
+    number = owner(IDS[0], 3)
+    skipped = made.fill(number, 3)
+    assert [item.image_id for item in skipped] == [IDS[0]]
+    monkeypatch.setattr(extraction, "read_picture", None)
+    assert made.fill(number, 3) == skipped
+
+
+def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
+    pictures, _ = scenes
+    pictures[IDS[2]].write_bytes(b"")
+    pictures[IDS[35]].write_bytes(b"")
+    missing = {**pictures, IDS[9]: None}
+    whole = extract("whole", pictures=missing)
+    expected = whole.whole()
+    made = extract(pictures=missing)
+    for number in range(3):
+        made.fill(number, 3)
+    skipped = made.join()
+    assert Skipped(IDS[9], "picture file not found") in skipped
+    assert sorted(skipped, key=str) == sorted(expected, key=str)
+    assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
+    lines = (made.directory / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [(event["event"], event["shard"]) for event in events] == [
+        ("shard", f"{number}/3") for number in range(3)
+    ]
+    assert sum(event["skipped"] for event in events) == 3
+
+
+def test_the_limit_of_bad_pictures_is_that_of_all_shards_together(extract, scenes):
+    pictures, _ = scenes
+    made = extract(pictures={**pictures, **dict.fromkeys(IDS[24:36])})
+    for number in range(3):
+        assert len(made.fill(number, 3)) <= 10
+    with pytest.raises(InputError, match=r"^12 of 40 pictures cannot be used, at most 10 may be"):
+        made.join()
+
+
+def test_shards_in_which_no_picture_can_be_used_are_an_error(extract, scenes):
+    pictures, _ = scenes
+    pictures[IDS[0]].write_bytes(b"")
+    made = extract(pictures={IDS[0]: pictures[IDS[0]]})
+    for number in range(2):
+        made.fill(number, 2)
+    with pytest.raises(InputError, match=f"^none of the 1 pictures can be used, first '{IDS[0]}'"):
+        made.join()
+
+
+def test_a_picture_that_is_in_no_shard_is_named(extract, scenes):
+    pictures, _ = scenes
+    made = extract(pictures={image_id: pictures[image_id] for image_id in IDS[:20]})
+    for number in range(2):
+        made.fill(number, 2)
+    made.pictures = {**made.pictures, IDS[30]: pictures[IDS[30]]}
+    with pytest.raises(StoreError, match=rf"^no features for 1 images in .*: '{IDS[30]}'"):
+        made.join()
+
+
+def test_a_shard_of_another_extraction_that_overlaps_is_named(extract, scenes):
+    made = extract()
+    for number in range(3):
+        made.fill(number, 3)
+    regions = FeatureStore(made.store / Shard(owner(IDS[0], 3), 3).folder)[IDS[0]]
+    number = (owner(IDS[0], 3) + 1) % 3
+    shutil.rmtree(made.store / Shard(number, 3).folder)
+    with FeatureWriter(made.store / Shard(number, 3).folder) as writer:
+        writer.add(IDS[0], regions)
+        writer.seal()
+    first, second = sorted((number, owner(IDS[0], 3)))
+    with pytest.raises(StoreError) as raised:
+        made.join()
+    assert str(raised.value) == (
+        f"shards {first}/3 and {second}/3 of {str(made.store)!r} overlap: both hold image "
+        f"{IDS[0]!r}; remove the one that does not belong there"
+    )
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a2_extract(experiment, tmp_path):
+    """`a2 extract` of the experiment into artifacts of our own."""
+
+    def run(*arguments, environment=None):
+        place = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
+        return CliRunner(env=environment).invoke(cli, ["extract", *place, *arguments])
+
+    return run
+
+
+def test_shards_by_command_end_with_the_stage_that_one_command_makes(
+    a2_extract, experiment, tmp_path
+):
+    first = a2_extract("--shard", "0/2")
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == "extract: shard 0/2 is done, 1/2 of the others are not\n"
+    refused = a2_extract()
+    assert refused.exit_code == 1
+    assert re.fullmatch(
+        r"a2: shards 1/2 of '.*\.partial/features\.lmdb' are missing; copy them there, "
+        r'or run "a2 extract --shard" for each\n',
+        refused.stderr,
+    )
+    auto = {"RANK": "1", "WORLD_SIZE": "2", "SLURM_ARRAY_TASK_ID": None}
+    last = a2_extract("--shard", "auto", environment=auto)
+    assert last.exit_code == 0, last.stderr
+    assert last.stdout.startswith("extract: done in ")
+    [made] = (tmp_path / "artifacts" / "extract").glob("*/manifest.json")
+    whole = read_manifest(experiment.directory("extract"))
+    assert made.parent.name == experiment.directory("extract").name
+    assert read_manifest(made.parent).digest == whole.digest
+    again = a2_extract("--shard", "0/2")
+    assert again.stdout == f"extract: up to date: {made.parent}\n"
+
+
+def test_a_wrong_shard_is_a_usage_error(a2_extract):
+    answer = a2_extract("--shard", "2/2")
+    assert answer.exit_code == 2
+    assert answer.stderr == ("a2: shard is '2/2'; write i/N with i from 0 to N - 1, such as 0/4\n")
+
+
+def test_a_shard_with_skipped_pictures_ends_with_exit_code_3(
+    experiment, tmp_path, scenes, a2_extract
+):
+    pictures, _ = scenes
+    pictures[IDS[0]].write_bytes(b"")
+    number = owner(IDS[0], 2)
+    (tmp_path / "scenes" / "images").rename(tmp_path / "images")
+    images = ["--set", f"data.images={json.dumps(str(tmp_path / 'images'))}"]
+    answer = a2_extract("--shard", f"{number}/2", *images)
+    other = a2_extract("--shard", f"{1 - number}/2", *images)
+    assert (answer.exit_code, other.exit_code) == (3, 3)
+    assert answer.stderr.splitlines()[-1] == f"extract: 1 skipped in shard {number}/2"
+    assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: picture '{IDS[0]}.jpg' is empty")
+
+
+def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):
+    assert a2_extract("--shard", "0/2").exit_code == 0
+    key = experiment.directory("extract").name
+    place = Place(tmp_path / "artifacts" / "extract" / key)
+    with stage_lock(place.shard_lock(Shard(1, 2)), what="a test"):
+        options = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
+        answer = CliRunner().invoke(cli, ["status", *options, "--explain"])
+        locked = a2_extract("--shard", "1/2")
+    assert "extract      running" in answer.stdout
+    assert f"process {os.getpid()} on " in answer.stdout
+    assert locked.exit_code == 75
+    assert locked.stderr.startswith("a2: shard 1/2 of extract is already running: process ")
+
+
+@pytest.mark.slow
+def test_shards_that_run_at_once_make_one_stage(experiment, tmp_path):
+    command = [sys.executable, "-m", "a2.pipeline", "extract", "-c", str(experiment.config_file)]
+    processes = [
+        subprocess.Popen([*command, "--artifacts", tmp_path, "--shard", f"{number}/3"])
+        for number in range(3)
+    ]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    [made] = tmp_path.glob("extract/*/manifest.json")
+    whole = read_manifest(experiment.directory("extract"))
+    assert read_manifest(made.parent).digest == whole.digest

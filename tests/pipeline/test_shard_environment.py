@@ -1,0 +1,53 @@
+"""Shards named by a cluster: only when asked for, and never a wrong one."""
+
+import pytest
+
+from a2.data.errors import ConfigError
+from a2.data.feature_shard import Shard
+from a2.pipeline.shard_environment import shard_of
+
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
+SLURM = {
+    "SLURM_ARRAY_TASK_ID": "2",
+    "SLURM_ARRAY_TASK_COUNT": "8",
+    "SLURM_ARRAY_TASK_MIN": "0",
+    "SLURM_ARRAY_TASK_MAX": "7",
+}
+
+
+def test_a_written_shard_is_taken_whatever_the_environment_says():
+    assert shard_of("1/3", {**TORCHRUN, **SLURM}) == Shard(1, 3)
+
+
+def test_auto_is_the_task_of_a_slurm_array_or_the_rank_of_torchrun():
+    assert shard_of("auto", SLURM) == Shard(2, 8)
+    assert shard_of("auto", TORCHRUN) == Shard(2, 4)
+    assert shard_of("auto", {"RANK": "2", **SLURM}) == Shard(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [({}, "none"), ({"RANK": "0"}, "none"), ({**TORCHRUN, **SLURM}, "both")],
+    ids=["nothing", "half", "both"],
+)
+def test_auto_without_one_answer_is_refused(environment, found):
+    with pytest.raises(ConfigError) as raised:
+        shard_of("auto", environment)
+    assert str(raised.value) == (
+        "--shard auto needs a Slurm job array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
+        f"or torchrun (RANK, WORLD_SIZE), found {found}; write --shard i/N"
+    )
+
+
+@pytest.mark.parametrize("bound", [("SLURM_ARRAY_TASK_MIN", "1"), ("SLURM_ARRAY_TASK_MAX", "9")])
+def test_an_array_with_other_numbers_is_refused(bound):
+    with pytest.raises(ConfigError) as raised:
+        shard_of("auto", {**SLURM, **dict([bound])})
+    assert str(raised.value) == (
+        "the Slurm job array is not 0-7; submit it with --array=0-7, or write --shard i/N"
+    )
+
+
+def test_a_task_beyond_the_count_is_refused():
+    with pytest.raises(ConfigError, match="shard is '8/8'; write i/N with i from 0 to N - 1"):
+        shard_of("auto", {**SLURM, "SLURM_ARRAY_TASK_ID": "8"})
