@@ -1,4 +1,8 @@
-"""Writes that survive a power cut: temporary name, fsync, rename, fsync of the folder."""
+"""Writes that survive a power cut: temporary name, fsync, rename, fsync of the folder.
+
+Temporary names do not differ between processes, so that a rerun takes up, and none keeps, what a
+killed run left. Two processes never write at once: they would need the same lock.
+"""
 
 import os
 import shutil
@@ -7,7 +11,7 @@ from pathlib import Path
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replaces `path` with `content`, so that a crash leaves the old file or the new, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.partial")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()
