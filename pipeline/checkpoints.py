@@ -72,9 +72,8 @@ class Checkpoints:
             fsync(partial / name)
         write_durably(partial / MANIFEST, json.dumps({"sha256": digests}).encode())
         fsync(partial)
-        shutil.rmtree(self.directory(step), ignore_errors=True)
-        rename_durably(partial, self.directory(step))
-        self._drop_old(best_step)
+        self._give_final_name(partial)
+        self.drop_old(best_step)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint directory, oldest first."""
@@ -82,7 +81,14 @@ class Checkpoints:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, else None; says which damaged ones it passed."""
+        """The newest checkpoint that verifies, else None; says which damaged ones it passed.
+
+        One that is whole, but whose run was killed before its rename, is given its name first:
+        saving a step again removes its older checkpoint just before that.
+        """
+        for partial in self._folder.glob(".step-*.partial"):
+            if checkpoint_problem(partial) is None:
+                self._give_final_name(partial)
         for step in reversed(self.steps()):
             problem = checkpoint_problem(self.directory(step))
             if problem is None:
@@ -97,12 +103,18 @@ class Checkpoints:
             raise A2Error(f'{problem}; train again with "a2 train --force"')
         return self._read(step)
 
+    def _give_final_name(self, partial: Path) -> None:
+        final = self._folder / partial.name.removeprefix(".").removesuffix(".partial")
+        shutil.rmtree(final, ignore_errors=True)
+        rename_durably(partial, final)
+
     def _read(self, step: int) -> Checkpoint:
         directory = self.directory(step)
         state = torch.load(directory / STATE, map_location="cpu", weights_only=True)
         return Checkpoint(step, load_file(directory / TENSORS), state)
 
-    def _drop_old(self, best_step: int | None) -> None:
+    def drop_old(self, best_step: int | None) -> None:
+        """Removes all but the two newest and the best."""
         for step in self.steps()[:-_KEPT]:
             if step != best_step:
                 shutil.rmtree(self.directory(step))

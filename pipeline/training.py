@@ -215,6 +215,8 @@ class Training:
         self._optimisation.load_state_dict(state["optimisation"])
         self.position = Position(**state["position"])
         restore_random_states(state["random"])
+        # the killed run may have died before it did so, and this one may be at its end already
+        self._checkpoints.drop_old(self.position.best_step)
         self._events.write("resume", step=found.step)
         logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
 

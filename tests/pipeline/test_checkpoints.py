@@ -155,11 +155,49 @@ def test_saving_a_step_again_replaces_it(checkpoints):
     assert checkpoints.load(1).state == {"again": True}
 
 
-def test_a_checkpoint_that_was_being_written_has_no_final_name(checkpoints, tmp_path):
+@pytest.mark.parametrize("missing", [*FILES, "manifest.json"])
+def test_a_checkpoint_that_was_being_written_has_no_final_name(checkpoints, tmp_path, missing):
     save(checkpoints, 1)
-    shutil.copytree(checkpoints.directory(1), tmp_path / "checkpoints" / ".step-00000002.partial")
-    assert checkpoints.steps() == [1]
+    partial = tmp_path / "checkpoints" / ".step-00000002.partial"
+    shutil.copytree(checkpoints.directory(1), partial)
+    (partial / missing).unlink()
     assert checkpoints.latest().step == 1
+    assert checkpoints.steps() == [1]
+
+
+def test_a_whole_checkpoint_that_was_not_yet_renamed_is_given_its_name(checkpoints, tmp_path):
+    save(checkpoints, 1)
+    partial = tmp_path / "checkpoints" / ".step-00000002.partial"
+    shutil.copytree(checkpoints.directory(1), partial)
+    assert checkpoints.latest().step == 2
+    assert checkpoints.steps() == [1, 2]
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("dying", ["rmtree", "rename_durably"])
+def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(checkpoints, monkeypatch, dying):
+    save(checkpoints, 1)
+    with monkeypatch.context() as patch:
+
+        def die(path, *arguments, **options):
+            remove(checkpoints.directory(1), ignore_errors=True)
+            raise KeyboardInterrupt
+
+        remove = shutil.rmtree
+        home = "shutil" if dying == "rmtree" else "a2.pipeline.checkpoints"
+        patch.setattr(f"{home}.{dying}", die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(1, tensors={}, state={"again": True}, best_step=None)
+    assert checkpoints.latest().state == {"again": True}
+
+
+def test_what_a_killed_run_did_not_come_to_drop_is_dropped_on_request(checkpoints, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "drop_old", lambda self, best_step: None)
+        for step in range(1, 5):
+            save(checkpoints, step)
+    checkpoints.drop_old(best_step=1)
+    assert checkpoints.steps() == [1, 3, 4]
 
 
 def test_what_was_left_half_written_is_cleared_by_the_next_save(checkpoints, tmp_path):
