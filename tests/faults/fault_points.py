@@ -55,6 +55,7 @@ class Fault:
 _ENGINE = (
     Point("a2.pipeline.engine.durable:write_durably"),
     Point("a2.pipeline.engine.durable:rename_durably"),
+    Point("a2.pipeline.engine.durable:discard"),
     Point("a2.pipeline.engine.manifest:Manifest.write"),
     Point("a2.pipeline.engine.run:prepare"),
     Point("a2.pipeline.engine.run:_publish"),
@@ -104,7 +105,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         _JSON,
         Point("a2.pipeline.optimisation:CrossEntropyOptimisation.step"),
         Point("a2.pipeline.checkpoints:Checkpoints.save"),
-        Point("a2.pipeline.checkpoints:Checkpoints._drop_old"),
+        Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
         Point("safetensors.torch:save_file", writes=1),
         Point("torch:save"),
         Point("a2.pipeline.training:Training._validate"),

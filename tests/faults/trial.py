@@ -42,7 +42,7 @@ READS: dict[str, tuple[str, ...]] = {
 PICTURES, TOGETHER, COMMIT_EVERY = 40, 2, 8
 """The product describes 16 pictures together and commits 64: an eighth of both, for a few."""
 
-CHECKPOINT_EVERY = 3
+CHECKPOINT_EVERY = 4
 
 _CONFIG = f"""
 extract: {{weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
@@ -56,7 +56,7 @@ evaluate: {{beam_size: 2}}
 runtime: {{device: cpu, threads: 1}}
 """
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds in which whatever a killed run had started must be gone."""
 
 _EARLIER_RESULT = "0" * 12
@@ -243,7 +243,7 @@ class Trial:
         artifacts = self.experiment.artifacts(self.name)
         own = tuple(
             self._result.with_name(f"{self._result.name}{suffix}")
-            for suffix in ("", ".partial", ".lock", ".holder.json", ".replaced", ".discarded")
+            for suffix in ("", ".partial", ".lock", ".holder.json", ".replaced", ".removed")
         )
         hashes = tuple(artifacts / f"hashes.sqlite{end}" for end in ("", "-journal"))
         return contents(artifacts, without=(*own, *hashes)) | contents(self.experiment.scenes)
