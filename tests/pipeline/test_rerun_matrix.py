@@ -1,0 +1,309 @@
+"""Promise P4: a changed field of the configuration reruns the stages that read it, and no other.
+
+Every field is changed once. The stages whose key changes are compared with a declared table: none
+may be missed, which would be a stale result, and none be false, which would be work for nothing.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from a2.pipeline.config import Config, load_config, override
+from a2.pipeline.engine.explain import difference
+from a2.pipeline.plan import Plan
+
+READERS = {
+    "calibrate": ("extract",),
+    "extract": ("train-xe", "evaluate"),
+    "preprocess": ("train-xe", "evaluate"),
+    "train-xe": ("evaluate",),
+    "evaluate": (),
+}
+"""Stage -> the stages that read what it makes."""
+
+CALIBRATE, EXTRACT, BOTH = ("calibrate",), ("extract",), ("calibrate", "extract")
+PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or folder of other content, below the folder of the test's data."""
+
+    name: str
+    instead_of: tuple[str, ...] = ()
+    """Fields that hold another file before and after, `field=name` each."""
+
+
+MATRIX = {
+    "data.images": (File("other images"), BOTH),
+    "data.annotations": (File("other captions.jsonl"), PREPROCESS),
+    "data.split_list": (
+        File("other splits.txt", ("data.annotations=coco.json", "data.split_list=splits.txt")),
+        PREPROCESS,
+    ),
+    "data.instances": (File("other instances.json"), EXTRACT),
+    "extract.weights": (File("detector.safetensors"), EXTRACT),
+    "extract.depth": (50, CALIBRATE),
+    "extract.width": (16, CALIBRATE),
+    "extract.boxes": ("detect", EXTRACT),
+    "extract.min_regions": (11, EXTRACT),
+    "extract.max_regions": (90, EXTRACT),
+    "extract.proposals": (200, EXTRACT),
+    "extract.min_side": (90, BOTH),
+    "extract.max_side": (1200, BOTH),
+    "extract.roi_size": (5, BOTH),
+    "extract.confidence": (0.3, EXTRACT),
+    "extract.dtype": ("float32", EXTRACT),
+    "extract.seed": (1, CALIBRATE),
+    "preprocess.vocabulary": ("m2", PREPROCESS),
+    "preprocess.min_count": (2, PREPROCESS),
+    "preprocess.max_length": (10, PREPROCESS),
+    "model.width": (32, TRAIN),
+    "model.heads": (4, TRAIN),
+    "model.feed_forward": (16, TRAIN),
+    "model.encoder_layers": (2, TRAIN),
+    "model.decoder_layers": (2, TRAIN),
+    "model.dropout": (0.2, TRAIN),
+    "model.box_geometry": ("linear", TRAIN),
+    "model.blind": (True, TRAIN),
+    "model.alignment.fusion": ("max", TRAIN),
+    "model.alignment.mask_network": ("linear", TRAIN),
+    "model.alignment.mask_slots": (50, TRAIN),
+    "model.alignment.average": ("heads", TRAIN),
+    "model.alignment.renormalise_aligned": (True, TRAIN),
+    "model.alignment.renormalise_perturbed": (True, TRAIN),
+    "model.alignment.detach_mask": (False, TRAIN),
+    "model.alignment.penalty_weight": (0.1, TRAIN),
+    "model.alignment.moving_rate": (0.2, TRAIN),
+    "model.alignment.decay_steps": (5.0, TRAIN),
+    "model.alignment.aligned_layers": ([1], TRAIN),
+    "train.seed": (1, TRAIN),
+    "train.epochs": (3, TRAIN),
+    "train.patience": (2, TRAIN),
+    "train.grouping": ("caption", TRAIN),
+    "train.batch_size": (4, TRAIN),
+    "train.captions_per_picture": (2, TRAIN),
+    "train.max_regions": (2, TRAIN),
+    "train.schedule": ("constant", TRAIN),
+    "train.lr": (0.5, TRAIN),
+    "train.warmup": (10, TRAIN),
+    "train.betas": ([0.8, 0.9], TRAIN),
+    "train.clip_norm": (None, TRAIN),
+    "train.checkpoint_every": (10, TRAIN),
+    "train.validation_beam_size": (1, TRAIN),
+    "train.validation_pictures": (2, TRAIN),
+    "train.max_length": (10, TRAIN),
+    "evaluate.split": ("val", EVALUATE),
+    "evaluate.beam_size": (3, EVALUATE),
+    "evaluate.max_length": (10, EVALUATE),
+    "evaluate.length_penalty": (1.0, EVALUATE),
+    "evaluate.batch_size": (3, EVALUATE),
+    "evaluate.baseline": (File("metrics.json"), EVALUATE),
+    "evaluate.baseline_name": ("other", EVALUATE),
+    "evaluate.report_pictures": (2, EVALUATE),
+    "runtime.device": ("cpu", NONE),
+    "runtime.workers": (1, NONE),
+    "runtime.threads": (2, NONE),
+}
+"""Field -> (another value, the stages that read the field, or what it names, themselves)."""
+
+
+def leaves(model=Config, prefix=""):
+    """Dotted names of all fields that are no sections, wherever in the models they lie."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def leaf_of(config, field):
+    value = config.model_dump(mode="json")
+    for part in field.split("."):
+        value = value[part]
+    return value
+
+
+SPLITS = ["train"] * 10 + ["val", "test"]
+WORDS = ["a", "red", "house", "on", "hill", "green", "tree"]
+
+
+def _write_data(folder):
+    """Twelve files in place of pictures, captions of them in two layouts, boxes, weights, scores.
+
+    Beside each lies one of other content.
+    """
+    for prefix, content in (("", b"picture"), ("other ", b"another picture")):
+        images = folder / f"{prefix}images"
+        images.mkdir(parents=True)
+        for number in range(1, 13):
+            (images / f"{number:012d}.jpg").write_bytes(content)
+        words = WORDS[len(prefix) :: -1]
+        (folder / f"{prefix}captions.jsonl").write_text("".join(_captions(words)))
+        boxes = [_box(number, len(prefix)) for number in range(1, 13)]
+        pictures = [{"id": number, "width": 9, "height": 9} for number in range(1, 13)]
+        instances = {"images": pictures, "annotations": boxes, "categories": []}
+        (folder / f"{prefix}instances.json").write_text(json.dumps(instances))
+        splits = SPLITS if prefix == "" else SPLITS[::-1]
+        lines = [f"{number} {split}\n" for number, split in enumerate(splits, start=1)]
+        (folder / f"{prefix}splits.txt").write_text("".join(lines))
+    (folder / "coco.json").write_text(json.dumps(_coco()))
+    (folder / "detector.safetensors").write_bytes(b"weights")
+    (folder / "metrics.json").write_text('{"metrics": {"CIDEr": 0.5}}')
+
+
+def _captions(words):
+    for number, split in enumerate(SPLITS, start=1):
+        item = {"image": f"{number:012d}.jpg", "captions": [" ".join(words)], "split": split}
+        yield json.dumps(item) + "\n"
+
+
+def _box(number, left):
+    return {"id": number, "image_id": number, "category_id": 1, "bbox": [left, 1, 5, 5]}
+
+
+def _coco():
+    images = [{"id": number, "file_name": f"{number:012d}.jpg"} for number in range(1, 13)]
+    captions = [{"id": n, "image_id": n, "caption": "a red house"} for n in range(1, 13)]
+    return {"images": images, "annotations": captions}
+
+
+class Keys:
+    """What the keys of all stages are made of under some overrides, with no stage run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.known = {}
+        _write_data(folder)
+        places = {
+            "images": str(folder / "images"),
+            "annotations": str(folder / "captions.jsonl"),
+            "instances": str(folder / "instances.json"),
+        }
+        extract = {"weights": "calibrated-random", "boxes": "given"}
+        self.config_file = folder / "config.yaml"
+        self.config_file.write_text(yaml.safe_dump({"data": places, "extract": extract}))
+
+    def overrides(self, field, value):
+        """The overrides that change a field, after those under which it can be changed."""
+        if not isinstance(value, File):
+            return [], [f"{field}={json.dumps(value)}"]
+        before = [text.split("=") for text in value.instead_of]
+        under = [override(name, self.folder / file) for name, file in before]
+        return under, [*under, override(field, self.folder / value.name)]
+
+    def __call__(self, overrides, *, propagate=False):
+        """Stage -> pre-image. propagate: what a stage makes changes with its key, else never."""
+        asked = (*overrides, propagate)
+        if asked not in self.known:
+            self.known[asked] = self._pre_images(overrides, propagate=propagate)
+        return self.known[asked]
+
+    def _pre_images(self, overrides, *, propagate):
+        plan = Plan(load_config(self.config_file, overrides), self.folder / "artifacts")
+        made = {}
+
+        def result(name, *, wanted_by):
+            directory = self.folder / "made" / made[name]
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "weights.safetensors").write_text(made[name])
+            return SimpleNamespace(directory=directory, manifest=SimpleNamespace(digest=made[name]))
+
+        plan.result = result
+        found = {}
+        with plan:
+            for name in plan.names:
+                found[name] = plan.stage(name).pre_image
+                made[name] = found[name].key if propagate else f"made by {name}"
+        return found
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return Keys(tmp_path_factory.mktemp("rerun matrix") / "data")
+
+
+def changed(keys, field, value, *, propagate):
+    """The stages whose key changes with a field."""
+    under, overrides = keys.overrides(field, value)
+    before = keys(under, propagate=propagate)
+    after = keys(overrides, propagate=propagate)
+    return {name for name in after if before[name].key != after[name].key}
+
+
+def with_readers(stages):
+    """The stages, and those that read what they make, to the end."""
+    found = set(stages)
+    for name in stages:
+        found |= with_readers(READERS[name])
+    return found
+
+
+def test_every_field_of_the_configuration_is_in_the_table():
+    assert sorted(MATRIX) == sorted(leaves())
+
+
+@pytest.mark.parametrize("field", MATRIX)
+def test_the_table_changes_each_field_and_no_other(keys, field):
+    under, overrides = keys.overrides(field, MATRIX[field][0])
+    before, after = (load_config(keys.config_file, chosen) for chosen in (under, overrides))
+    differing = {name for name in leaves() if leaf_of(before, name) != leaf_of(after, name)}
+    assert differing == {field}
+
+
+def test_no_rerun_is_false_and_none_is_missed(keys):
+    false, missed = [], []
+    for field, (value, readers) in MATRIX.items():
+        for propagate, expected in ((False, set(readers)), (True, with_readers(readers))):
+            found = changed(keys, field, value, propagate=propagate)
+            false += [(field, stage) for stage in found - expected]
+            missed += [(field, stage) for stage in expected - found]
+    assert (false, missed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "field", [name for name, (value, _) in MATRIX.items() if isinstance(value, File)]
+)
+def test_the_same_content_at_another_place_reruns_nothing(keys, field):
+    file = MATRIX[field][0]
+    place, moved = keys.folder / file.name, keys.folder / f"moved {file.name}"
+    copied = shutil.copytree if place.is_dir() else shutil.copyfile
+    copied(place, moved)
+    under, overrides = keys.overrides(field, file)
+    assert keys([*under, override(field, moved)], propagate=True) == keys(overrides, propagate=True)
+
+
+def test_the_table_of_readers_is_what_the_stages_say(keys):
+    plan = Plan(load_config(keys.config_file), keys.folder / "artifacts")
+    inputs = {"features": "extract", "captions": "preprocess", "model": "train-xe"}
+    found = {name: set() for name in READERS}
+    plan.result = lambda name, *, wanted_by: (
+        found[name].add(wanted_by)
+        or SimpleNamespace(directory=keys.folder, manifest=SimpleNamespace(digest="made"))
+    )
+    (keys.folder / "weights.safetensors").write_bytes(b"calibrated")
+    with plan:
+        for name in plan.names:
+            stage = plan.stage(name)
+            assert {inputs[key] for key in stage.inputs if key in inputs} == {
+                made for made, readers in READERS.items() if name in readers and made != "calibrate"
+            }
+    assert found == {name: set(readers) for name, readers in READERS.items()}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [name for name, (value, readers) in MATRIX.items() if readers and not isinstance(value, File)],
+)
+def test_the_reason_for_a_rerun_names_the_field_and_both_values(keys, field):
+    value, (stage, *_) = MATRIX[field]
+    _, overrides = keys.overrides(field, value)
+    before, after = (load_config(keys.config_file, chosen) for chosen in ([], overrides))
+    why = difference(keys([])[stage], keys(overrides)[stage])
+    assert why[0] == f"{field} {leaf_of(before, field)!r} -> {leaf_of(after, field)!r}"
