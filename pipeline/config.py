@@ -4,7 +4,7 @@ Every default lives in the models; every problem is reported at once, each with 
 the nearest valid name.
 """
 
-import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +19,9 @@ from a2.data.errors import ConfigError
 from a2.extract.config import ExtractConfig
 from a2.model.config import ModelConfig
 
-Section = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+Section = ConfigDict(
+    frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+)
 
 
 class TrainConfig(BaseModel):
@@ -146,7 +148,9 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
 
 def override(field: str, value: Path | str) -> str:
     """One override that sets a field to a path or text, whatever characters are in it."""
-    return f"{field}={json.dumps(str(value))}"
+    # YAML's own spelling: it reads JSON's only up to U+FFFF
+    text = yaml.safe_dump(str(value), default_style='"', width=math.inf).rstrip("\n")
+    return f"{field}={text}"
 
 
 def _read_yaml(path: Path) -> dict[str, object]:

@@ -1,0 +1,172 @@
+"""Any value that a field accepts survives YAML, an override and the resolved file."""
+
+import json
+import math
+import types
+from pathlib import Path
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from a2.data.errors import ConfigError
+from a2.pipeline.config import Config, load_config, override
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def leaves(model=Config, prefix=""):
+    """Dotted name -> field, of all fields that are no sections."""
+    found = {}
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found |= leaves(inner, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = field
+    return found
+
+
+def values(annotation, metadata=()):
+    """Strategy of the values that an annotation accepts, within the bounds of its metadata."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        [inner] = arguments[1:]
+        return values(arguments[0], inner.metadata if isinstance(inner, FieldInfo) else [inner])
+    if origin in (Union, types.UnionType):
+        return st.one_of([values(argument, metadata) for argument in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return st.lists(values(arguments[0]), min_size=1, max_size=4).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values, arguments))
+    return plain_values(
+        annotation, {key: value for item in metadata for key, value in bounds(item)}
+    )
+
+
+def bounds(item):
+    """Names and values of the bounds in one piece of metadata, such as Ge(ge=1)."""
+    return [(name, getattr(item, name)) for name in ("ge", "gt", "le", "lt") if hasattr(item, name)]
+
+
+def plain_values(kind, limits):
+    low, high = limits.get("ge", limits.get("gt")), limits.get("le", limits.get("lt"))
+    if kind is int:
+        low = low + 1 if "gt" in limits else low
+        return st.integers(low, 10**6 if high is None else high)
+    if kind is float:
+        return st.floats(
+            low,
+            high,
+            exclude_min="gt" in limits,
+            exclude_max="lt" in limits,
+            allow_nan=False,
+            allow_infinity=False,
+        )
+    return {bool: st.booleans(), type(None): st.none(), str: TEXT, Path: TEXT.map(Path)}[kind]
+
+
+LEAVES = leaves()
+
+ALLOWED_BY_OTHERS = {
+    "extract.min_regions": st.integers(1, 100),
+    "extract.max_regions": st.integers(10, 10**6),
+    "extract.proposals": st.integers(10, 10**6),
+    "model.width": st.integers(1, 1000).map(lambda half: 16 * half),
+    "model.heads": st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 256]),
+    "model.alignment.aligned_layers": st.just("all")
+    | st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
+}
+"""Fields that the default of another one bounds -> values within."""
+
+
+def values_of(name):
+    field = LEAVES[name]
+    return ALLOWED_BY_OTHERS.get(name, values(field.annotation, field.metadata))
+
+
+def plain(value):
+    """A value as YAML has it."""
+    return str(value) if isinstance(value, Path) else json.loads(json.dumps(value))
+
+
+def set_to(name, value):
+    """The override that sets a field."""
+    text = isinstance(value, Path | str)
+    return override(name, value) if text else f"{name}={json.dumps(value)}"
+
+
+def loaded(*arguments):
+    """A configuration; one whose fields contradict each other is no example."""
+    try:
+        return load_config(*arguments)
+    except ConfigError:
+        assume(False)
+
+
+def leaf_of(config, name):
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_value_of_any_field_survives_an_override_and_a_file(tmp_path_factory, name, data):
+    value = data.draw(values_of(name))
+    config = loaded(None, [set_to(name, value)])
+    assert leaf_of(config, name) == value
+    assert type(leaf_of(config, name)) is type(value)
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(config.to_yaml(), encoding="utf-8")
+    assert load_config(path) == config
+    path.write_text(nested(name, plain(value)), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def nested(name, value):
+    """YAML of one field in its sections."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return yaml.safe_dump(value)
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_any_configuration_is_read_back_from_its_file_as_itself(tmp_path_factory, data):
+    chosen = data.draw(st.sets(st.sampled_from(sorted(LEAVES)), min_size=2, max_size=12))
+    drawn = {name: data.draw(values_of(name)) for name in sorted(chosen)}
+    config = loaded(None, [set_to(name, value) for name, value in drawn.items()])
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(config.to_yaml(), encoding="utf-8")
+    again = load_config(path)
+    assert again == config
+    assert again.to_yaml() == config.to_yaml()
+
+
+FLOATS = [name for name, field in LEAVES.items() if "float" in str(field.annotation)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+def test_a_value_that_is_no_number_is_refused(name, value):
+    pair = name == "train.betas"
+    with pytest.raises(ConfigError, match=rf"{name}"):
+        load_config(None, [f"{name}={f'[{value}, 0.9]' if pair else value}"])
+
+
+def test_the_strategies_reach_the_bounds_and_no_further():
+    dropout = LEAVES["model.dropout"]
+    for value in (0.0, math.nextafter(1, 0)):
+        load_config(None, [f"model.dropout={value!r}"])
+    assert {(key, value) for item in dropout.metadata for key, value in bounds(item)} == {
+        ("ge", 0),
+        ("lt", 1),
+    }
