@@ -13,9 +13,13 @@ from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan
 from a2.pipeline.progress import track
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1400, 160, 0
+
+_ONE_THREAD = "runtime.threads=1"
+"""For training and decoding: what a captioner this small computes is too little to be shared."""
 
 Say = Callable[[str, Outcome], None]
 
@@ -33,19 +37,24 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
         override("data.annotations", drawn / "dataset_coco.json"),
         override("data.instances", drawn / "instances.json"),
     )
-    blind = _run(folder, (*places, *overrides, "model.blind=true"), say=say)
+    fields = (*places, *overrides)
+    _run(folder, fields, (calibrate.NAME, extract.NAME, preprocess.NAME), say=say)
+    trained = (train.NAME, evaluate.NAME)
+    fields = (*places, _ONE_THREAD, *overrides)
+    blind = _run(folder, (*fields, "model.blind=true"), trained, say=say)
     compared = (
         override("evaluate.baseline", blind / "metrics.json"),
         override("evaluate.baseline_name", "blind captioner"),
     )
-    return _run(folder, (*places, *overrides, *compared), say=say)
+    return _run(folder, (*fields, *compared), trained, say=say)
 
 
-def _run(folder: Path, overrides: Sequence[str], *, say: Say) -> Path:
+def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: Say) -> Path:
+    """Runs these stages; returns the directory of the last."""
     config = load_config(Path(str(files("a2.pipeline") / CONFIG)), overrides)
     with Plan(config, folder) as plan:
-        plan.check(plan.names)
-        for name in plan.names:
+        plan.check(names)
+        for name in names:
             outcome = plan.run(name)
             say(name, outcome)
     return outcome.directory
