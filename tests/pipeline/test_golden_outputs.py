@@ -1,0 +1,256 @@
+"""What each stage made of fixed data when its code version was set.
+
+A stage's key holds a code version and not the code, so that a changed comment reruns nothing. Who
+changes what a stage makes must raise the version; these values notice when that is forgotten. They
+are exact where text and integers come out, and have a tolerance where floats do, which differ
+between machines. `python tests/pipeline/test_golden_outputs.py` records them anew.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from safetensors.numpy import load_file
+
+from a2.data.captions import CaptionFile
+from a2.data.feature_store import FeatureStore
+from a2.pipeline.config import load_config
+from a2.pipeline.plan import Plan
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+
+GOLDEN = Path(__file__).with_name("golden_outputs.json")
+MODULES = {module.NAME: module for module in (calibrate, extract, preprocess, train, evaluate)}
+READS = {
+    "calibrate": (),
+    "extract": ("calibrate",),
+    "preprocess": (),
+    "train-xe": ("extract", "preprocess"),
+    "evaluate": ("extract", "preprocess", "train-xe"),
+}
+"""Stage -> the stages whose outputs it reads."""
+
+COLOURS = {"red": (200, 30, 20), "green": (20, 180, 40), "blue": (30, 60, 220)}
+SPLITS = ["train"] * 9 + ["val"] * 3 + ["test"] * 3
+CONFIG = {
+    "extract": {
+        "weights": "calibrated-random",
+        "boxes": "given",
+        "depth": 18,
+        "width": 8,
+        "roi_size": 7,
+        "min_side": 64,
+        "max_side": 64,
+    },
+    "preprocess": {"min_count": 1},
+    "model": {
+        "width": 32,
+        "heads": 2,
+        "feed_forward": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "dropout": 0.0,
+    },
+    "train": {"epochs": 12, "batch_size": 3, "schedule": "constant", "lr": 3e-3, "patience": 12},
+    "evaluate": {"beam_size": 2},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+
+
+def write_data(folder):
+    """Fifteen pictures in one of three colours, three boxes each, and captions; no chance in it."""
+    (folder / "images").mkdir(parents=True)
+    rows, columns = np.mgrid[0:64, 0:64]
+    lines, annotations = [], []
+    for number, split in enumerate(SPLITS, start=1):
+        name, colour = list(COLOURS.items())[number % 3]
+        waves = 40 * np.sin(rows * number / 9.0) * np.cos(columns / (2.0 + number))
+        pixels = np.clip(np.array(colour) + waves[..., None], 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+        captions = [f"a {name} picture", f"a picture that is {name}", f"the {name} one"]
+        seen = [f"{text} here" for text in captions] if split == "test" else captions
+        lines.append({"image": f"{number}.png", "captions": seen, "split": split})
+        for side in (20, 30, 60):
+            annotations.append(
+                {
+                    "id": 100 * number + side,
+                    "image_id": number,
+                    "category_id": 1,
+                    "bbox": [1, 2, side, side],
+                }
+            )
+    (folder / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    images = [{"id": n, "file_name": f"{n}.png"} for n in range(1, len(SPLITS) + 1)]
+    instances = {"images": images, "annotations": annotations, "categories": []}
+    (folder / "instances.json").write_text(json.dumps(instances))
+
+
+def make(folder):
+    """Runs all stages; stage -> the directory of its result."""
+    write_data(folder)
+    places = {
+        "images": str(folder / "images"),
+        "annotations": str(folder / "captions.jsonl"),
+        "instances": str(folder / "instances.json"),
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump({"data": places, **CONFIG}))
+    with Plan(load_config(folder / "config.yaml"), folder / "artifacts") as plan:
+        return {name: plan.run(name).directory for name in plan.names}
+
+
+def of_calibrate(directory):
+    tensors = load_file(directory / "weights.safetensors")
+    chosen = sorted(name for name in tensors if tensors[name].dtype == np.float32)[
+        :: 1 + len(tensors) // 12
+    ]
+    return {name: [float(value) for value in tensors[name].ravel()[:3]] for name in chosen}
+
+
+def of_extract(directory):
+    store = FeatureStore(directory / "features.lmdb")
+    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.dtype}
+    for image_id in list(store)[::5]:
+        regions = store[image_id]
+        found[image_id] = {
+            "boxes": regions.boxes.tolist(),
+            "features": regions.features[:, ::16].astype(float).tolist(),
+            "scores": regions.scores.astype(float).tolist(),
+        }
+    return found
+
+
+def of_preprocess(directory):
+    captions = CaptionFile(directory / "captions.h5")
+    digest = hashlib.sha256()
+    for name in ("vocabulary.json", "references.json"):
+        digest.update((directory / name).read_bytes())
+    for split in ("train", "val", "test"):
+        for image_id in captions.image_ids(split):
+            digest.update(f"{split} {image_id} {captions.captions(image_id).tolist()}".encode())
+    with np.load(directory / "document_frequencies.npz") as arrays:
+        for name in sorted(arrays.files):
+            digest.update(f"{name} {arrays[name].tolist()}".encode())
+    return {"sha256": digest.hexdigest()}
+
+
+def of_train(directory):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return {"loss of the first epoch": lines[0]["loss"], "loss of the last": lines[-1]["loss"]}
+
+
+def of_evaluate(directory):
+    return json.loads((directory / "metrics.json").read_text())["metrics"]
+
+
+MEASURED = {
+    "calibrate": of_calibrate,
+    "extract": of_extract,
+    "preprocess": of_preprocess,
+    "train-xe": of_train,
+    "evaluate": of_evaluate,
+}
+TOLERANCE = {
+    "calibrate": 1e-3,
+    "extract": 2e-2,
+    "preprocess": 0.0,
+    "train-xe": 2e-2,
+    "evaluate": 2e-2,
+}
+"""Stage -> largest difference, relative above 1 and absolute below."""
+
+
+def differences(found, golden, tolerance, path=""):
+    """Dotted paths of what differs, with both values."""
+    if isinstance(golden, dict) and isinstance(found, dict):
+        names = sorted(golden.keys() | found.keys())
+        pairs = [(f"{path}.{name}", found.get(name), golden.get(name)) for name in names]
+    elif isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
+        pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(found, golden, strict=True))]
+    else:
+        return [] if close(found, golden, tolerance) else [f"{path[1:]} {golden} -> {found}"]
+    return [line for name, *pair in pairs for line in differences(*pair, tolerance, name)]
+
+
+def close(found, golden, tolerance):
+    if isinstance(golden, float) and isinstance(found, float):
+        return math.isclose(found, golden, rel_tol=tolerance, abs_tol=tolerance)
+    return found == golden
+
+
+def changes(stage, directories):
+    """What a stage makes differently from its golden values."""
+    golden = json.loads(GOLDEN.read_text())[stage]["values"]
+    return differences(MEASURED[stage](directories[stage]), golden, TOLERANCE[stage])
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("golden") / "data")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", MEASURED)
+def test_a_stage_makes_what_its_code_version_made(directories, stage):
+    changed = [name for name in READS[stage] if changes(name, directories)]
+    if changed:
+        pytest.skip(f"{stage} reads what {', '.join(changed)} makes, and that has changed")
+    found = changes(stage, directories)
+    assert not found, (
+        f"stage {stage} makes something else: {'; '.join(found[:5])}; if that is meant, raise "
+        f"CODE_VERSION in {module_of(stage)}, then record it: {how_to_record()}"
+    )
+
+
+@pytest.mark.parametrize("stage", MEASURED)
+def test_the_golden_values_are_those_of_the_code_version(stage):
+    recorded = json.loads(GOLDEN.read_text())[stage]["code_version"]
+    version = MODULES[stage].CODE_VERSION
+    assert recorded == version, (
+        f"golden values of stage {stage} are of code version {recorded}, {module_of(stage)} has "
+        f"{version}; record them: {how_to_record()}"
+    )
+
+
+def test_another_output_and_a_missing_one_are_differences():
+    golden = {"loss": 1.0, "words": ["a", "b"], "sha256": "f"}
+    assert differences(golden, golden, 0.0) == []
+    assert differences({**golden, "loss": 1.001}, golden, 0.01) == []
+    assert differences({"loss": 1.1, "words": ["a", "c"]}, golden, 0.01) == [
+        "loss 1.0 -> 1.1",
+        "sha256 f -> None",
+        "words[1] b -> c",
+    ]
+    assert differences({**golden, "words": ["a"]}, golden, 0.01) == ["words ['a', 'b'] -> ['a']"]
+
+
+def module_of(stage):
+    return f"pipeline/stages/{Path(MODULES[stage].__file__).name}"
+
+
+def how_to_record():
+    here = Path(__file__)
+    return f"python {here.relative_to(here.parents[2])}"
+
+
+def record():
+    """Writes the golden values of the code as it is."""
+    with TemporaryDirectory() as folder:
+        directories = make(Path(folder) / "data")
+        values = {
+            stage: {
+                "code_version": MODULES[stage].CODE_VERSION,
+                "values": measure(directories[stage]),
+            }
+            for stage, measure in MEASURED.items()
+        }
+    GOLDEN.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(record())
