@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -29,7 +30,7 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.saved_model import SavedModel, load_model
+from a2.pipeline.saved_model import EXTRACTOR, SavedModel, load_model
 from a2.pipeline.stages.evaluate import CAPTIONS, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
@@ -222,11 +223,21 @@ def _provenance(
         "split": config.split,
         "decoding": f"beam {config.beam_size}, at most {config.max_length} tokens, "
         f"length penalty {config.length_penalty:g}",
+        "extractor": _extractor(inputs["model"].path),
         "vocabulary": f"{len(model.vocabulary)} entries, {model.vocabulary.digest[:12]}",
         **{f"model.{name}": str(value) for name, value in settings.items()},
         **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
         **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
     }
+
+
+def _extractor(model: Path) -> str:
+    """What made the regions, in a line; the whole account is in the model's extractor.json."""
+    account = cast("dict[str, Any]", read_json(model / EXTRACTOR))
+    return (
+        f"ResNet-{account['architecture']['depth']}, {account['meta']['origin']}, "
+        f"{account['config']['boxes']} boxes, weights {account['weights_sha256'][:12]}"
+    )
 
 
 def _write_metrics(

@@ -79,6 +79,8 @@ def test_metrics_have_the_form_that_is_agreed_on(experiment):
     provenance = content["provenance"]
     assert all(isinstance(value, str) for value in provenance.values())
     assert provenance["split"] == "test"
+    made_by = "ResNet-18, calibrated-random, seed 0, given boxes, weights "
+    assert provenance["extractor"].startswith(made_by)
     assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
     assert provenance["model.alignment.fusion"] == "gate"
     assert {"digest of features", "digest of captions", "digest of model"} <= provenance.keys()
