@@ -16,7 +16,7 @@ from a2.pipeline.progress import track
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
 
 CONFIG = "demo.yaml"
-SCENES, SIDE, SEED = 1400, 160, 0
+SCENES, SIDE, SEED = 1200, 160, 0
 
 _ONE_THREAD = "runtime.threads=1"
 """For training and decoding: what a captioner this small computes is too little to be shared."""
