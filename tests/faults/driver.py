@@ -7,31 +7,27 @@ store by the digest over its records, tensors bit for bit, metrics by value), no
 acknowledged may be done or missing again, and all else must be as it was.
 """
 
+import importlib
 import os
+import platform
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded: its threads do not survive a fork
-
-import platform  # noqa: E402
-import random  # noqa: E402
-import shutil  # noqa: E402
-import statistics  # noqa: E402
-import tempfile  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Iterator, Mapping, Sequence  # noqa: E402
-from dataclasses import dataclass, field  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import TYPE_CHECKING  # noqa: E402
-
-import click  # noqa: E402
-import torch  # noqa: E402
+import click
+import torch
 
 if TYPE_CHECKING:
     from tests.faults.fault_points import POINTS, Fault
     from tests.faults.trial import (
-        CHECKPOINT_EVERY,
-        COMMIT_EVERY,
+        PROMISED,
         STAGES,
-        TOGETHER,
         Experiment,
         Trial,
         Uninterrupted,
@@ -40,10 +36,8 @@ if TYPE_CHECKING:
 else:
     from fault_points import POINTS, Fault
     from trial import (
-        CHECKPOINT_EVERY,
-        COMMIT_EVERY,
+        PROMISED,
         STAGES,
-        TOGETHER,
         Experiment,
         Trial,
         Uninterrupted,
@@ -58,12 +52,6 @@ SHARES: Mapping[str, float] = {
     "evaluate": 0.1,
 }
 """Of all kills: fewer where a rerun waits ten seconds for Java."""
-
-UNITS: Mapping[str, tuple[str, int]] = {
-    "extract": ("pictures", COMMIT_EVERY + 2 * TOGETHER),
-    "train-xe": ("steps", CHECKPOINT_EVERY),
-}
-"""What can be done again, and how many at most; the other stages begin anew."""
 
 IMPORTED = (
     "a2.extract.calibration",
@@ -84,6 +72,7 @@ IMPORTED = (
 class Tally:
     """What the trials of one stage showed."""
 
+    points: set[str] = field(default_factory=set)
     named: int = 0
     timed: int = 0
     survived: int = 0
@@ -99,16 +88,18 @@ class Tally:
 
     def add(self, trial: Trial, verdict: Verdict) -> None:
         """Counts one trial."""
-        named = int(verdict.kills > 0 and isinstance(trial.kills[0], Fault))
-        self.named += named
-        self.timed += verdict.kills - named
+        first = trial.kills[0]
+        if verdict.kills and isinstance(first, Fault):
+            self.named += 1
+            self.timed -= 1
+            self.points.add(first.point.target)
+        self.timed += verdict.kills
         self.trials += 1
         self.lost += verdict.lost
         if not verdict.problems:
             self.equal += 1
             self.survived += verdict.kills
-        if not trial.force:
-            self.done_again += verdict.done_again
+        self.done_again += verdict.done_again
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -138,11 +129,10 @@ def main(kills: int, seed: int, stages: Sequence[str]) -> None:
 
 
 def _import_all() -> None:
-    import importlib
-
+    """Starts no thread of torch's pool, because those do not survive a fork."""
+    torch.set_num_threads(1)
     for name in IMPORTED:
         importlib.import_module(name)
-    torch.set_num_threads(1)
 
 
 def _shared(kills: int, stages: Sequence[str]) -> dict[str, int]:
@@ -205,9 +195,7 @@ def _how(kill: Fault | float) -> str:
     return str(kill) if isinstance(kill, Fault) else f"after {kill:.3f} s"
 
 
-def _table(
-    tallies: Mapping[str, Tally], alone: Mapping[str, Uninterrupted]
-) -> Iterator[str]:
+def _table(tallies: Mapping[str, Tally], alone: Mapping[str, Uninterrupted]) -> Iterator[str]:
     """Markdown."""
     yield (
         "| stage | kills | at named points | at random times | survived | items lost "
@@ -215,7 +203,7 @@ def _table(
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for stage, tally in tallies.items():
-        unit, most = UNITS.get(stage, ("stage", 1))
+        unit, most = PROMISED.get(stage, ("stage", 1))
         again = tally.done_again or [0]
         took = f" of {alone[stage].seconds:.1f} s" if unit == "stage" else ""
         yield (
@@ -227,10 +215,12 @@ def _table(
 
 def _summary(tallies: Mapping[str, Tally]) -> str:
     found = tallies.values()
+    points = sum(len(tally.points) for tally in found)
     return (
         f"{sum(t.survived for t in found)} of {sum(t.kills for t in found)} kills survived, "
         f"{sum(t.lost for t in found)} items lost, "
-        f"{sum(t.equal for t in found)} of {sum(t.trials for t in found)} reruns equal"
+        f"{sum(t.equal for t in found)} of {sum(t.trials for t in found)} results equal, "
+        f"{points} points"
     )
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ else:
     from outcome import Outcome, contents, differences, outcome
 
 STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
-READS: dict[str, tuple[str, ...]] = {
+READS: Mapping[str, tuple[str, ...]] = {
     "calibrate": (),
     "extract": ("calibrate",),
     "preprocess": (),
@@ -43,6 +43,15 @@ PICTURES, TOGETHER, COMMIT_EVERY = 40, 2, 8
 """The product describes 16 pictures together and commits 64: an eighth of both, for a few."""
 
 CHECKPOINT_EVERY = 4
+
+PROMISED: Mapping[str, tuple[str, int]] = {
+    "extract": ("pictures", COMMIT_EVERY + 2 * TOGETHER),
+    "train-xe": ("steps", CHECKPOINT_EVERY),
+}
+"""Stage -> what a kill may cost, and how many of it at most; the other stages begin anew.
+
+Pictures: those of one commit, and those that share a group with its first and its last.
+"""
 
 _CONFIG = f"""
 extract: {{weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
@@ -161,30 +170,21 @@ class Trial:
     stage: str
     kills: Sequence[Fault | float]
     force: bool = False
+    _runs: list[diary.Run] = field(default_factory=list)
+    _groups: list[int] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
 
     def run(self) -> Verdict:
         """Kills, lets the last run finish, and compares with what was left alone."""
         self.experiment.prepare(self.stage, self.name, finished=self.force)
         untouched = self._others()
-        kills, done_again, problems = 0, list[int](), list[str]()
-        runs: list[diary.Run] = []
-        groups: list[int] = []
-        for kill in self.kills:
-            end, run = self._start(kill, force=self.force)
-            if runs:
-                done_again.append(diary.done_again(runs, run))
-            groups.append(end.process)
-            runs.append(run)
-            if not end.killed:
-                problems += [f"a run ended with code {end.code}"] if end.code else []
-                break
-            kills += 1
-            problems += self._damages_of_finished()
-        lost, again = self._finish(runs, problems)
-        done_again.append(again)
-        problems += [f"{line} (not of this stage)" for line in differences(untouched, self._others())]
-        problems += _left_running(groups)
-        return Verdict(kills, lost, done_again[-kills:] if kills else [], problems)
+        kills = self._kill()
+        self._finish()
+        changed = differences(untouched, self._others())
+        self._problems += [f"{line}, which is not this stage's" for line in changed]
+        self._problems += _left_running(self._groups)
+        again = self._done_again()[:kills]
+        return Verdict(kills, self._lost(), again, self._problems)
 
     @property
     def folder(self) -> Path:
@@ -195,11 +195,19 @@ class Trial:
     def _result(self) -> Path:
         return self.experiment.result(self.stage, self.name)
 
-    def _start(
-        self, kill: Fault | float | None, *, force: bool
-    ) -> tuple[processes.End, diary.Run]:
-        notes = self.folder / f"diary-{len(list(self.folder.glob('diary-*')))}"
-        notes.touch()
+    def _kill(self) -> int:
+        """Starts and kills runs; returns how many were killed: the last may end before that."""
+        for killed, kill in enumerate(self.kills):
+            end = self._start(kill, force=self.force)
+            if not end.killed:
+                self._problems += [f"a run ended with code {end.code}"] if end.code else []
+                return killed
+            self._problems += self._damages()
+        return len(self.kills)
+
+    def _start(self, kill: Fault | float | None, *, force: bool) -> processes.End:
+        """One run, which writes its diary."""
+        notes = self.folder / f"diary-{len(self._runs)}"
 
         def work() -> None:
             _shrink()
@@ -210,23 +218,24 @@ class Trial:
 
         after = kill if isinstance(kill, float) else None
         end = processes.run(work, log=self.folder / "log", kill_after=after)
-        return end, diary.read(notes)
+        self._runs.append(diary.read(notes))
+        self._groups.append(end.process)
+        return end
 
-    def _finish(self, runs: list[diary.Run], problems: list[str]) -> tuple[int, int]:
-        """Runs to the end; returns the items lost and done again, and adds to the problems."""
-        end, run = self._start(None, force=False)
+    def _finish(self) -> None:
+        """Runs to the end, and looks at what is there then."""
+        end = self._start(None, force=False)
         if end.code:
-            problems.append(f"the rerun ended with code {end.code}")
-            return diary.lost(runs, run), 0
-        problems += self._damages_of_finished() if self._result.exists() else ["no result"]
-        if not self.force:
-            problems += self._litter()
-        if self.force:  # the old result, or the new one, was whole: nothing remained to be done
-            return int(run.worked), 0
-        return diary.lost(runs, run), diary.done_again(runs, run)
+            self._problems.append(f"the rerun ended with code {end.code}")
+        elif not self._result.exists():
+            self._problems.append("the rerun left no result")
+        else:
+            self._problems += self._damages()
+            # where the old result of a forced run was whole, what that run left may stay
+            self._problems += [] if self.force else self._litter()
 
-    def _damages_of_finished(self) -> list[str]:
-        """How a finished result differs from the one that was left alone; none where it is absent."""
+    def _damages(self) -> list[str]:
+        """How a finished result differs from the one that was left alone; none if it is absent."""
         if not self._result.exists():
             return []
         expected = self.experiment.uninterrupted[self.stage].outcome
@@ -238,14 +247,30 @@ class Trial:
         beside = {path.name for path in self._result.parent.iterdir()}
         return [f"{name} is left beside the result" for name in sorted(beside - kept)]
 
+    def _lost(self) -> int:
+        """Items that were safe and had to be made again by the last run."""
+        if self.force:  # the old result, or the new one, was whole: nothing remained to be done
+            return int(self._runs[-1].worked)
+        return diary.lost(self._runs[:-1], self._runs[-1])
+
+    def _done_again(self) -> list[int]:
+        """What each run after the first did again; a run with --force begins anew, as it should."""
+        if self.force:
+            return []
+        again = [diary.done_again(self._runs[:n], run) for n, run in enumerate(self._runs) if n]
+        unit, most = PROMISED.get(self.stage, ("stages", 1))
+        if max(again) > most:
+            self._problems.append(f"{max(again)} {unit} were done again, at most {most} may be")
+        return again
+
     def _others(self) -> Outcome:
         """All that the stage must not touch: its inputs, and other results."""
         artifacts = self.experiment.artifacts(self.name)
         own = tuple(
-            self._result.with_name(f"{self._result.name}{suffix}")
-            for suffix in ("", ".partial", ".lock", ".holder.json", ".replaced", ".removed")
+            self._result.with_name(f"{self._result.name}{ending}")
+            for ending in ("", ".partial", ".lock", ".holder.json", ".replaced", ".removed")
         )
-        hashes = tuple(artifacts / f"hashes.sqlite{end}" for end in ("", "-journal"))
+        hashes = tuple(artifacts / f"hashes.sqlite{ending}" for ending in ("", "-journal"))
         return contents(artifacts, without=(*own, *hashes)) | contents(self.experiment.scenes)
 
 
@@ -280,9 +305,10 @@ def _left_running(groups: Sequence[int]) -> list[str]:
 
 def _shrink() -> None:
     """Fewer pictures per commit and group, so that a small store has many; one thread each."""
-    assert FeatureWriter.__init__.__kwdefaults__["commit_every"]
-    FeatureWriter.__init__.__kwdefaults__["commit_every"] = COMMIT_EVERY
-    assert extraction._TOGETHER
+    defaults = FeatureWriter.__init__.__kwdefaults__
+    if defaults is None or "commit_every" not in defaults or not hasattr(extraction, "_TOGETHER"):
+        raise RuntimeError("the product's numbers have other names now; name them here too")
+    defaults["commit_every"] = COMMIT_EVERY
     extraction._TOGETHER = TOGETHER
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
