@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pipeline extract model data tests benchmarks
 
-.PHONY: install demo test check bench lint types
+.PHONY: install demo test check bench faults lint types
 
 install: .venv/installed
 
@@ -31,6 +31,9 @@ check: lint types
 
 test: lint types
 	$(BIN)/pytest -n 2
+
+faults: install
+	$(BIN)/python tests/faults/driver.py --kills 200 --seed 0
 
 bench: install
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
