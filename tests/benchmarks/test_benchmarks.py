@@ -28,6 +28,7 @@ def run(name: str, *options: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "promised"),
     [
+        ("demo.py", ["train-xe", "seeing", "ratio"]),
         ("store.py", ["LMDB is faster by", ".npz", "HDF5"]),
         ("extract.py", ["backbone", "same regions", "peak memory of the process"]),
         ("train.py", ["tokens/s", "of peak", "cached is faster by"]),
