@@ -153,7 +153,7 @@ def _kill(experiment: Experiment, stage: str, kills: int, chance: random.Random)
     for number in range(10 * kills):
         if tally.kills >= kills:
             break
-        trial = _trial(experiment, f"{stage}-{number}", stage, faults, chance)
+        trial = _trial(experiment, stage, number, faults, chance)
         verdict = trial.run()
         if verdict.kills or verdict.problems:
             tally.add(trial, verdict)
@@ -169,16 +169,17 @@ def _kill(experiment: Experiment, stage: str, kills: int, chance: random.Random)
 
 def _trial(
     experiment: Experiment,
-    name: str,
     stage: str,
+    number: int,
     faults: Iterator[Fault],
     chance: random.Random,
 ) -> Trial:
     """Named points and random times take turns; some runs are forced, some killed twice."""
     seconds = experiment.uninterrupted[stage].seconds
-    first = next(faults) if chance.random() < 0.5 else chance.uniform(0, seconds)
+    first = chance.uniform(0, seconds) if number % 2 else next(faults)
     again = [chance.uniform(0, seconds)] if chance.random() < 0.25 else []
-    return Trial(experiment, name, stage, [first, *again], force=chance.random() < 0.2)
+    force = chance.random() < 0.2
+    return Trial(experiment, f"{stage}-{number}", stage, [first, *again], force=force)
 
 
 def _faults(alone: Uninterrupted, stage: str, chance: random.Random) -> Iterator[Fault]:

@@ -89,7 +89,7 @@ training._link = link_and_change
     ],
 )
 def test_the_driver_sees_a_product_that_does_not_keep_its_promises(stage, fault, complaint):
-    code, _, complaints = drive("--kills", "6", "--seed", "0", "--stage", stage, after=fault)
+    code, _, complaints = drive("--kills", "12", "--seed", "0", "--stage", stage, after=fault)
     assert code == 1
     assert complaint in complaints
 
