@@ -30,7 +30,7 @@ check: lint types
 	$(BIN)/pytest -n 2 -q -m 'not slow'
 
 test: lint types
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --cov
 
 faults: install
 	$(BIN)/python tests/faults/driver.py --kills 200 --seed 0

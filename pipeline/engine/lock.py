@@ -66,7 +66,7 @@ def holder(path: Path) -> str:
     try:
         found = json.loads(_holder_file(path).read_text())
         return f"process {found['pid']} on {found['host']} since {found['since']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
 
 

@@ -5,6 +5,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,16 @@ def test_a_file_that_is_not_lmdb_is_refused(path):
     assert problem == f'{message}; run "a2 extract --force"'
 
 
+def test_a_tree_that_leads_nowhere_is_damage(path):
+    data = bytearray((path / "data.mdb").read_bytes())
+    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)  # all but the two pages that name the root
+    (path / "data.mdb").write_bytes(data)
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)[IDS[0]]
+    assert str(raised.value).startswith("'features.lmdb' is damaged: mdb_get: MDB_")
+    assert str(raised.value).endswith('; run "a2 extract --force"')
+
+
 def test_a_sound_store_has_no_problems(path):
     assert FeatureStore(path).verify() == []
     assert FeatureStore(path).verify(data=True) == []
@@ -259,6 +270,16 @@ def test_both_stores_of_a_forked_process_read(path):
     if child == 0:
         os._exit(0 if same_features(train, IDS[0]) and same_features(validation, IDS[1]) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_another_process_opened_is_closed_and_opened_anew(path, monkeypatch):
+    store = FeatureStore(path)
+    assert same_features(store, IDS[0])
+    inherited = store._files[0]._environment
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a forked process
+    assert same_features(store, IDS[1])
+    with pytest.raises(lmdb.Error):
+        inherited.begin()
 
 
 def test_a_store_is_read_in_a_spawned_process(path):

@@ -361,6 +361,41 @@ def test_what_the_disk_refuses_is_said_in_words(tmp_path, code, reason):
     assert writer.seal().count == 2  # what was refused is still in memory
 
 
+def test_a_full_disk_is_an_error_also_where_the_writer_is_left(tmp_path):
+    with pytest.raises(StoreError) as raised, FeatureWriter(tmp_path / "s") as writer:
+        writer.add("1", make_regions("1"))
+        writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
+    assert str(raised.value) == (
+        f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
+        "0 pictures are kept, make room and run again to resume"
+    )
+
+
+def test_a_map_that_cannot_grow_is_said_in_words(tmp_path, monkeypatch):
+    writer = FeatureWriter(tmp_path / "s", map_size=1 << 14)
+    writer.add("1", make_regions("1", count=64, width=4096))
+    monkeypatch.setattr(writer, "_environment", NarrowEnvironment(writer._environment))
+    with pytest.raises(StoreError) as raised:
+        writer.flush()
+    assert str(raised.value) == (
+        f"cannot write {str(tmp_path / 's')!r}: mdb_env_set_mapsize: Cannot allocate memory; "
+        "0 pictures are kept, make room and run again to resume"
+    )
+
+
+class NarrowEnvironment:
+    """LMDB's environment where the process may take no more addresses (`ulimit -v`)."""
+
+    def __init__(self, environment):
+        self._environment = environment
+
+    def set_mapsize(self, size):
+        raise lmdb.Error("mdb_env_set_mapsize: Cannot allocate memory")
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+
 def test_the_first_error_is_the_one_that_is_raised(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING):  # noqa: SIM117
         with FeatureWriter(tmp_path / "s") as writer:

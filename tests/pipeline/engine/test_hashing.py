@@ -54,6 +54,18 @@ def test_the_digest_of_pictures_depends_on_ids_and_content_not_on_places(cache, 
     assert one != cache.pictures({"1": tmp_path / "a.jpg", "2": None})
 
 
+def test_many_pictures_are_remembered_a_few_at_a_time(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(hashing, "_COMMITTED_TOGETHER", 2)
+    files = {str(number): tmp_path / str(number) for number in range(5)}
+    for path in files.values():
+        path.write_text(path.name)
+    digest = cache.pictures(files)
+    other = HashCache(tmp_path / "cache" / "hashes.sqlite")
+    monkeypatch.setattr(hashing, "sha256_of", None)
+    assert other.pictures(files) == digest
+    other.close()
+
+
 def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, caplog):
     (tmp_path / "hashes.sqlite").write_bytes(
         b"no database, but long enough to be taken for one" * 9
