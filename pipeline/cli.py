@@ -297,7 +297,7 @@ for upkeep_command in UPKEEP:
 def _run_stages(
     plan: "Plan", names: list[str], *, force: bool = False, output: Path | None = None
 ) -> None:
-    plan.check(names)
+    plan.check(names, force=force, output=output)
     skipped = ran = False
     for name in names:
         outcome = plan.run(name, force=force, output=output)
@@ -316,7 +316,7 @@ def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) ->
     from a2.pipeline.shard_environment import shard_of
 
     shard = shard_of(named, os.environ)
-    plan.check(["extract"])
+    plan.check(["extract"], force=force, output=output)
     outcome = plan.run_shard(shard, force=force, output=output)
     say_shard(outcome)
     if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):

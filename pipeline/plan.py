@@ -1,16 +1,17 @@
 """The stages of one experiment in their order, each built once its inputs are finished."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from a2.data.annotations import read_annotations, resolve_pictures
-from a2.data.errors import A2Error, ConfigError, InputError, WeightsError
+from a2.data.annotations import Annotations, read_annotations, resolve_pictures
+from a2.data.errors import A2Error, InputError
 from a2.data.feature_shard import Shard
 from a2.data.identity import find_pictures
+from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import Config
 from a2.pipeline.engine.explain import difference, latest
 from a2.pipeline.engine.hashing import HashCache
@@ -19,10 +20,8 @@ from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
-from a2.pipeline.java import find_java
+from a2.pipeline.inputs import named_file, picture_folder, weights_file
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
-
-CALIBRATED_RANDOM = "calibrated-random"
 
 
 class NotFinished(A2Error):
@@ -87,14 +86,13 @@ class Plan:
         }
         return build[name]()
 
-    def check(self, names: Collection[str]) -> None:
-        """Raises at once what would stop a later stage only after hours of an earlier one."""
-        if preprocess.NAME in names:
-            find_java()
-            self.stage(preprocess.NAME)
-        if evaluate.NAME in names:
-            find_java()
-            self._baseline()
+    def check(
+        self, names: Sequence[str], *, force: bool = False, output: Path | None = None
+    ) -> None:
+        """Raises all at once what would stop the named stages, before any of them begins."""
+        from a2.pipeline.preflight import require
+
+        require(self, names, force=force, output=output)
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Runs one stage if its result is not there, in the artifacts or at `output`."""
@@ -170,9 +168,8 @@ class Plan:
 
     def _file(self, path: Path | None, field: str) -> Input:
         """A file that a config field names, and its digest."""
-        if path is None:
-            raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
-        return Input(path, self._hashes.file(path, what=f"file of {field}"))
+        named = named_file(path, field)
+        return Input(named, self._hashes.file(named, what=f"file of {field}"))
 
     def _optional_file(self, path: Path | None, field: str) -> Input | None:
         return None if path is None else self._file(path, field)
@@ -186,24 +183,21 @@ class Plan:
 
         With annotations these are the pictures that they name, else all of `data.images`.
         """
-        data, images = self.config.data, self._images()
-        if data.annotations is None:
+        images = picture_folder(self.config.data)
+        if self.config.data.annotations is None:
             return dict(find_pictures(images))
-        self._file(data.annotations, "data.annotations")
-        annotations = read_annotations(data.annotations, split_list=data.split_list)
-        files = resolve_pictures(annotations, images)
-        return {picture.image_id: files.get(picture.image_id) for picture in annotations.pictures}
+        files = resolve_pictures(self.annotations, images)
+        return {p.image_id: files.get(p.image_id) for p in self.annotations.pictures}
 
-    def _images(self) -> Path:
-        images = self.config.data.images
-        if images is None:
-            raise ConfigError("data.images is not set; name the folder with --set data.images=DIR")
-        if not images.is_dir():
-            raise ConfigError(f"data.images is no folder: {str(images)!r}; check the path")
-        return images
+    @cached_property
+    def annotations(self) -> Annotations:
+        """What the annotation file holds."""
+        data = self.config.data
+        path = named_file(data.annotations, "data.annotations")
+        return read_annotations(path, split_list=data.split_list)
 
     def _content(self, pictures: Mapping[str, Path | None]) -> Input:
-        return Input(self._images(), self._hashes.pictures(pictures))
+        return Input(picture_folder(self.config.data), self._hashes.pictures(pictures))
 
     def _calibrate(self) -> Stage:
         chosen = calibrate.chosen_pictures(self.pictures)
@@ -212,11 +206,9 @@ class Plan:
         )
 
     def _weights(self) -> Input:
-        named = self.config.extract.weights
-        if named is None:
-            raise WeightsError(extract.NO_WEIGHTS)
-        if named != CALIBRATED_RANDOM:
-            return self._file(Path(named), "extract.weights")
+        named = weights_file(self.config.extract)
+        if named is not None:
+            return self._file(named, "extract.weights")
         weights = self.result(calibrate.NAME, wanted_by=extract.NAME).directory / calibrate.WEIGHTS
         return Input(weights, self._hashes.file(weights, what="calibrated weights"))
 

@@ -81,6 +81,32 @@ def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
         click.echo(f"deleted {item.path}: {_bytes(item.size)}")
 
 
+@click.command()
+@experiment_options
+def doctor(experiment: Experiment) -> None:
+    """What would keep the stages from running, with a remedy each; the machine and its versions.
+
+    Every command looks at the same before it begins.
+
+    \b
+    Example:
+      a2 doctor -c configs/a2.yaml
+    """
+    from a2.pipeline.machine import describe_machine
+    from a2.pipeline.preflight import Preflight
+
+    with experiment.plan() as plan:
+        for name, found in describe_machine(plan.config.runtime, plan.artifacts).items():
+            click.echo(f"{name:<11} {found}")
+        checks = Preflight(plan, plan.names).checks()
+    for check in checks:
+        click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
+    problems = {check.found for check in checks if check.problem}
+    click.echo("1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems")
+    if problems:
+        raise click.exceptions.Exit(EXIT_ERROR)
+
+
 def _say_removable(found: "list[Removable]") -> None:
     for item in found:
         click.echo(f"{item.kind:<11} {_bytes(item.size):>9}  {item.path}")
@@ -109,5 +135,5 @@ def _say_verified(verified: "Verified") -> None:
         click.echo(f"{'':<8} {line}")
 
 
-UPKEEP = (clean, verify)
+UPKEEP = (clean, doctor, verify)
 """The commands of this module, in the order of their names."""

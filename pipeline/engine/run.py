@@ -64,6 +64,7 @@ def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool =
             return found
         refuse_running_shards(stage, place)
         if force:
+            _put_back(place)
             discard(place.partial)
         return complete(stage, place, resolved_config=resolved_config)
 
@@ -148,12 +149,17 @@ def _publish(place: Place) -> None:
     """Swaps the finished work in, setting an older result aside only for the two renames."""
     (place.partial / _PRE_IMAGE).unlink(missing_ok=True)
     fsync(place.partial)
-    replaced = place.final.with_name(f"{place.final.name}.replaced")
     if place.final.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        rename_durably(place.final, replaced)
+        shutil.rmtree(place.replaced, ignore_errors=True)
+        rename_durably(place.final, place.replaced)
     rename_durably(place.partial, place.final)
-    shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(place.replaced, ignore_errors=True)
+
+
+def _put_back(place: Place) -> None:
+    """Ends what a run began that was killed between its two renames: the older result is back."""
+    if place.replaced.exists() and not place.final.exists():
+        rename_durably(place.replaced, place.final)
 
 
 def write_skipped(directory: Path, items: Sequence[Skipped]) -> None:

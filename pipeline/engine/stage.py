@@ -99,6 +99,11 @@ class Place:
         return self.final.with_name(f"{self.final.name}.partial")
 
     @property
+    def replaced(self) -> Path:
+        """Where an older result is set aside while a newer one takes its place."""
+        return self.final.with_name(f"{self.final.name}.replaced")
+
+    @property
     def lock(self) -> Path:
         """The kernel lock's file; it is never deleted, because that would race."""
         return self.final.with_name(f"{self.final.name}.lock")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from a2.data.annotation_layouts import IN_NO_SPLIT
-from a2.data.annotations import Picture, Skipped, check_limit, read_annotations
+from a2.data.annotations import Annotations, Picture, Skipped, check_limit, read_annotations
 from a2.data.captions import write_captions
 from a2.data.config import PreprocessConfig
 from a2.data.document_frequencies import count_document_frequencies
@@ -51,14 +51,8 @@ def preprocess(
     """Fills `directory`; returns the captions and pictures that were left out, with reasons."""
     find_java()
     found = read_annotations(annotations, split_list=split_list)
-    unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
-    check_limit(unusable, len(found.pictures) + len(unusable), "annotations")
-    _require_training_pictures(found.pictures, annotations)
-    vocabulary = Vocabulary.from_counts(
-        count_words(found.pictures, config.vocabulary),
-        config.vocabulary,
-        min_count=config.min_count,
-    )
+    unusable = require_usable(found, annotations)
+    vocabulary = make_vocabulary(found, config)
     vocabulary.save(directory / VOCABULARY)
     write_captions(
         directory / CAPTIONS,
@@ -81,13 +75,29 @@ def _write_references(directory: Path, pictures: Sequence[Picture], vocabulary: 
     count_document_frequencies(training, vocabulary).save(directory / FREQUENCIES)
 
 
-def _require_training_pictures(pictures: Sequence[Picture], annotations: Path) -> None:
+def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
+    """The words that get a number."""
+    return Vocabulary.from_counts(
+        count_words(found.pictures, config.vocabulary),
+        config.vocabulary,
+        min_count=config.min_count,
+    )
+
+
+def require_usable(found: Annotations, annotations: Path) -> list[Skipped]:
+    """The items of the file that have to be left out.
+
+    InputError where they are too many, or a split has no picture.
+    """
+    unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
+    check_limit(unusable, len(found.pictures) + len(unusable), "annotations")
     for split in ("train", "val", "test"):
-        if not any(picture.split == split for picture in pictures):
+        if not any(picture.split == split for picture in found.pictures):
             raise InputError(
                 f"no picture of split {split!r} in {str(annotations)!r}; "
                 "give each of train, val and test at least one"
             )
+    return unusable
 
 
 def read_tokens(directory: Path) -> dict[str, list[str]]:

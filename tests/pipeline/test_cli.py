@@ -212,7 +212,11 @@ def test_options_that_belong_together_are_asked_for(arguments, message):
 def test_without_pictures_the_field_is_named(tmp_path, command):
     weights = settings("extract.weights=calibrated-random")
     captions = tmp_path / "captions.jsonl"
-    captions.write_text("{}")
+    lines = (
+        {"image": f"{number}.jpg", "captions": ["a cat"], "split": split}
+        for number, split in enumerate(("train", "val", "test"))
+    )
+    captions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     annotations = settings(override("data.annotations", captions))
     answer = a2(command, "--artifacts", tmp_path / "artifacts", *weights, *annotations)
     assert answer.exit_code == 2

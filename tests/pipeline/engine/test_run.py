@@ -118,6 +118,16 @@ def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
     assert (first.directory / "total.txt").read_text() == "90"
 
 
+def test_a_result_set_aside_by_a_killed_run_is_back_before_it_is_forced_again(tmp_path):
+    place = Place(run(counting_stage()[0], tmp_path).directory)
+    place.final.rename(place.replaced)
+    stage, _ = counting_stage(fail_after=3)
+    with pytest.raises(RuntimeError):
+        run(stage, tmp_path, force=True)
+    assert (place.final / "total.txt").read_text() == "90"
+    assert not place.replaced.exists()
+
+
 @pytest.mark.parametrize("changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str)
 def test_another_parameter_input_or_code_version_is_another_result(tmp_path, changed):
     first = run(counting_stage()[0], tmp_path)

@@ -1,0 +1,39 @@
+"""The files and folders that config fields name, and what is said where one is not there."""
+
+from pathlib import Path
+
+from a2.data.config import DataConfig
+from a2.data.errors import ConfigError, InputError, WeightsError
+from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
+from a2.pipeline.stages.extract import NO_WEIGHTS
+
+
+def named_file(path: Path | None, field: str) -> Path:
+    """The file that `field` names; ConfigError where it names none, InputError where none is."""
+    if path is None:
+        raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
+    if not path.is_file():
+        raise InputError(f"file of {field} not found: {str(path)!r}; check the path")
+    return path
+
+
+def picture_folder(config: DataConfig) -> Path:
+    """The folder of data.images; ConfigError where there is none."""
+    images = config.images
+    if images is None:
+        raise ConfigError("data.images is not set; name the folder with --set data.images=DIR")
+    if not images.is_dir():
+        raise ConfigError(f"data.images is no folder: {str(images)!r}; check the path")
+    return images
+
+
+def weights_file(config: ExtractConfig) -> Path | None:
+    """The file of the detector's weights, None for calibrated-random ones.
+
+    WeightsError where none are named, InputError where the file is not there.
+    """
+    if config.weights is None:
+        raise WeightsError(NO_WEIGHTS)
+    if config.weights == CALIBRATED_RANDOM:
+        return None
+    return named_file(Path(config.weights), "extract.weights")

@@ -1,0 +1,46 @@
+"""What this machine offers, in words: versions, device, Java, disk and memory."""
+
+import shutil
+from pathlib import Path
+
+from a2.data.errors import ConfigError
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.engine.manifest import installed_versions
+from a2.pipeline.java import JavaError, find_java
+from a2.pipeline.memory import available_memory
+
+
+def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
+    """Each by its name; artifacts: the folder whose disk is meant."""
+    memory = available_memory()
+    folder = next(f for f in (artifacts.absolute(), *artifacts.absolute().parents) if f.is_dir())
+    return {
+        "versions": ", ".join(f"{name} {v}" for name, v in installed_versions().items()),
+        "device": _device(runtime),
+        "java": _java(),
+        "disk": f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free at {str(artifacts)!r}",
+        "memory": "not known" if memory is None else f"{memory / 1e9:.1f} GB available",
+    }
+
+
+def _device(runtime: RuntimeConfig) -> str:
+    import torch
+
+    from a2.pipeline.device import prepare_device
+
+    try:
+        device = prepare_device(runtime)
+    except ConfigError:
+        return "none that can be used"
+    if device.type == "cpu":
+        return f"cpu, {torch.get_num_threads()} threads"
+    free, total = torch.cuda.mem_get_info(device)
+    name = torch.cuda.get_device_name(device)
+    return f"{device}, {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+
+
+def _java() -> str:
+    try:
+        return str(find_java())
+    except JavaError:
+        return "none"

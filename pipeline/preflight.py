@@ -1,0 +1,217 @@
+"""Whether stages can run, before any model is loaded: all that stands in their way, at once."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from a2.data.annotations import Skipped, check_limit
+from a2.data.errors import A2Error, ConfigError, InputError
+from a2.pipeline.inputs import named_file, picture_folder, weights_file
+from a2.pipeline.java import find_java
+from a2.pipeline.room import NotKnownYet, Room
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+
+if TYPE_CHECKING:
+    from a2.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class Check:
+    """One need of a stage: what was found, or the problem, whose text ends in the remedy.
+
+    state: "ok", "problem", or "unknown" where another problem has to be solved first.
+    """
+
+    stage: str
+    need: str
+    state: str
+    found: str
+    problem: A2Error | None = None
+
+
+def require(
+    plan: "Plan", names: Sequence[str], *, force: bool = False, output: Path | None = None
+) -> None:
+    """Raises everything that keeps the named stages from running as one error.
+
+    A single problem is raised as it is; several are a ConfigError where all of them are.
+    """
+    checks = Preflight(plan, names, force=force, output=output).checks()
+    problems = {str(check.problem): check.problem for check in checks if check.problem}
+    if len(problems) == 1:
+        raise next(iter(problems.values()))
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        text = f"{len(problems)} problems, nothing was begun:{lines}"
+        all_config = all(isinstance(problem, ConfigError) for problem in problems.values())
+        raise ConfigError(text) if all_config else A2Error(text)
+
+
+class Preflight:
+    """The needs of the named stages, looked at one by one.
+
+    force: they run although their results are there; output: the place of the result, where that is
+    not in the artifacts.
+    """
+
+    def __init__(
+        self, plan: "Plan", names: Sequence[str], *, force: bool = False, output: Path | None = None
+    ) -> None:
+        self._plan = plan
+        self._config = plan.config
+        self._names = names
+        self._force = force
+        self._output = output
+        self._room = Room(plan, output=output)
+        self._runs: dict[str, bool] = {}
+
+    def checks(self) -> list[Check]:
+        """Every need of every stage, in the order in which they run."""
+        return [
+            self._check(stage, need, look)
+            for stage in self._names
+            for need, look in _NEEDS[stage].items()
+        ]
+
+    def _check(self, stage: str, need: str, look: "_Look") -> Check:
+        if need in _COSTLY and not self._will_run(stage):
+            return Check(stage, need, "ok", "the result is there")
+        try:
+            return Check(stage, need, "ok", look(self, stage))
+        except NotKnownYet as error:
+            return Check(stage, need, "unknown", str(error))
+        except A2Error as error:
+            return Check(stage, need, "problem", str(error), error)
+
+    def _will_run(self, stage: str) -> bool:
+        """Whether the stage has to work; True where that cannot be told yet."""
+        if stage not in self._runs:
+            self._runs[stage] = self._force or not self._has_result(stage)
+        return self._runs[stage]
+
+    def _has_result(self, stage: str) -> bool:
+        if self._output is not None:
+            return self._output.exists()
+        if not any((self._plan.artifacts / stage).glob("*/")):
+            return False  # told without the digests of all pictures, which may take minutes
+        try:
+            return self._plan.status(stage).state == "done"
+        except A2Error:
+            return False
+
+    def pictures(self, stage: str) -> str:
+        """Whether the folder is there, and no more pictures are missing than may be left out."""
+        pictures = self._plan.pictures
+        missing = [name for name in sorted(pictures) if pictures[name] is None]
+        if len(missing) == len(pictures):
+            folder = str(picture_folder(self._config.data))
+            raise InputError(
+                f"none of the {len(pictures):,} pictures has a file in {folder!r}; "
+                "check data.images"
+            )
+        gone = [Skipped(name, "picture file not found") for name in missing]
+        check_limit(gone, len(pictures), "pictures")
+        return f"{len(pictures):,}, {len(missing):,} of them missing"
+
+    def weights(self, stage: str) -> str:
+        """Whether detector weights are named, and their header can be read."""
+        path = weights_file(self._config.extract)
+        return f"{path or 'calibrated-random'}, {self._room.feature_width:,} numbers per region"
+
+    def boxes(self, stage: str) -> str:
+        """Whether every picture has boxes, where they are given."""
+        detected = self._config.extract.boxes == "detect"
+        return "detected" if detected else f"{self._room.given_regions:,} are given"
+
+    def annotations(self, stage: str) -> str:
+        """Whether captions can be read, are in splits, and few enough have to be left out."""
+        data = self._config.data
+        path = named_file(data.annotations, "data.annotations")
+        if data.split_list is not None:
+            named_file(data.split_list, "data.split_list")
+        found = self._plan.annotations
+        unusable = preprocess.require_usable(found, path)
+        return f"{len(found.pictures):,} pictures, {len(unusable):,} items left out"
+
+    def baseline(self, stage: str) -> str:
+        """Whether the metrics to compare with are there."""
+        baseline = self._config.evaluate.baseline
+        return "none" if baseline is None else str(named_file(baseline, "evaluate.baseline"))
+
+    def java(self, stage: str) -> str:
+        """Whether captions can be tokenised and scored."""
+        return str(find_java())
+
+    def device(self, stage: str) -> str:
+        """Whether torch has the device."""
+        from a2.pipeline.device import prepare_device
+
+        return str(prepare_device(self._config.runtime))
+
+    def memory(self, stage: str) -> str:
+        """Whether the largest model of the stage fits."""
+        return self._room.for_training() if stage == train.NAME else self._room.for_detector()
+
+    def disk(self, stage: str) -> str:
+        """Whether what the stage writes fits."""
+        if stage == extract.NAME:
+            return self._room.for_features()
+        extracts = extract.NAME in self._names and self._will_run(extract.NAME)
+        return self._room.for_checkpoints(after_features=extracts)
+
+    def place(self, stage: str) -> str:
+        """Whether a file can be made where the result will lie."""
+        folder = self._room.folder(stage)
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                return str(folder)
+        except OSError as error:
+            raise A2Error(
+                f"cannot write in {str(folder)!r} ({error.strerror}); "
+                "mend that, or name another place"
+            ) from error
+
+
+_Look = Callable[[Preflight, str], str]
+
+_NEEDS: dict[str, dict[str, _Look]] = {
+    calibrate.NAME: {
+        "pictures": Preflight.pictures,
+        "device": Preflight.device,
+        "memory": Preflight.memory,
+        "place": Preflight.place,
+    },
+    extract.NAME: {
+        "pictures": Preflight.pictures,
+        "weights": Preflight.weights,
+        "boxes": Preflight.boxes,
+        "device": Preflight.device,
+        "memory": Preflight.memory,
+        "disk": Preflight.disk,
+        "place": Preflight.place,
+    },
+    preprocess.NAME: {
+        "annotations": Preflight.annotations,
+        "java": Preflight.java,
+        "place": Preflight.place,
+    },
+    train.NAME: {
+        "device": Preflight.device,
+        "memory": Preflight.memory,
+        "disk": Preflight.disk,
+        "place": Preflight.place,
+    },
+    evaluate.NAME: {
+        "java": Preflight.java,
+        "baseline": Preflight.baseline,
+        "pictures": Preflight.pictures,
+        "device": Preflight.device,
+        "place": Preflight.place,
+    },
+}
+"""Stage -> what it needs -> where that is looked at."""
+
+_COSTLY = frozenset({"weights", "boxes", "device", "memory", "disk"})
+"""Needs that load torch or read much: not looked at where the stage's result is there."""

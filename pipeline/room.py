@@ -1,0 +1,186 @@
+"""Whether disk and memory hold what stages will take, reckoned before a model is loaded.
+
+Refused is only what cannot go well: features are reckoned at their fewest, and what an unfinished
+run has written already counts as free.
+"""
+
+import shutil
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from a2.data.errors import A2Error, StoreError
+from a2.data.vocabulary import Vocabulary
+from a2.pipeline.cleaning import size_of
+from a2.pipeline.engine.stage import Place
+from a2.pipeline.inputs import named_file, weights_file
+from a2.pipeline.memory import available_memory
+from a2.pipeline.stages import extract, preprocess, train
+
+if TYPE_CHECKING:
+    from a2.pipeline.plan import Plan
+
+T = TypeVar("T")
+
+
+class NotKnownYet(Exception):
+    """What is needed follows from something that is a problem of its own."""
+
+
+class Room:
+    """Disk and memory of the stages of a plan.
+
+    output: the place of the result, where that is not in the artifacts.
+    """
+
+    def __init__(self, plan: "Plan", *, output: Path | None = None) -> None:
+        self._plan = plan
+        self._config = plan.config
+        self._output = output
+
+    def for_features(self) -> str:
+        """The disk that features take; StoreError where the fewest do not fit."""
+        least, most = self._feature_bytes()
+        free = self._free(extract.NAME)
+        if least > free and least > free + self._begun():
+            raise StoreError(
+                f"disk too small for the features: at least {_gb(least)} are needed, "
+                f"{_gb(free)} are free; make room, or lower extract.min_regions"
+            )
+        return f"features take {_gb(least)} to {_gb(most)}, {_gb(free)} are free"
+
+    def for_checkpoints(self, *, after_features: bool) -> str:
+        """The disk that training takes; A2Error where it does not fit.
+
+        after_features: extraction will take its part before.
+        """
+        from a2.pipeline.estimates import training_disk
+
+        needed = training_disk(self._parameters)
+        before = self._feature_bytes()[0] if after_features else 0
+        free = self._free(train.NAME) - before
+        if needed > free and before:
+            free += min(before, self._begun())
+        if needed > free:
+            raise A2Error(
+                f"disk too small for checkpoints: {_gb(needed)} are needed, "
+                f"{_gb(max(free, 0))} are left by then; make room"
+            )
+        return f"checkpoints take {_gb(needed)}, {_gb(free)} are left by then"
+
+    def for_detector(self) -> str:
+        """The memory that describing a picture takes; A2Error where it does not fit."""
+        from a2.pipeline.estimates import detector_memory
+
+        config = self._config.extract
+        width = _known(lambda: self.feature_width)
+        needed = detector_memory(config, weights_file(config), width)
+        return self._fits(needed, "the detector", "lower extract.roi_size or extract.max_side")
+
+    def for_training(self) -> str:
+        """The memory that a step of training takes; A2Error where it does not fit."""
+        from a2.pipeline.estimates import training_memory
+
+        needed = training_memory(
+            self._config, parameters=self._parameters, vocabulary=self._vocabulary
+        )
+        return self._fits(needed, "training", "lower train.batch_size")
+
+    @cached_property
+    def feature_width(self) -> int:
+        """F, the numbers per region."""
+        from a2.pipeline.estimates import feature_width
+
+        return feature_width(self._config.extract, weights_file(self._config.extract))
+
+    @cached_property
+    def given_regions(self) -> int:
+        """Given boxes of all pictures that have a file; InputError where a picture has none."""
+        from a2.pipeline.extraction import given_boxes
+
+        path = named_file(self._config.data.instances, "data.instances")
+        pictures = _known(lambda: self._plan.pictures)
+        given = given_boxes(path, pictures) or {}
+        return sum(len(given[name]) for name, file in pictures.items() if file is not None)
+
+    def folder(self, stage: str) -> Path:
+        """The folder nearest to where a stage's result will lie that is there already."""
+        place = self._plan.artifacts / stage / "key" if self._output is None else self._output
+        return next(folder for folder in place.absolute().parents if folder.is_dir())
+
+    def _fits(self, needed: int, what: str, remedy: str) -> str:
+        available = self._available()
+        if available is None:
+            return f"{what} takes about {_gb(needed)}; the system does not say what it has"
+        if needed > available:
+            raise A2Error(
+                f"memory too small for {what}: about {_gb(needed)} are needed, "
+                f"{_gb(available)} are available; end other programs, or {remedy}"
+            )
+        return f"{what} takes about {_gb(needed)}, {_gb(available)} are available"
+
+    def _available(self) -> int | None:
+        """Bytes that the device has left."""
+        import torch
+
+        from a2.pipeline.device import prepare_device
+
+        device = _known(lambda: prepare_device(self._config.runtime))
+        return available_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        """V, as preprocessing has found or will find it."""
+        try:
+            done = self._plan.result(preprocess.NAME, wanted_by=train.NAME)
+            return len(Vocabulary.load(done.directory / preprocess.VOCABULARY))
+        except A2Error:
+            config = self._config.preprocess
+            make = preprocess.make_vocabulary
+            return len(_known(lambda: make(self._plan.annotations, config)))
+
+    @cached_property
+    def _parameters(self) -> int:
+        from a2.pipeline.estimates import captioner_parameters
+
+        width = _known(lambda: self.feature_width)
+        return captioner_parameters(self._config.model, width=width, vocabulary=self._vocabulary)
+
+    def _feature_bytes(self) -> tuple[int, int]:
+        """Fewest and most bytes of all features."""
+        config = self._config.extract
+        each = _known(lambda: self.feature_width) * np.dtype(config.dtype).itemsize
+        if config.boxes == "given":
+            count = _known(lambda: self.given_regions)
+            return count * each, count * each
+        pictures = _known(lambda: self._plan.pictures)
+        count = sum(file is not None for file in pictures.values())
+        return config.min_regions * count * each, config.max_regions * count * each
+
+    def _begun(self) -> int:
+        """Bytes that an unfinished extraction has written."""
+        if self._output is not None:
+            return size_of(Place(self._output).partial)
+        try:
+            stage = self._plan.stage(extract.NAME)
+        except A2Error:
+            return 0
+        return size_of(Place.in_artifacts(self._plan.artifacts, stage).partial)
+
+    def _free(self, stage: str) -> int:
+        return shutil.disk_usage(self.folder(stage)).free
+
+
+def _known(find: Callable[[], T]) -> T:
+    """What `find` returns; NotKnownYet where that is a problem, which is told where it belongs."""
+    try:
+        return find()
+    except A2Error as error:
+        raise NotKnownYet("told once the other problems are solved") from error
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

