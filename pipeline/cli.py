@@ -144,14 +144,21 @@ def train(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the scores.",
 )
+@click.option(
+    "--allow-missing", is_flag=True, help="Scores --results that lack captions of some pictures."
+)
 def evaluate(
     experiment: Experiment,
     force: bool,
     results: Path | None,
     references: Path | None,
     output: Path | None,
+    allow_missing: bool,
 ) -> None:
     """A trained captioner, or somebody's captions, to scores and a report.
+
+    Of somebody's captions, exactly one is wanted for each picture with references; empty ones are
+    refused. With --allow-missing the exit code is 3 where some are missing.
 
     \b
     Example:
@@ -161,16 +168,23 @@ def evaluate(
     named = [results, references, output]
     if any(named) and not all(named):
         raise click.UsageError("--results, --references and --output belong together; name all")
+    if allow_missing and results is None:
+        raise click.UsageError("--allow-missing belongs to --results; name them, or leave it out")
     if results is None or references is None or output is None:
         with experiment.plan() as plan:
             _run_stages(plan, ["evaluate"], force=force)
         return
     from a2.pipeline.evaluation import score_results
+    from a2.pipeline.results import without_caption
 
     log(experiment.verbose)
-    scores = score_results(results, references, output, force=force)
-    print_scores(scores.metrics, scores.not_run)
+    found = score_results(results, references, output, force=force, allow_missing=allow_missing)
+    print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
+    if found.missing:
+        said = without_caption(found.missing, found.total)
+        click.echo(f"a2: {said}; scored without them", err=True)
+        raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
 @cli.command()

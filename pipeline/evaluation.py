@@ -60,6 +60,18 @@ class Evaluation:
     provenance: dict[str, str]
 
 
+@dataclass(frozen=True)
+class ScoredResults:
+    """Scores of somebody's captions, the pictures that had none, and how many pictures there are.
+
+    CIDEr's document frequencies are those of the pictures that were scored.
+    """
+
+    scores: Scores
+    missing: list[str]
+    total: int
+
+
 def evaluate_captioner(
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
@@ -107,12 +119,19 @@ def evaluate_captioner(
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
 
 
-def score_results(results: Path, references: Path, output: Path, *, force: bool = False) -> Scores:
+def score_results(
+    results: Path,
+    references: Path,
+    output: Path,
+    *,
+    force: bool = False,
+    allow_missing: bool = False,
+) -> ScoredResults:
     """Scores somebody's captions and writes `metrics.json` and `report.html` into `output`.
 
     results: COCO results form; references: COCO captions, Karpathy layout or references.json.
-    Raises InputError where they are not of the same pictures, or where `output` holds scores
-    already and `force` is not set.
+    Raises InputError where they are not of the same pictures (captions may be missing where
+    `allow_missing` is set), or where `output` holds scores already and `force` is not set.
     """
     find_java()
     if (output / METRICS).exists() and not force:
@@ -121,11 +140,13 @@ def score_results(results: Path, references: Path, output: Path, *, force: bool 
         )
     captions = read_results(results)
     raw = read_references(references)
-    require_same_pictures(captions, raw)
+    missing = require_same_pictures(captions, raw, allow_missing=allow_missing)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
-    scores = score(tokens, read_reference_tokens(references))
+    reference_tokens = read_reference_tokens(references)
+    scores = score(tokens, {image_id: reference_tokens[image_id] for image_id in captions})
     provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in (results, references)}
-    split = EvaluatedSplit(raw, {}, len(raw))
+    left_out = dict.fromkeys(missing, f"no caption in {results.name}")
+    split = EvaluatedSplit({i: raw[i] for i in captions}, left_out, len(raw))
     output.mkdir(parents=True, exist_ok=True)
     _write_metrics(output / METRICS, scores, split, provenance)
     report = Report(
@@ -135,13 +156,13 @@ def score_results(results: Path, references: Path, output: Path, *, force: bool 
         baseline_name="",
         not_run=scores.not_run,
         n=len(captions),
-        total=len(captions),
-        skipped={},
+        total=split.total,
+        skipped=left_out,
         provenance=provenance,
         pictures=[],
     )
     write_report(output / REPORT, report)
-    return scores
+    return ScoredResults(scores, missing, split.total)
 
 
 def require_width(store: FeatureStore, model: SavedModel) -> None:

@@ -21,14 +21,17 @@ logger = logging.getLogger(__name__)
 _NAMED = 5
 """How many ids a message names before it only counts."""
 
+_SCORE_OTHERS = "score the others alone with --allow-missing"
+
 _RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
 
 def read_results(path: Path) -> dict[str, str]:
     """The caption of each picture in a COCO results file, by image id, in the file's order.
 
-    Raises InputError where the file is not in that form, names a picture twice, or leaves a
-    caption empty.
+    Raises InputError where the file is not in that form, names a picture twice, or holds a caption
+    that is empty or longer than LONGEST_CAPTION. An empty caption is refused and not scored as 0,
+    since it is the mark of a file or a decoder that failed.
     """
     entries = read_json(path)
     if not isinstance(entries, list):
@@ -64,10 +67,14 @@ def read_reference_tokens(path: Path) -> dict[str, list[str]]:
     return references if tokenized else tokenize(references)
 
 
-def require_same_pictures(results: Collection[str], references: Collection[str]) -> None:
-    """Raise InputError unless exactly the pictures with references have captions.
+def require_same_pictures(
+    results: Collection[str], references: Collection[str], *, allow_missing: bool = False
+) -> list[str]:
+    """The pictures with references but no caption: none, unless `allow_missing` is set.
 
-    A score over fewer pictures than the references name is not comparable to any other.
+    Raises InputError for them otherwise, since a score over fewer pictures than the references
+    name is not comparable to any other; and always for captions of pictures without references,
+    and where no picture has both.
     """
     known, captioned = set(references), set(results)
     missing = [identity for identity in references if identity not in captioned]
@@ -75,13 +82,28 @@ def require_same_pictures(results: Collection[str], references: Collection[str])
     if unknown:
         raise InputError(
             f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
-            f"{_named(unknown)}; remove them, or name the references of those pictures too"
+            f"{named(unknown)}; remove them, or name the references of those pictures too"
         )
-    if missing:
+    if missing and not allow_missing:
         raise InputError(
-            f"{len(missing):,} of {len(known):,} pictures with references have no caption: "
-            f"{_named(missing)}; caption them, or name references of the captioned pictures only"
+            f"{without_caption(missing, len(known))}; caption them, or {_SCORE_OTHERS}"
         )
+    if not captioned:
+        raise InputError("nothing to score: 0 captions; caption at least one picture")
+    return missing
+
+
+def without_caption(missing: Sequence[str], total: int) -> str:
+    """Says how many of the pictures with references have no caption, and which."""
+    return (
+        f"{len(missing):,} of {total:,} pictures with references have no caption: {named(missing)}"
+    )
+
+
+def named(identities: Sequence[str]) -> str:
+    """The first few ids, and how many more there are."""
+    rest = len(identities) - _NAMED
+    return ", ".join(identities[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _result(entry: object, place: str) -> tuple[str, str]:
@@ -121,7 +143,7 @@ def _refuse_repeated(identities: Iterable[str], path: Path) -> None:
     if repeated:
         raise InputError(
             f"{len(repeated):,} pictures are captioned more than once in {str(path)!r}: "
-            f"{_named(repeated)}; keep one caption for each"
+            f"{named(repeated)}; keep one caption for each"
         )
 
 
@@ -129,7 +151,7 @@ def _refuse_empty(identities: Iterable[str], path: Path) -> None:
     empty = list(identities)
     if empty:
         raise InputError(
-            f"{len(empty):,} captions in {str(path)!r} are empty: {_named(empty)}; "
+            f"{len(empty):,} captions in {str(path)!r} are empty: {named(empty)}; "
             "caption every picture"
         )
 
@@ -145,11 +167,18 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
     if isinstance(document, dict) and "images" in document:
         return _test_split(path), False
     if isinstance(document, dict) and document and _are_sentences(document.values()):
-        return {_identity(key, repr(str(path))): value for key, value in document.items()}, True
+        return _token_references(document, repr(str(path))), True
     raise InputError(
         f"no references in {str(path)!r}: its layout is unknown; "
         "give COCO captions, a Karpathy file, or a references.json"
     )
+
+
+def _token_references(document: Mapping[str, list[object]], name: str) -> dict[str, list[str]]:
+    return {
+        _identity(key, name): [_text(sentence, f"{key!r} of {name}") for sentence in sentences]
+        for key, sentences in document.items()
+    }
 
 
 def _are_sentences(values: Iterable[object]) -> bool:
@@ -188,7 +217,7 @@ def _coco_captions(images: object, annotations: object, path: Path) -> dict[str,
     if bare or not references:
         raise InputError(
             f"{len(bare):,} of {len(references):,} pictures in {name} have no caption: "
-            f"{_named(bare) or 'there is no picture'}; give each at least one"
+            f"{named(bare) or 'there is no picture'}; give each at least one"
         )
     return references
 
@@ -197,11 +226,6 @@ def _objects(value: object, key: str, name: str) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise InputError(f"{key!r} in {name} is not a list of objects; give COCO captions")
     return value
-
-
-def _named(identities: Sequence[str]) -> str:
-    rest = len(identities) - _NAMED
-    return ", ".join(identities[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _short(value: object) -> str:

@@ -106,7 +106,7 @@ def test_the_scores_are_those_of_scoring_the_captions_by_themselves(experiment, 
     mine = tmp_path / "references.json"
     mine.write_text(json.dumps({name: known[name] for name in chosen}))
     scores = score_results(evaluated / "captions.json", mine, tmp_path / "scores")
-    assert scores.metrics == pytest.approx(contents(evaluated, "metrics.json")["metrics"])
+    assert scores.scores.metrics == pytest.approx(contents(evaluated, "metrics.json")["metrics"])
 
 
 def test_equal_runs_write_equal_bytes(run):
@@ -225,6 +225,7 @@ def test_without_java_nothing_is_decoded(run, monkeypatch):
 # --- somebody's captions ------------------------------------------------------------------------
 
 THEIRS = {1: "a red dog runs", 2: "two dogs"}
+CAPTION_ALL = "caption every picture"
 PEOPLE_S = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
 
 
@@ -298,7 +299,7 @@ def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, t
         (
             {1: "a dog"},
             "1 of 2 pictures with references have no caption: 000000000002; "
-            "caption them, or name references of the captioned pictures only",
+            "caption them, or score the others alone with --allow-missing",
         ),
         (
             {**THEIRS, 3: "a bird"},
@@ -311,6 +312,77 @@ def test_captions_of_other_pictures_are_refused(a2_evaluate, theirs, tmp_path, c
     answer = a2_evaluate(*theirs(captions))
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
     assert not (tmp_path / "scores").exists()
+
+
+def test_with_missing_captions_the_others_are_scored_when_allowed(a2_evaluate, theirs, tmp_path):
+    answer = a2_evaluate(*theirs({1: THEIRS[1]}), "--allow-missing")
+    assert answer.exit_code == 3
+    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"  # all four words of picture 1
+    assert answer.stderr == (
+        "a2: 1 of 2 pictures with references have no caption: 000000000002; scored without them\n"
+    )
+    content = contents(tmp_path / "scores", "metrics.json")
+    assert (content["n"], content["total"]) == (1, 2)
+    report = (tmp_path / "scores" / "report.html").read_text()
+    assert "<strong>1 of 2</strong> pictures scored, 1 left out" in report
+    assert "no caption in theirs.json" in report
+
+
+def test_allowing_missing_captions_changes_nothing_where_none_is_missing(a2_evaluate, theirs):
+    answer = a2_evaluate(*theirs(), "--allow-missing")
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout.splitlines()[0] == "Bleu_1   0.8333"
+
+
+@pytest.mark.parametrize("option", [[], ["--allow-missing"]])
+def test_captions_of_unknown_pictures_are_never_allowed(a2_evaluate, theirs, option):
+    answer = a2_evaluate(*theirs({3: "a bird"}), *option)
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        "a2: 1 of 1 captions have no reference: 000000000003; "
+        "remove them, or name the references of those pictures too\n",
+    )
+
+
+def test_missing_captions_are_allowed_only_of_results(a2_evaluate):
+    answer = a2_evaluate("--allow-missing")
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1] == (
+        "Error: --allow-missing belongs to --results; name them, or leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("captions", "message"),
+    [
+        (
+            {**THEIRS, 2: "a" * 10_000_000},
+            "caption in entry 2 of {path} has 10,000,000 characters, "
+            "at most 10,000 are read; shorten it",
+        ),
+        ({**THEIRS, 2: "\n\t"}, "1 captions in {path} are empty: 000000000002; " + CAPTION_ALL),
+        (
+            {**THEIRS, 2: 7},
+            "caption in entry 2 of {path} is 7; give a string",
+        ),
+    ],
+)
+def test_captions_that_cannot_be_scored_never_reach_the_jvm(
+    a2_evaluate, theirs, tmp_path, monkeypatch, captions, message
+):
+    monkeypatch.setattr(evaluation, "tokenize", None)
+    monkeypatch.setattr(evaluation, "read_reference_tokens", None)
+    answer = a2_evaluate(*theirs(captions))
+    path = repr(str(tmp_path / "theirs.json"))
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message.format(path=path)}\n")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_captions_of_any_script_are_scored(a2_evaluate, theirs):
+    people = {1: ["一只 红色 的 狗 跑", "ein Hündchen läuft"], 2: ["собака 🐕 бежит"]}
+    answer = a2_evaluate(*theirs({1: people[1][1], 2: people[2][0]}, people))
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"
 
 
 def test_results_that_are_not_there_are_named(a2_evaluate, tmp_path):

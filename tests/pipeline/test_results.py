@@ -39,6 +39,9 @@ COCO: dict[str, Any] = {
 }
 
 
+FORM = 'write a list of {{"image_id": 42, "caption": "a dog"}}'
+
+
 def written(folder: Path, value: object, name: str = "file.json") -> Path:
     path = folder / name
     text = json.dumps(value).encode()
@@ -96,6 +99,15 @@ def test_gzipped_files_are_read(tmp_path):
             [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
             "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; "
             'write a list of {{"image_id": 42, "caption": "a dog"}}',
+        ),
+        (["a dog"], "entry 1 of {path} lacks image_id or caption: 'a dog'; " + FORM),
+        (
+            [{"image_id": 1, "caption": ["a dog"]}],
+            "caption in entry 1 of {path} is ['a dog']; give a string",
+        ),
+        (
+            [{"image_id": -1, "caption": "a"}],
+            "image_id in entry 1 of {path} is -1; give a number or a string",
         ),
         (
             [{"image_id": 1.5, "caption": "a"}],
@@ -205,6 +217,10 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
             "give each at least one",
         ),
         (
+            {"42": ["a" * 10_001]},
+            "caption in '42' of {path} has 10,001 characters, at most 10,000 are read; shorten it",
+        ),
+        (
             {"images": {}, "annotations": []},
             "'images' in {path} is not a list of objects; give COCO captions",
         ),
@@ -222,16 +238,29 @@ def test_references_that_cannot_be_used_are_refused(tmp_path, document, message)
 
 
 def test_captions_of_exactly_the_referenced_pictures_are_accepted():
-    require_same_pictures({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]})
+    assert require_same_pictures({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
+
+
+EVERY = [str(number) for number in range(5000)]
 
 
 def test_pictures_without_caption_are_refused_by_name():
     with pytest.raises(InputError) as caught:
-        require_same_pictures(["0"], [str(n) for n in range(5000)])
+        require_same_pictures(EVERY[18:], EVERY)
     assert str(caught.value) == (
-        "4,999 of 5,000 pictures with references have no caption: 1, 2, 3, 4, 5 and 4,994 more; "
-        "caption them, or name references of the captioned pictures only"
+        "18 of 5,000 pictures with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
+        "caption them, or score the others alone with --allow-missing"
     )
+
+
+def test_missing_captions_are_named_where_they_are_allowed():
+    assert require_same_pictures(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
+
+
+def test_no_caption_at_all_is_never_allowed():
+    with pytest.raises(InputError) as caught:
+        require_same_pictures([], EVERY, allow_missing=True)
+    assert str(caught.value) == "nothing to score: 0 captions; caption at least one picture"
 
 
 def test_captions_without_reference_are_refused_by_name():
