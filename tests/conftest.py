@@ -1,10 +1,40 @@
-"""Settings of all tests: repeatable examples, and one thread for each of several processes."""
+"""Settings of all tests: repeatable examples, one thread each, and which may not be skipped.
+
+A2_REQUIRE names markers, `A2_REQUIRE=chromium,spice`: a test so marked that would be skipped fails
+instead. CI sets it, so that a missing program cannot hide what it should have shown.
+"""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
+
+REQUIRE = "A2_REQUIRE"
+
+
+def required_markers():
+    """The markers of which no test may be skipped."""
+    return {name.strip() for name in os.environ.get(REQUIRE, "").split(",") if name.strip()}
+
+
+def pytest_configure(config):
+    known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
+    unknown = sorted(required_markers() - known)
+    if unknown:
+        raise pytest.UsageError(f"{REQUIRE} names no marker: {unknown[0]!r}; see pyproject.toml")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    named = [name for name in sorted(required_markers()) if item.get_closest_marker(name)]
+    if report.skipped and named and not hasattr(report, "wasxfail"):
+        *_, why = report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{REQUIRE}={named[0]} allows no skip; {why}"
+    return report

@@ -1,0 +1,59 @@
+"""A skip is a failure where A2_REQUIRE names the test's marker."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.fixture
+def browser():
+    pytest.skip("chromium is not installed")
+
+@pytest.mark.chromium
+def test_of_a_page(browser):
+    pass
+
+@pytest.mark.gpu
+def test_of_a_device():
+    pytest.skip("no GPU")
+
+def test_of_anything():
+    pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs three tests, of which two skip, under these settings; the exit code and what it said."""
+    shutil.copyfile(Path(__file__).with_name("conftest.py"), tmp_path / "conftest.py")
+    (tmp_path / "test_few.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    chromium: a\n    gpu: b\n")
+
+    def run(required):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+        environment = {**os.environ, "A2_REQUIRE": required}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_a_test_with_a_required_marker_fails_where_it_would_be_skipped(run):
+    code, said = run("chromium")
+    assert code == 1
+    assert "1 passed, 1 skipped, 1 error" in said
+    assert "A2_REQUIRE=chromium allows no skip; Skipped: chromium is not installed" in said
+
+
+def test_a_required_marker_that_does_not_exist_is_refused(run):
+    code, said = run("chromium,chromiun")
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "A2_REQUIRE names no marker: 'chromiun'; see pyproject.toml" in said
