@@ -30,11 +30,13 @@ class Memory:
 
     states: (B, R, D), the encoder's output; region_mask: (B, R) bool;
     projections: of the states, one per attention layer, shared by all captions of a picture.
+    members: what each captioner of an ensemble keeps.
     """
 
     states: Tensor
     region_mask: Tensor
     projections: tuple[RegionProjection, ...]
+    members: tuple["Memory", ...] = ()
 
     def __len__(self) -> int:
         return len(self.region_mask)
@@ -46,11 +48,13 @@ class DecoderState:
 
     cached: tensors of which the first axis is the N = B * rows_per_image rows, the rows of a
     picture together (keys and values for a Transformer, h and c for an LSTM).
+    members: the states of an ensemble's captioners.
     """
 
     memory: Memory
     rows_per_image: int
     cached: tuple[Tensor, ...] = ()
+    members: tuple["DecoderState", ...] = ()
 
     def reordered(self, index: Tensor) -> "DecoderState":
         """The state with row index[i] at row i; index: (N,) int64, each within its own picture."""

@@ -1,0 +1,90 @@
+"""One or several trained captioners, loaded to caption together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from a2.data.errors import A2Error, InputError
+from a2.data.json_files import read_json
+from a2.data.vocabulary import Vocabulary
+from a2.model.captioner import Captioner
+from a2.model.ensemble import Average, Ensemble
+from a2.pipeline.saved_model import EXTRACTOR, ModelDescription, SavedModel, load_model
+
+_ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
+
+
+@dataclass(frozen=True)
+class LoadedCaptioner:
+    """A captioner, in evaluation mode, and what belongs to it.
+
+    captioner: an `Ensemble` of several models, or the one; description: of the first.
+    """
+
+    captioner: Captioner
+    vocabulary: Vocabulary
+    description: ModelDescription
+
+
+def load_captioner(
+    models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
+) -> LoadedCaptioner:
+    """Reads trained directories: one is loaded as it is, several are an ensemble.
+
+    Raises A2Error where one cannot be used, InputError where they do not belong together: each
+    must have the first one's vocabulary, region width, most regions, and extractor.
+    """
+    loaded = [load_model(directory, device=device) for directory in models]
+    if not loaded:
+        raise InputError("no trained model is named; name one or more directories")
+    for directory, other in zip(models[1:], loaded[1:], strict=True):
+        _require_fellow(directory, other, models[0], loaded[0])
+    first = loaded[0]
+    captioner: Captioner = first.captioner
+    if len(loaded) > 1:
+        captioner = Ensemble([model.captioner for model in loaded], average=average)
+    return LoadedCaptioner(captioner, first.vocabulary, first.description)
+
+
+def _require_fellow(
+    directory: Path, model: SavedModel, first_directory: Path, first: SavedModel
+) -> None:
+    """InputError where a model cannot caption together with the first one."""
+    properties = {
+        "vocabulary": (model.vocabulary.digest[:12], first.vocabulary.digest[:12]),
+        "region width": (model.description.region_width, first.description.region_width),
+        "most regions": (model.description.max_regions, first.description.max_regions),
+    }
+    for name, (found, expected) in properties.items():
+        if found != expected:
+            raise InputError(
+                f"{name} of {str(directory)!r} is {found}, that of {str(first_directory)!r} is "
+                f"{expected}; {_ADVICE}"
+            )
+    _require_same_extractor(directory, first_directory)
+
+
+def _require_same_extractor(directory: Path, first: Path) -> None:
+    found, expected = _extractor(directory), _extractor(first)
+    different = [name for name in expected if found.get(name) != expected[name]]
+    if different:
+        raise InputError(
+            f"regions of {str(directory)!r} were made otherwise than those of {str(first)!r} "
+            f"(extractor.json differs in {', '.join(different)}); {_ADVICE}"
+        )
+
+
+def _extractor(directory: Path) -> dict[str, Any]:
+    """What made the regions; the libraries' versions are no difference that counts here."""
+    path = directory / EXTRACTOR
+    if not path.is_file():
+        raise A2Error(
+            f"no trained model in {str(directory)!r}: {EXTRACTOR} is missing; "
+            'name a directory that "a2 train" has finished'
+        )
+    content = read_json(path)
+    found = content if isinstance(content, dict) else {}
+    return {name: value for name, value in found.items() if name != "libraries"}

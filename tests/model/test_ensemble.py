@@ -1,0 +1,125 @@
+import pytest
+import torch
+
+from a2.model.beam_search import beam_search
+from a2.model.captioner import SpecialTokens, attend, decoder_input
+from a2.model.ensemble import Ensemble
+from a2.model.transformer import TransformerCaptioner
+
+AVERAGES = ["probabilities", "log_probabilities"]
+
+
+@pytest.fixture
+def three(tiny):
+    """Captioners of different opinions, sizes and fusions."""
+    made = [
+        tiny(),
+        tiny(width=32, heads=4, decoder_layers=1, fusion="max"),
+        tiny(fusion="none", encoder_layers=1),
+    ]
+    for number, captioner in enumerate(made):
+        captioner.decoder.output.bias.data[4 + number] += 1
+    return made
+
+
+def _forward(captioner, pictures):
+    return captioner.forward(pictures.encoded(captioner), decoder_input(pictures.captions, bos=1))
+
+
+def _found(captioner, pictures):
+    memory = pictures.encoded(captioner)
+    found = beam_search(captioner, memory, beam_size=3, max_length=6)
+    return [[(h.tokens, pytest.approx(h.log_prob, abs=1e-10)) for h in ps] for ps in found]
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_an_ensemble_of_one_is_its_captioner_to_the_bit(tiny, pictures, average):
+    captioner = tiny()
+    ensemble = Ensemble([captioner], average=average)
+    assert torch.equal(_forward(ensemble, pictures), _forward(captioner, pictures))
+    assert beam_search(ensemble, pictures.encoded(ensemble)) == beam_search(
+        captioner, pictures.encoded(captioner)
+    )
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_equal_captioners_say_what_one_of_them_says(tiny, pictures, average):
+    ensemble = Ensemble([tiny(), tiny(), tiny()], average=average)
+    torch.testing.assert_close(_forward(ensemble, pictures), _forward(tiny(), pictures))
+    assert _found(ensemble, pictures) == _found(tiny(), pictures)
+
+
+def test_probabilities_are_averaged(three, pictures):
+    expected = torch.stack([_forward(c, pictures).exp() for c in three]).mean(0)
+    found = _forward(Ensemble(three), pictures)
+    torch.testing.assert_close(found.exp(), expected)
+
+
+def test_averaged_log_probabilities_are_probabilities_again(three, pictures):
+    mean = torch.stack([_forward(c, pictures) for c in three]).mean(0)
+    found = _forward(Ensemble(three, average="log_probabilities"), pictures)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones_like(found[..., 0]))
+    difference = found - mean
+    torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_the_order_of_the_captioners_changes_nothing(three, pictures, average):
+    expected = _found(Ensemble(three, average=average), pictures)
+    assert _found(Ensemble(three[::-1], average=average), pictures) == expected
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, pictures, average):
+    ensemble = Ensemble(three, average=average)
+    memory = pictures.encoded(ensemble)
+    expected = _forward(ensemble, pictures).flatten(0, 1)
+    state = ensemble.start(memory, rows_per_image=2)
+    tokens = decoder_input(pictures.captions, bos=1).flatten(0, 1)
+    for position in range(tokens.shape[1]):
+        output = ensemble.step(tokens[:, position], state)
+        torch.testing.assert_close(output.log_probs, expected[:, position])
+        state = output.state
+
+
+def test_reordered_rows_of_an_ensemble_continue_the_row_that_they_took(three, pictures):
+    ensemble = Ensemble(three)
+    state = ensemble.start(pictures.encoded(ensemble), rows_per_image=2)
+    for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
+        state = ensemble.step(torch.tensor(tokens), state).state
+    straight = ensemble.step(torch.full((6,), 10), state).log_probs
+    index = torch.tensor([1, 0, 2, 2, 5, 4])
+    crossed = ensemble.step(torch.full((6,), 10), ensemble.reorder(state, index)).log_probs
+    torch.testing.assert_close(crossed, straight[index])
+
+
+def test_attention_is_the_captioners_mean_and_their_layers_one_after_another(three, pictures):
+    ensemble, captions = Ensemble(three), pictures.captions[:, 0]
+    found = attend(ensemble, pictures.encoded(ensemble), captions)[2]
+    alone = [attend(c, pictures.encoded(c), captions)[2] for c in three]
+    for name, count in (("original", 3), ("aligned", 3), ("keep", 2), ("gate", 1)):
+        values = [value for value in (getattr(a, name) for a in alone) if value is not None]
+        assert len(values) == count
+        torch.testing.assert_close(getattr(found, name), torch.stack(values).mean(0))
+    assert [layer.original.shape[1] for layer in found.layers] == [2, 2, 4, 2, 2]
+    plain = Ensemble(three[2:])
+    assert attend(plain, pictures.encoded(plain), captions)[0].keep is None
+
+
+def test_an_ensemble_of_none_is_refused():
+    with pytest.raises(ValueError) as raised:
+        Ensemble([])
+    assert str(raised.value) == "an ensemble has no captioner; give it one or more"
+
+
+@pytest.mark.parametrize("change", [{"vocabulary_size": 12}, {"special": SpecialTokens(unk=4)}])
+def test_captioners_of_other_words_are_refused(tiny, change):
+    other = TransformerCaptioner(
+        tiny().config, feature_width=6, **{"vocabulary_size": 11, **change}
+    )
+    with pytest.raises(ValueError) as raised:
+        Ensemble([tiny(), other])
+    assert str(raised.value) == (
+        f"captioners of an ensemble have 11 and {other.vocabulary_size} words, or other special "
+        "tokens; give it captioners of one vocabulary"
+    )

@@ -1,0 +1,143 @@
+"""Captioners loaded together: one is itself, several must have been trained on the same things."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from a2.data.batches import picture_batches
+from a2.data.errors import A2Error, InputError
+from a2.data.feature_store import FeatureStore
+from a2.data.vocabulary import Vocabulary
+from a2.model.ensemble import Ensemble
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.decoding import caption_batches
+from a2.pipeline.ensemble import load_captioner
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def trained(experiment):
+    """The experiment's captioner; tests copy it before they change it."""
+    return experiment.directory("train-xe")
+
+
+@pytest.fixture
+def other(trained, tmp_path):
+    """A captioner of the same things with other tensors."""
+    directory = shutil.copytree(trained, tmp_path / "other")
+    tensors = load_file(trained / "model.safetensors")
+    generator = torch.Generator().manual_seed(0)
+    tensors["decoder.output.weight"] += torch.randn(
+        tensors["decoder.output.weight"].shape, generator=generator
+    )
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+def captions(models, experiment, **how):
+    loaded = load_captioner(models, device=CPU, **how)
+    store = experiment.directory("extract") / "features.lmdb"
+    batches = picture_batches(store, list(FeatureStore(store))[:8], batch_size=8)
+    return [
+        [(beam.caption, round(beam.score, 3)) for beam in beams]
+        for _, beams in caption_batches(
+            loaded.captioner, batches, loaded.vocabulary, beam_size=2, max_length=8, device=CPU
+        )
+    ]
+
+
+def test_one_model_is_loaded_as_it_is(trained):
+    loaded = load_captioner([trained], device=CPU)
+    assert isinstance(loaded.captioner, TransformerCaptioner)
+    assert loaded.vocabulary.digest == loaded.description.vocabulary_digest
+
+
+def test_several_models_are_an_ensemble_in_evaluation_mode(trained, other):
+    loaded = load_captioner([trained, other], device=CPU, average="log_probabilities")
+    assert isinstance(loaded.captioner, Ensemble)
+    assert loaded.captioner.average == "log_probabilities"
+    assert len(loaded.captioner.captioners) == 2
+    assert not any(captioner.training for captioner in loaded.captioner.captioners)
+
+
+def test_a_model_twice_says_what_it_says_alone_and_another_one_changes_it(
+    trained, other, experiment
+):
+    alone = captions([trained], experiment)
+    assert captions([trained, trained], experiment) == alone
+    together = captions([trained, other], experiment)
+    assert together != alone
+    assert together == captions([other, trained], experiment)
+
+
+def test_no_model_is_refused():
+    with pytest.raises(InputError) as raised:
+        load_captioner([], device=CPU)
+    assert str(raised.value) == "no trained model is named; name one or more directories"
+
+
+def rewrite(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def refusal(trained, other):
+    with pytest.raises(A2Error) as raised:
+        load_captioner([trained, other], device=CPU)
+    return str(raised.value)
+
+
+ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
+
+
+def test_another_vocabulary_is_refused(trained, other):
+    words = Vocabulary.load(trained / "vocabulary.json").words
+    swapped = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
+    swapped.save(other / "vocabulary.json")
+    rewrite(other / "model.json", lambda found: found.update(vocabulary_digest=swapped.digest))
+    expected = Vocabulary.load(trained / "vocabulary.json").digest[:12]
+    assert refusal(trained, other) == (
+        f"vocabulary of {str(other)!r} is {swapped.digest[:12]}, that of {str(trained)!r} is "
+        f"{expected}; {ADVICE}"
+    )
+
+
+def test_another_region_width_is_refused(trained, other):
+    tensors = load_file(other / "model.safetensors")
+    name = "encoder.embedding.feature.weight"
+    tensors[name] = tensors[name][:, :32].contiguous()
+    save_file(tensors, other / "model.safetensors")
+    rewrite(other / "model.json", lambda found: found.update(region_width=32))
+    assert refusal(trained, other) == (
+        f"region width of {str(other)!r} is 32, that of {str(trained)!r} is 64; {ADVICE}"
+    )
+
+
+def test_another_number_of_regions_is_refused(trained, other):
+    rewrite(other / "model.json", lambda found: found.update(max_regions=5))
+    assert refusal(trained, other) == (
+        f"most regions of {str(other)!r} is 5, that of {str(trained)!r} is None; {ADVICE}"
+    )
+
+
+def test_regions_made_otherwise_are_refused_but_not_by_other_libraries(trained, other):
+    rewrite(other / "extractor.json", lambda found: found["libraries"].update(torch="0.1"))
+    load_captioner([trained, other], device=CPU)
+    rewrite(other / "extractor.json", lambda found: found["config"].update(confidence=0.7))
+    assert refusal(trained, other) == (
+        f"regions of {str(other)!r} were made otherwise than those of {str(trained)!r} "
+        f"(extractor.json differs in config); {ADVICE}"
+    )
+
+
+def test_a_model_without_its_extractor_is_refused(trained, other):
+    (other / "extractor.json").unlink()
+    assert refusal(trained, other) == (
+        f"no trained model in {str(other)!r}: extractor.json is missing; "
+        'name a directory that "a2 train" has finished'
+    )
