@@ -128,7 +128,9 @@ def _read(
         height=height, width=width, min_side=config.min_side, max_side=config.max_side
     )
     blob = torch.from_numpy(picture_blob(picture, scale=scale, mean=mean))[None]
-    size = ScaledSize(height=blob.shape[2], width=blob.shape[3], scale=scale)
+    size = ScaledSize(
+        height=blob.shape[2], width=blob.shape[3], scale=scale, factors=(scale, scale)
+    )
     return blob.contiguous(memory_format=torch.channels_last), size
 
 

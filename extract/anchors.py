@@ -4,6 +4,8 @@ Coordinates are pixels of the scaled picture, relative to a cell's corner. Caffe
 integers that include their last pixel, so a side is x2 - x1 + 1 long.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -29,13 +31,13 @@ def caffe_anchors() -> NDArray[np.float64]:
     return np.stack(boxes)
 
 
-def detectron2_anchors() -> NDArray[np.float64]:
-    """Anchors of detectron2 for the same sizes: (12, 4), size by size, unrounded, around 0.
+def detectron2_anchors(*, sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Anchors of detectron2: (3 * sizes, 4), size by size, unrounded, around 0.
 
-    Edges are continuous: a side is x2 - x1 long.
+    sizes: square roots of the areas, in pixels. Edges are continuous: a side is x2 - x1 long.
     """
     boxes = []
-    for size in (64, 128, 256, 512):
+    for size in sizes:
         for ratio in RATIOS:
             width = size / np.sqrt(ratio)
             half = np.array([width, width * ratio]) / 2

@@ -56,7 +56,9 @@ def calibrate(
         raise InputError(
             "no pictures to calibrate random weights on; check that data.images holds some"
         )
-    meta = caffe_meta(origin=f"calibrated-random, seed {seed}", classes=architecture.classes)
+    meta = caffe_meta(
+        origin=f"calibrated-random, seed {seed}", classes=architecture.classes
+    ).model_copy(update={"scale": (min_side, max_side)})
     generator = torch.Generator().manual_seed(seed)
     with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
         detector = Detector(architecture, meta)

@@ -16,13 +16,17 @@ class ExtractConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     weights: str | None = None
-    """File with the detector's weights (safetensors, or airsplay's pickle), or the word
+    """File with the detector's weights in any known layout (see `a2.extract.layouts`), or the word
     `calibrated-random` for smoke runs. There is no default: features of unknown weights are
     useless and look like any others."""
     depth: Literal[18, 50, 101, 152] = 101
     """Layers of the ResNet; read only with calibrated-random, a weights file states its own."""
     width: Count = 64
     """Channels of the ResNet's first layer, 64 as published; read only with calibrated-random."""
+    procedure: Literal["weights", "caffe", "airsplay", "detectron2"] = "weights"
+    """Whose rules for resizing, clipping, dropping and suppressing are followed: those that the
+    weights were stored with (caffe's, but for detectron2's own models), or another extractor's.
+    Anchors, pooling and strides always are the weights'."""
     boxes: Literal["detect", "given"] = "detect"
     """Where regions come from: the detector's proposals, or boxes that the annotation supplies."""
     min_regions: Count = 10

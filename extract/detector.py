@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from a2.extract.heads import RegionHeads
 from a2.extract.meta import DetectorMeta
-from a2.extract.operators import roi_pool
+from a2.extract.operators import roi_align, roi_pool
 from a2.extract.proposals import ProposalGenerator, ScaledSize
 from a2.extract.resnet import STRIDE, Architecture, Backbone
 
@@ -40,9 +40,9 @@ class Detector(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.meta = meta
-        self.backbone = Backbone(architecture)
-        self.proposal_generator = ProposalGenerator(architecture, meta)
-        self.roi_heads = RegionHeads(architecture)
+        self.backbone = Backbone(architecture, padded_pool=meta.stem_pool == "padding 1")
+        self.proposal_generator = ProposalGenerator(architecture)
+        self.roi_heads = RegionHeads(architecture, dilated=meta.last_stage == "dilated")
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Feature maps, one cell per 16 pixels.
@@ -51,12 +51,15 @@ class Detector(nn.Module):
         """
         return cast(Tensor, self.backbone(pictures))
 
-    def propose(self, features: Tensor, *, size: ScaledSize, count: int) -> Tensor:
+    def propose(
+        self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
+    ) -> Tensor:
         """Regions of one picture, best first.
 
-        features: (1, C, h, w). Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
+        features: (1, C, h, w); meta: the detector's own, or with another procedure.
+        Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
         """
-        return cast(Tensor, self.proposal_generator(features, size=size, count=count))
+        return cast(Tensor, self.proposal_generator(features, size=size, count=count, meta=meta))
 
     def describe(self, features: Tensor, rois: Tensor, *, roi_size: int) -> DescribedRegions:
         """Feature, class and attribute of each region, in order.
@@ -64,9 +67,10 @@ class Detector(nn.Module):
         features: (B, C, h, w); rois: (K, 5) float32, picture index in [0, B) and x1 y1 x2 y2 in
         scaled pixels; roi_size: cells per side into which a region is pooled.
         """
+        pool = roi_pool if self.meta.region_pooling == "maximum" else roi_align
         vectors = torch.cat(
             [
-                self.roi_heads(roi_pool(features, chunk, size=roi_size, scale=1 / STRIDE))
+                self.roi_heads(pool(features, chunk, size=roi_size, scale=1 / STRIDE))
                 for chunk in torch.split(rois, CHUNK)
             ]
         )

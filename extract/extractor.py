@@ -1,5 +1,6 @@
 """Pictures to regions: scaling, proposals or given boxes, description, selection."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -12,9 +13,12 @@ from a2.data.errors import InputError
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.detector import DescribedRegions, Detector
+from a2.extract.meta import DetectorMeta
 from a2.extract.proposals import SMALLEST_REGION, ScaledSize
-from a2.extract.resize import picture_blob, picture_scale
+from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded_size
 from a2.extract.selection import select_regions
+
+logger = logging.getLogger(__name__)
 
 Picture = NDArray[np.uint8]
 Boxes = NDArray[np.float32]
@@ -34,6 +38,7 @@ class Extractor:
         self.detector = detector.to(device).to(memory_format=torch.channels_last).eval()
         self.config = config
         self.device = torch.device(device)
+        self.meta = _in_use(detector.meta, config)
 
     def __call__(self, picture: Picture, boxes: Boxes | None = None) -> Regions:
         """Regions of one picture: of the given boxes in their order, or of those detected.
@@ -78,7 +83,9 @@ class Extractor:
             )
         blob, size = self._blob([picture])
         features = self.detector(blob)
-        proposals = self.detector.propose(features, size=size, count=self.config.proposals)
+        proposals = self.detector.propose(
+            features, size=size, count=self.config.proposals, meta=self.meta
+        )
         if len(proposals) < self.config.min_regions:
             raise InputError(
                 f"too few regions of {SMALLEST_REGION} x {SMALLEST_REGION} pixels: "
@@ -88,7 +95,7 @@ class Extractor:
             )
         rois = _rois([proposals])
         described = self.detector.describe(features, rois, roi_size=self.config.roi_size)
-        boxes = (proposals / size.scale).cpu().numpy()
+        boxes = (proposals / proposals.new_tensor(size.factors).repeat(2)).cpu().numpy()
         chosen = select_regions(
             boxes,
             _probabilities(described).cpu().numpy(),
@@ -102,7 +109,8 @@ class Extractor:
     def _describe(self, pictures: Sequence[Picture], boxes: Sequence[Boxes]) -> list[Regions]:
         """Regions of given boxes of pictures that have one size."""
         blob, size = self._blob(pictures)
-        scaled = [torch.from_numpy(given * np.float32(size.scale)) for given in boxes]
+        factors = np.tile(np.float32(size.factors), 2)
+        scaled = [torch.from_numpy(given * factors) for given in boxes]
         described = self.detector.describe(
             self.detector(blob), _rois(scaled).to(self.device), roi_size=self.config.roi_size
         )
@@ -115,18 +123,34 @@ class Extractor:
 
     def _blob(self, pictures: Sequence[Picture]) -> tuple[Tensor, ScaledSize]:
         """Detector input of pictures of one size: (B, 3, H', W') float32."""
-        scale = picture_scale(
-            height=pictures[0].shape[0],
-            width=pictures[0].shape[1],
-            min_side=self.config.min_side,
-            max_side=self.config.max_side,
-        )
-        mean = self.detector.meta.mean
-        blobs = np.stack([picture_blob(picture, scale=scale, mean=mean) for picture in pictures])
+        height, width = pictures[0].shape[:2]
+        sides = {"min_side": self.config.min_side, "max_side": self.config.max_side}
+        scale = picture_scale(height=height, width=width, **sides)
+        mean = self.meta.mean
+        if self.meta.resize == "exact factor":
+            blobs = np.stack([picture_blob(one, scale=scale, mean=mean) for one in pictures])
+            factors = scale, scale
+        else:
+            size = rounded_size(height=height, width=width, **sides)
+            blobs = np.stack([rounded_blob(one, size=size, mean=mean) for one in pictures])
+            factors = size[1] / width, size[0] / height
         tensor = torch.from_numpy(blobs).to(self.device)
         return tensor.contiguous(memory_format=torch.channels_last), ScaledSize(
-            height=blobs.shape[2], width=blobs.shape[3], scale=scale
+            height=blobs.shape[2], width=blobs.shape[3], scale=scale, factors=factors
         )
+
+
+def _in_use(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
+    """The conventions that are followed; warns where pictures get another size than in training."""
+    if (config.min_side, config.max_side) != meta.scale:
+        logger.warning(
+            "the weights were made for pictures of %d to %d pixels, "
+            "extract.min_side and extract.max_side are %d and %d",
+            *meta.scale,
+            config.min_side,
+            config.max_side,
+        )
+    return meta if config.procedure == "weights" else meta.with_procedure(config.procedure)
 
 
 def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:

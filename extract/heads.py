@@ -48,9 +48,9 @@ class BoxPredictor(nn.Module):
 class RegionHeads(nn.Module):
     """Stage res5 on each pooled region, its mean as the feature, and the classifiers."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, *, dilated: bool = True) -> None:
         super().__init__()
-        self.res5 = residual_stage(architecture, 5)
+        self.res5 = residual_stage(architecture, 5, dilated=dilated)
         self.box_predictor = BoxPredictor(architecture)
 
     def forward(self, pooled: Tensor) -> Tensor:

@@ -1,14 +1,20 @@
 """Conventions that belong to a set of weights, stated beside them and never guessed.
 
 The public detectors share one graph but differ in anchors, pixel conventions and class order;
-read with the wrong ones they run without an error and give worse features.
+read with the wrong ones they run without an error and give worse features. Some conventions are
+part of the weights (anchors, pooling, strides); the others are a procedure around them, which
+`with_procedure` can exchange.
 """
 
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from a2.extract.anchors import caffe_anchors, detectron2_anchors
+
+Procedure = Literal["caffe", "airsplay", "detectron2"]
 
 
 class DetectorMeta(BaseModel):
@@ -24,18 +30,27 @@ class DetectorMeta(BaseModel):
     """How anchors are ordered; stated for readers, the anchors themselves decide."""
     decode_plus1: bool
     """Whether an anchor includes its last pixel, so that it is x2 - x1 + 1 wide."""
+    decode_limit: bool
+    """Whether a box may grow to at most 62.5 times its anchor's sides (log(1000 / 16))."""
     clip_minus1: bool
     """Whether proposals end at the last pixel's index (W - 1) instead of the edge (W)."""
-    min_size_rule: Literal["16 original pixels, before ranking"]
+    min_size_rule: Literal["16 original pixels, before ranking", "not empty, after ranking"]
     """Which small proposals are dropped, and when."""
     nms_plus1: bool
     """Whether overlaps are measured on boxes that include their last pixel."""
-    resize: Literal["exact factor"]
-    """How a picture is scaled: cv2.resize by its factor, not to a rounded size."""
+    resize: Literal["exact factor", "rounded size"]
+    """How a picture is scaled: cv2.resize by its factor on floats, or Pillow's antialiased resize
+    of bytes to a rounded size."""
     scale: tuple[int, int]
     """Shorter side and limit of the longer one, in pixels, for which the weights were made."""
     mean: tuple[float, float, float]
     """Subtracted from blue, green and red."""
+    stem_pool: Literal["no padding, rounded up", "padding 1"]
+    """The 3x3 maximum after the first convolution: caffe's, or detectron2's."""
+    last_stage: Literal["dilated", "strided"]
+    """Whether res5 keeps the pooled region's resolution and dilates, or halves it."""
+    region_pooling: Literal["maximum", "bilinear"]
+    """RoIPool (Girshick 2015), or RoIAlign with aligned corners (He et al. 2017)."""
     bbox_weights: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]
     """Divisors of the box regression's dx, dy, dw, dh; features do not depend on them."""
     background_index: int
@@ -44,23 +59,54 @@ class DetectorMeta(BaseModel):
     attribute_softmax: Literal["all", "foreground"]
     """Whether attribute confidences count "no attribute"; the chosen attribute does not change."""
 
+    def with_procedure(self, procedure: Procedure) -> "DetectorMeta":
+        """The same weights, used as one of the public extractors does.
+
+        airsplay differs from detectron2 only in what its weights bring along: the scale.
+        """
+        chosen = _CAFFE_PROCEDURE if procedure == "caffe" else _DETECTRON2_PROCEDURE
+        return self.model_copy(update=chosen)
+
 
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)
+"""Of bottom-up-attention @514e561, lib/fast_rcnn/config.py."""
+
+DETECTRON2_MEAN = (103.53, 116.28, 123.675)
+"""Of detectron2 @02b5c4e, detectron2/config/defaults.py."""
+
+_CAFFE_PROCEDURE: dict[str, object] = {
+    "decode_limit": False,
+    "clip_minus1": True,
+    "min_size_rule": "16 original pixels, before ranking",
+    "nms_plus1": True,
+    "resize": "exact factor",
+}
+_DETECTRON2_PROCEDURE: dict[str, object] = {
+    "decode_limit": True,
+    "clip_minus1": False,
+    "min_size_rule": "not empty, after ranking",
+    "nms_plus1": False,
+    "resize": "rounded size",
+}
 
 
 def caffe_meta(*, origin: str, classes: int) -> DetectorMeta:
     """Conventions of the published caffe model."""
     return DetectorMeta(
         origin=origin,
-        anchors=tuple(tuple(box) for box in caffe_anchors().tolist()),
+        anchors=as_anchors(caffe_anchors()),
         anchor_order="ratio-major",
         decode_plus1=True,
+        decode_limit=False,
         clip_minus1=True,
         min_size_rule="16 original pixels, before ranking",
         nms_plus1=True,
         resize="exact factor",
         scale=(600, 1000),
         mean=CAFFE_MEAN,
+        stem_pool="no padding, rounded up",
+        last_stage="dilated",
+        region_pooling="maximum",
         bbox_weights=(1, 1, 1, 1),
         background_index=classes,
         attribute_softmax="all",
@@ -75,10 +121,29 @@ def airsplay_meta(*, origin: str, classes: int) -> DetectorMeta:
     """
     return caffe_meta(origin=origin, classes=classes).model_copy(
         update={
-            "anchors": tuple(tuple(box) for box in detectron2_anchors().tolist()),
+            "anchors": as_anchors(detectron2_anchors(sizes=(64, 128, 256, 512))),
             "anchor_order": "size-major",
             "decode_plus1": False,
             "bbox_weights": (10.0, 10.0, 5.0, 5.0),
             "attribute_softmax": "foreground",
         }
     )
+
+
+def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
+    """Conventions of detectron2's model zoo (COCO-Detection/faster_rcnn_R_101_C4_3x)."""
+    tied = {
+        "anchors": as_anchors(detectron2_anchors(sizes=(32, 64, 128, 256, 512))),
+        "scale": (800, 1333),
+        "mean": DETECTRON2_MEAN,
+        "stem_pool": "padding 1",
+        "last_stage": "strided",
+        "region_pooling": "bilinear",
+    }
+    meta = airsplay_meta(origin=origin, classes=classes).with_procedure("detectron2")
+    return meta.model_copy(update=tied)
+
+
+def as_anchors(boxes: NDArray[np.floating]) -> tuple[tuple[float, float, float, float], ...]:
+    """Rows of an (A, 4) array as plain numbers."""
+    return tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in boxes)

@@ -1,4 +1,4 @@
-"""The two compiled operators of torchvision, with one clear line where they cannot be loaded."""
+"""The compiled operators of torchvision, with one clear line where they cannot be loaded."""
 
 from types import ModuleType
 from typing import cast
@@ -24,6 +24,15 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     scale: cells of a map per pixel. Returns (K, C, size, size).
     """
     return cast(Tensor, _torchvision_ops().roi_pool(maps, rois, size, scale))
+
+
+def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+    """Mean of bilinear samples in each cell, corners aligned (detectron2's ROIAlignV2).
+
+    Arguments and result as for `roi_pool`; as many samples as a cell has map cells.
+    """
+    align = _torchvision_ops().roi_align
+    return cast(Tensor, align(maps, rois, size, scale, sampling_ratio=0, aligned=True))
 
 
 def _torchvision_ops() -> ModuleType:

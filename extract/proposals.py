@@ -2,9 +2,11 @@
 
 Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561. Two differences cannot be seen
 in results: candidates are ranked by their logit, of which caffe's probability is a rising
-function, and equal ones keep their order, where caffe's sort is unstable.
+function, and equal ones keep their order, where caffe's sort is unstable. Where the meta says so,
+detectron2 @02b5c4e is followed (proposal_generator/proposal_utils.py, find_top_rpn_proposals).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +28,21 @@ float32 no overlap equals 0.7, so they agree."""
 SMALLEST_REGION = 16
 """Shortest side of a region in pixels of the original picture."""
 
+LARGEST_GROWTH = math.log(1000 / 16)
+"""Limit of dw and dh where the meta asks for one (detectron2/modeling/box_regression.py)."""
+
 
 @dataclass(frozen=True)
 class ScaledSize:
-    """Size of the detector's input in pixels, and the factor that made it from the original."""
+    """Size of the detector's input in pixels, and the factor that made it from the original.
+
+    factors: of x and y, which differ from `scale` and each other where the size is rounded.
+    """
 
     height: int
     width: int
     scale: float
+    factors: tuple[float, float]
 
 
 class ProposalHead(nn.Module):
@@ -61,37 +70,37 @@ class ProposalHead(nn.Module):
 class ProposalGenerator(nn.Module):
     """Proposes where in a picture there may be something."""
 
-    def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
+    def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.rpn_head = ProposalHead(architecture)
-        self.meta = meta
 
-    def forward(self, features: Tensor, *, size: ScaledSize, count: int) -> Tensor:
+    def forward(
+        self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
+    ) -> Tensor:
         """Best regions of one picture.
 
         features: (1, C, h, w) float32. Returns (N, 4) float32, N <= count, x1 y1 x2 y2 in pixels
-        of the scaled picture, best first; N is 0 where every region is below SMALLEST_REGION.
+        of the scaled picture, best first; N is 0 where every region is too small.
         """
         logits, deltas = self.rpn_head(features)
         anchors = anchor_grid(
-            torch.tensor(self.meta.anchors, dtype=torch.float32, device=features.device),
+            torch.tensor(meta.anchors, dtype=torch.float32, device=features.device),
             height=features.shape[2],
             width=features.shape[3],
         )
-        return select_proposals(
-            logits, deltas, anchors=anchors, size=size, count=count, meta=self.meta
-        )
+        return select_proposals(logits, deltas, anchors=anchors, size=size, count=count, meta=meta)
 
 
-def decode_boxes(deltas: Tensor, anchors: Tensor, *, plus1: bool) -> Tensor:
+def decode_boxes(
+    deltas: Tensor, anchors: Tensor, *, plus1: bool, limit: float = math.inf
+) -> Tensor:
     """Apply dx, dy (in anchor sizes) and dw, dh (logarithms) to anchors.
 
-    deltas, anchors: (N, 4) float32. Returns (N, 4) x1 y1 x2 y2. Sizes are not limited: caffe does
-    not, and clipping to the picture follows.
+    deltas, anchors: (N, 4) float32; limit: of dw and dh, none in caffe. Returns (N, 4) x1 y1 x2 y2.
     """
     sides = anchors[:, 2:] - anchors[:, :2] + plus1
     centres = anchors[:, :2] + 0.5 * sides + deltas[:, :2] * sides
-    half = 0.5 * torch.exp(deltas[:, 2:]) * sides
+    half = 0.5 * torch.exp(deltas[:, 2:].clamp(max=limit)) * sides
     return torch.cat([centres - half, centres + half], dim=1)
 
 
@@ -109,13 +118,19 @@ def select_proposals(
     logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, best first.
     """
     edge = torch.tensor([size.width, size.height], device=logits.device) - int(meta.clip_minus1)
-    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1)
+    limit = LARGEST_GROWTH if meta.decode_limit else math.inf
+    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=limit)
     boxes = torch.minimum(boxes.clamp(min=0), edge.repeat(2))
-    sides = boxes[:, 2:] - boxes[:, :2] + 1  # with their last pixel, as min_size_rule says
-    large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
-    boxes, logits = boxes[large], logits[large]
+    drops_before_ranking = meta.min_size_rule == "16 original pixels, before ranking"
+    if drops_before_ranking:
+        sides = boxes[:, 2:] - boxes[:, :2] + 1  # with their last pixel, as the rule says
+        large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
+        boxes, logits = boxes[large], logits[large]
     ranked = logits.argsort(descending=True, stable=True)[:CANDIDATES]
     boxes, logits = boxes[ranked], logits[ranked]
+    if not drops_before_ranking:
+        filled = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
+        boxes, logits = boxes[filled], logits[filled]
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
     return boxes[nms(widened, logits, threshold=OVERLAP)[:count]]

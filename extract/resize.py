@@ -1,7 +1,9 @@
-"""A picture as the detector's input (bottom-up-attention @514e561, `_get_image_blob`).
+"""A picture as the detector's input.
 
-The resize takes the exact factor (`fx`, `fy`): asking OpenCV for the rounded size instead
-shifts pixels by up to half a cell and moves grey levels by 2 on average, 55 at most.
+Caffe's way (bottom-up-attention @514e561, `_get_image_blob`) takes the exact factor (`fx`, `fy`):
+asking OpenCV for the rounded size instead shifts pixels by up to half a cell and moves grey levels
+by 2 on average, 55 at most. detectron2 @02b5c4e (`ResizeShortestEdge`) resizes bytes to a rounded
+size with Pillow, which smooths where it shrinks.
 """
 
 from typing import cast
@@ -9,6 +11,7 @@ from typing import cast
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from a2.data.errors import InputError
 
@@ -47,3 +50,26 @@ def picture_blob(
         centred, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR
     )  # (H, W, 3) -> (H', W', 3)
     return cast(NDArray[np.float32], np.ascontiguousarray(resized.transpose(2, 0, 1)))
+
+
+def rounded_size(*, height: int, width: int, min_side: int, max_side: int) -> tuple[int, int]:
+    """Height and width after scaling as `picture_scale`, by detectron2's rule, which rounds them.
+
+    Sizes in pixels. Raises InputError as `picture_scale` does.
+    """
+    picture_scale(height=height, width=width, min_side=min_side, max_side=max_side)
+    scale = min(min_side / min(height, width), max_side / max(height, width))
+    return int(height * scale + 0.5), int(width * scale + 0.5)
+
+
+def rounded_blob(
+    picture: NDArray[np.uint8], *, size: tuple[int, int], mean: tuple[float, float, float]
+) -> NDArray[np.float32]:
+    """Scale bytes to a size, then subtract the mean.
+
+    picture: (H, W, 3) uint8 BGR; size: H', W'; mean: per channel, BGR.
+    Returns (3, H', W') float32.
+    """
+    resized = Image.fromarray(picture).resize(size[::-1], Image.Resampling.BILINEAR)
+    centred = np.asarray(resized).astype(np.float32) - np.array(mean, np.float32)
+    return np.ascontiguousarray(centred.transpose(2, 0, 1))  # (H', W', 3) -> (3, H', W')

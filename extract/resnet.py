@@ -2,7 +2,8 @@
 
 Three things differ from torchvision's ResNet: the stem pools without padding and rounds sizes up,
 a bottleneck strides in its first 1x1 convolution, and the last stage keeps its resolution and
-dilates its 3x3 convolutions by two. Module names give detectron2's key grammar.
+dilates its 3x3 convolutions by two. detectron2's own models differ from it only in the second.
+Module names give detectron2's key grammar.
 """
 
 from collections.abc import Sequence
@@ -105,13 +106,16 @@ class Stem(nn.Module):
     The pool has no padding and rounds sizes up, as caffe does; detectron2's has padding 1.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, padded_pool: bool = False) -> None:
         super().__init__()
         self.conv1 = NormalizedConvolution(3, width, kernel=7, stride=2)
+        self.padded_pool = padded_pool
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures: (B, 3, H, W) float32. Returns (B, width, H / 4, W / 4), sizes rounded up."""
         x = F.relu_(self.conv1(pictures))
+        if self.padded_pool:
+            return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         return F.max_pool2d(x, kernel_size=3, stride=2, padding=0, ceil_mode=True)
 
 
@@ -162,13 +166,18 @@ class Bottleneck(nn.Module):
         return F.relu_(residual)
 
 
-def residual_stage(architecture: Architecture, stage: int) -> nn.Sequential:
-    """Stage 2, 3, 4 or 5; 3 and 4 halve the resolution, 5 dilates by two instead."""
+def residual_stage(
+    architecture: Architecture, stage: int, *, dilated: bool = True
+) -> nn.Sequential:
+    """Stage 2, 3, 4 or 5; 3 and 4 halve the resolution, 5 dilates by two instead.
+
+    dilated: False where stage 5 halves the resolution like the others.
+    """
     block = Bottleneck if architecture.has_bottlenecks else BasicBlock
     outputs = architecture.stage_width(stage)
     inputs = architecture.width if stage == 2 else architecture.stage_width(stage - 1)
-    dilation = 2 if stage == 5 else 1
-    first_stride = 2 if stage in (3, 4) else 1
+    dilation = 2 if stage == 5 and dilated else 1
+    first_stride = 1 if stage == 2 or dilation == 2 else 2
     blocks: list[nn.Module] = [block(inputs, outputs, stride=first_stride, dilation=dilation)]
     for _ in range(BLOCKS[architecture.depth][stage - 2] - 1):
         blocks.append(block(outputs, outputs, stride=1, dilation=dilation))
@@ -178,9 +187,9 @@ def residual_stage(architecture: Architecture, stage: int) -> nn.Sequential:
 class Backbone(nn.Module):
     """Stem and stages res2 to res4: the part that sees the whole picture."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, *, padded_pool: bool = False) -> None:
         super().__init__()
-        self.stem = Stem(architecture.width)
+        self.stem = Stem(architecture.width, padded_pool=padded_pool)
         self.res2 = residual_stage(architecture, 2)
         self.res3 = residual_stage(architecture, 3)
         self.res4 = residual_stage(architecture, 4)

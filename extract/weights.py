@@ -1,8 +1,7 @@
 """Detector weights on disk: canonical safetensors, and the public layouts turned into them.
 
-Canonical means detectron2's key grammar, background and "no attribute" as last rows, one logit per
-anchor, and a `DetectorMeta` as JSON in the file's metadata. Sizes are read from the tensors'
-shapes. A layout is recognised by content, never by the file's name.
+Canonical means what `a2.extract.layouts` says, with a `DetectorMeta` as JSON in the file's
+metadata. Sizes are read from the tensors' shapes, the kind of file from its first bytes.
 """
 
 import re
@@ -16,25 +15,36 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from a2.data.errors import WeightsError
-from a2.extract.airsplay import ORIGIN, load_airsplay
+from a2.extract.caffemodel import load_caffemodel
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.extract.detector import Detector
-from a2.extract.meta import DetectorMeta, airsplay_meta
+from a2.extract.layouts import make_canonical
+from a2.extract.meta import DetectorMeta
+from a2.extract.pickles import load_pickle
 from a2.extract.resnet import BLOCKS, Architecture
+from a2.extract.torch_files import load_torch_file
 
 META_KEY = "a2.detector"
 """Metadata entry of a safetensors file that holds the DetectorMeta."""
 
 _PREDICTOR = "roi_heads.box_predictor"
 
+_ZIP = b"PK\x03\x04"
+_OLD_TORCH = b"\x80\x02\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+"""How `torch.save` begins a file: an archive, or before version 1.6 a pickled magic number."""
+_PICKLE = b"\x80"
+_WEB_PAGE = (b"<!doctype", b"<html", b"<?xml")
+_PROTOBUF = (b"\x0a", b"\xa2\x06")
+"""Field 1, the network's name, or field 100, its first layer."""
+
 
 def require_weights(weights: str | None) -> None:
     """Raise WeightsError unless weights names a file that exists, or asks for random ones."""
     if weights is None:
         raise WeightsError(
-            "no detector weights are named: extract.weights is not set; name a safetensors file "
-            "or airsplay's faster_rcnn_from_caffe_attr.pkl, or set "
-            f"extract.weights={CALIBRATED_RANDOM} for a smoke run whose features mean nothing"
+            "no detector weights are named: extract.weights is not set; name a file of any known "
+            f"layout, or set extract.weights={CALIBRATED_RANDOM} for a smoke run whose features "
+            "mean nothing"
         )
     if weights != CALIBRATED_RANDOM and not Path(weights).is_file():
         raise WeightsError(
@@ -53,16 +63,9 @@ def load_detector(path: Path) -> Detector:
         head = stream.read(16)
     if head[8:9] == b"{":
         tensors, meta = _load_canonical(path)
-        architecture = architecture_of(tensors, name=path.name)
-    elif head[:1] == b"\x80":
-        tensors = load_airsplay(path)
-        architecture = architecture_of(tensors, name=path.name)
-        meta = airsplay_meta(origin=ORIGIN, classes=architecture.classes)
     else:
-        raise WeightsError(
-            f"weights {path.name!r} are of no known layout: the file begins with {head!r}; "
-            "name a safetensors file or airsplay's faster_rcnn_from_caffe_attr.pkl"
-        )
+        tensors, meta = make_canonical(_load_public(path, head), name=path.name)
+    architecture = architecture_of(tensors, name=path.name)
     return assemble_detector(tensors, architecture=architecture, meta=meta, name=path.name)
 
 
@@ -141,6 +144,26 @@ def _differences(
     ]
     named = (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
     return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named if keys)
+
+
+def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
+    """The tensors of a file that others wrote; head: its first 16 bytes."""
+    if head.startswith((_ZIP, _OLD_TORCH)):
+        return load_torch_file(path)
+    if head.startswith(_PICKLE):
+        return load_pickle(path)
+    if head.lstrip().lower().startswith(_WEB_PAGE):
+        raise WeightsError(
+            f"weights {path.name!r} are a web page: the link that they came from is dead; "
+            'get the file elsewhere, see "a2 weights list"'
+        )
+    if head.startswith(_PROTOBUF):
+        return load_caffemodel(path)
+    raise WeightsError(
+        f"weights {path.name!r} are of no known layout: the file begins with {head!r}; name a "
+        "safetensors file, a .pkl of airsplay or detectron2, a .pth or .bin of torch, or a "
+        ".caffemodel"
+    )
 
 
 def _load_canonical(path: Path) -> tuple[dict[str, Tensor], DetectorMeta]:

@@ -13,7 +13,7 @@ from a2.extract.config import ExtractConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 
 NAME = "calibrate"
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 WEIGHTS = "weights.safetensors"
 _PICTURES = 8

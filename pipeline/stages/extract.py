@@ -12,14 +12,14 @@ from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 
 NAME = "extract"
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 FEATURES, EXTRACTOR, WEIGHTS = "features.lmdb", "extractor.json", "weights.safetensors"
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
-    "--set extract.weights=FILE (safetensors of this project, or faster_rcnn_from_caffe_attr.pkl "
-    "of airsplay/py-bottom-up-attention), or, for a smoke run whose features mean nothing, "
+    '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a smoke '
+    "run whose features mean nothing, "
     "--set extract.weights=calibrated-random"
 )
 

@@ -102,7 +102,7 @@ def test_anchors_are_the_published_twelve():
 
 
 def test_anchors_of_detectron2_have_the_same_areas_around_zero_size_by_size():
-    anchors = detectron2_anchors()
+    anchors = detectron2_anchors(sizes=(64, 128, 256, 512))
     sides = anchors[:, 2:] - anchors[:, :2]
     np.testing.assert_allclose(anchors[:, :2], -anchors[:, 2:])
     np.testing.assert_allclose(sides.prod(axis=1), np.repeat([64, 128, 256, 512], 3) ** 2)
@@ -124,7 +124,9 @@ def test_proposals_equal_those_of_caffe(height, width, scale, spread):
     generator = torch.Generator().manual_seed(height)
     logits = torch.randn(12, height, width, generator=generator)
     deltas = torch.randn(48, height, width, generator=generator) * spread
-    size = ScaledSize(height=16 * height - 5, width=16 * width - 3, scale=scale)
+    size = ScaledSize(
+        height=16 * height - 5, width=16 * width - 3, scale=scale, factors=(scale, scale)
+    )
     found = select_proposals(
         logits.permute(1, 2, 0).reshape(-1),
         deltas.permute(1, 2, 0).reshape(-1, 4),
@@ -140,7 +142,7 @@ def test_proposals_equal_those_of_caffe(height, width, scale, spread):
 def test_only_the_best_6000_candidates_compete(monkeypatch):
     logits = torch.tensor([3.0, 2.0, 1.0])
     anchors = torch.tensor([[0.0, 0, 40, 40], [50, 0, 90, 40], [0, 50, 40, 90]])
-    size = ScaledSize(height=100, width=100, scale=1)
+    size = ScaledSize(height=100, width=100, scale=1, factors=(1, 1))
     monkeypatch.setattr("a2.extract.proposals.CANDIDATES", 2)
     found = select_proposals(
         logits, torch.zeros(3, 4), anchors=anchors, size=size, count=300, meta=META
@@ -209,7 +211,7 @@ def test_a_picture_walks_the_whole_way_as_in_caffe(detector, make_picture):
     )
     picture, scale = make_picture(0), 2.0
     blob = torch.from_numpy(picture_blob(picture, scale=scale, mean=CAFFE_MEAN))[None]
-    size = ScaledSize(height=192, width=256, scale=scale)
+    size = ScaledSize(height=192, width=256, scale=scale, factors=(scale, scale))
     with torch.inference_mode():
         maps = detector(blob)
         head = detector.proposal_generator.rpn_head

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 
 from a2.extract.meta import caffe_meta
-from a2.extract.proposals import ScaledSize, decode_boxes, select_proposals
+from a2.extract.proposals import LARGEST_GROWTH, ScaledSize, decode_boxes, select_proposals
 
 META = caffe_meta(origin="test", classes=1)
 
@@ -10,7 +12,7 @@ META = caffe_meta(origin="test", classes=1)
 def select(anchors, *, scale=1.0, meta=META):
     anchors = torch.tensor(anchors, dtype=torch.float32)
     logits = -torch.arange(len(anchors), dtype=torch.float32)
-    size = ScaledSize(height=100, width=200, scale=scale)
+    size = ScaledSize(height=100, width=200, scale=scale, factors=(scale, scale))
     return select_proposals(
         logits, torch.zeros(len(anchors), 4), anchors=anchors, size=size, count=300, meta=meta
     ).tolist()
@@ -39,6 +41,22 @@ def test_sizes_are_not_limited_before_clipping():
     assert box[0, 3] == torch.inf
 
 
+def test_detectron2_limits_growth_to_62_and_a_half_times():
+    deltas = torch.tensor([[0.0, 0.0, 20.0, 4.0]])
+    anchor = torch.tensor([[0.0, 0.0, 16.0, 16.0]])
+    box = decode_boxes(deltas, anchor, plus1=False, limit=LARGEST_GROWTH)[0]
+    assert (box[2] - box[0]).item() == pytest.approx(1000)
+    assert (box[3] - box[1]).item() == pytest.approx(16 * math.exp(4))
+
+
+def test_detectron2_drops_only_empty_boxes_and_after_ranking(monkeypatch):
+    monkeypatch.setattr("a2.extract.proposals.CANDIDATES", 2)
+    meta = META.with_procedure("detectron2").model_copy(update={"decode_plus1": False})
+    outside = [210, 0, 230, 20]  # clipped to no width, and still one of the two candidates
+    found = select([[0, 0, 3, 3], outside, [50, 50, 90, 90]], meta=meta)
+    assert found == [[0, 0, 3, 3]]
+
+
 @pytest.mark.parametrize(("minus1", "edges"), [(True, (199, 99)), (False, (200, 100))])
 def test_proposals_end_at_the_last_pixel(minus1, edges):
     meta = META.model_copy(update={"clip_minus1": minus1})
@@ -61,7 +79,7 @@ def test_overlap_is_measured_on_boxes_that_include_their_last_pixel(plus1, kept)
 
 def test_equal_scores_keep_their_order():
     anchors = torch.tensor([[0.0, 0, 30, 30], [60, 0, 90, 30], [120, 0, 150, 30]])
-    size = ScaledSize(height=100, width=200, scale=1)
+    size = ScaledSize(height=100, width=200, scale=1, factors=(1, 1))
     found = select_proposals(
         torch.zeros(3), torch.zeros(3, 4), anchors=anchors, size=size, count=2, meta=META
     )

@@ -4,7 +4,7 @@ import pytest
 
 from a2.data.errors import InputError
 from a2.extract.meta import CAFFE_MEAN
-from a2.extract.resize import picture_blob, picture_scale
+from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded_size
 
 
 # Heights and widths of the ten pictures of the published features, and what caffe made of them.
@@ -54,3 +54,31 @@ def test_a_picture_without_thickness_is_refused():
     message = "picture is too thin: 5000 x 4 pixels would scale to 1000 x 1; leave it out"
     with pytest.raises(InputError, match=message):
         picture_scale(height=4, width=5000, min_side=600, max_side=1000)
+
+
+# detectron2 @02b5c4e, ResizeShortestEdge.get_output_shape, worked out by hand.
+@pytest.mark.parametrize(
+    ("height", "width", "rounded"),
+    [
+        (407, 640, (800, 1258)),
+        (640, 407, (1258, 800)),
+        (300, 900, (444, 1333)),
+        (10, 10, (800, 800)),
+    ],
+)
+def test_detectron2_rounds_sizes(height, width, rounded):
+    size = rounded_size(height=height, width=width, min_side=800, max_side=1333)
+    assert size == rounded
+    picture = np.zeros((height, width, 3), np.uint8)
+    assert rounded_blob(picture, size=size, mean=(0, 0, 0)).shape == (3, *rounded)
+
+
+def test_detectron2_resizes_bytes_and_then_subtracts_the_mean():
+    picture = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    blob = rounded_blob(picture, size=(20, 30), mean=(1.5, 2, 3))
+    assert blob.dtype == np.float32
+    bytes_again = blob + np.array([1.5, 2, 3], np.float32)[:, None, None]
+    np.testing.assert_array_equal(bytes_again, np.rint(bytes_again))
+    triangle = np.array([1, 3, 3, 1]) / 8  # half the size: each pixel is made of four per axis
+    inside = np.einsum("yxc,y,x->c", picture[9:13, 19:23].astype(float), triangle, triangle)
+    np.testing.assert_allclose(bytes_again[:, 5, 10], inside, atol=1)

@@ -105,9 +105,9 @@ def test_no_weights_named_says_where_they_come_from():
     with pytest.raises(WeightsError) as error:
         require_weights(None)
     assert str(error.value) == (
-        "no detector weights are named: extract.weights is not set; name a safetensors file "
-        "or airsplay's faster_rcnn_from_caffe_attr.pkl, or set "
-        "extract.weights=calibrated-random for a smoke run whose features mean nothing"
+        "no detector weights are named: extract.weights is not set; name a file of any known "
+        "layout, or set extract.weights=calibrated-random for a smoke run whose features "
+        "mean nothing"
     )
 
 
@@ -124,15 +124,26 @@ def test_files_and_calibrated_random_are_accepted(saved):
     require_weights("calibrated-random")
 
 
-@pytest.mark.parametrize("head", [b"", b"PK\x03\x04 a torch file", b"<html> not found </html>"])
+@pytest.mark.parametrize("head", [b"", b"\x93NUMPY", b"MZ and more than sixteen bytes"])
 def test_an_unknown_layout_is_refused(tmp_path, head):
     (tmp_path / "a.pth").write_bytes(head)
     message = (
         f"weights 'a.pth' are of no known layout: the file begins with {head[:16]!r}; "
-        "name a safetensors file or airsplay's faster_rcnn_from_caffe_attr.pkl"
+        "name a safetensors file, a .pkl of airsplay or detectron2, a .pth or .bin of torch, or a "
+        ".caffemodel"
     )
     with pytest.raises(WeightsError, match=re.escape(message)):
         load_detector(tmp_path / "a.pth")
+
+
+def test_a_web_page_is_told_from_weights(tmp_path):
+    (tmp_path / "a.pth").write_text("\n<!DOCTYPE html> not found")
+    with pytest.raises(WeightsError) as error:
+        load_detector(tmp_path / "a.pth")
+    assert str(error.value) == (
+        "weights 'a.pth' are a web page: the link that they came from is dead; "
+        'get the file elsewhere, see "a2 weights list"'
+    )
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_all_listed(saved, detector):
@@ -187,13 +198,13 @@ def test_a_file_that_states_no_conventions_is_refused(saved):
 def test_conventions_are_never_filled_in_from_defaults(saved, detector):
     meta = detector.meta.model_dump(mode="json")
     del meta["anchors"]
-    meta["resize"] = "rounded size"
+    meta["resize"] = "padded"
     rewrite(saved, meta=json.dumps(meta))
     with pytest.raises(WeightsError) as error:
         load_detector(saved)
     assert str(error.value) == (
         "weights 'detector.safetensors' state conventions that this version does not know: "
-        "anchors: Field required, resize: Input should be 'exact factor'; "
+        "anchors: Field required, resize: Input should be 'exact factor' or 'rounded size'; "
         "write them with a2.extract.weights.save_detector"
     )
 

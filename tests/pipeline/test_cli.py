@@ -234,9 +234,8 @@ def test_without_weights_extraction_says_where_they_come_from(experiment, tmp_pa
     assert answer.exit_code == 1
     assert answer.stderr == (
         "a2: no detector weights are named: extract.weights is null; name a file with "
-        "--set extract.weights=FILE (safetensors of this project, or "
-        "faster_rcnn_from_caffe_attr.pkl of airsplay/py-bottom-up-attention), or, for a smoke run "
-        "whose features mean nothing, --set extract.weights=calibrated-random\n"
+        '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a '
+        "smoke run whose features mean nothing, --set extract.weights=calibrated-random\n"
     )
     assert not (tmp_path / "store").exists()
     assert not (tmp_path / "store.partial").exists()

@@ -56,6 +56,7 @@ MATRIX = {
     "extract.proposals": (200, EXTRACT),
     "extract.min_side": (90, BOTH),
     "extract.max_side": (1200, BOTH),
+    "extract.procedure": ("detectron2", EXTRACT),
     "extract.roi_size": (5, BOTH),
     "extract.confidence": (0.3, EXTRACT),
     "extract.dtype": ("float32", EXTRACT),

@@ -1,8 +1,4 @@
-"""Layout of airsplay/py-bottom-up-attention @85ec9b7: `faster_rcnn_from_caffe_attr.pkl`.
-
-A pickled `{"model": {key: array}}` whose keys and class order are the canonical ones. What has to
-be stated beside the tensors: detectron2's anchors, and box regression in its (10, 10, 5, 5).
-"""
+"""Pickled arrays by name: `{"model": {key: array}}` of airsplay and of detectron2's model zoo."""
 
 from pathlib import Path
 
@@ -13,14 +9,9 @@ from torch import Tensor
 from a2.data.errors import WeightsError
 from a2.extract.unpickle import load_arrays
 
-ORIGIN = "airsplay faster_rcnn_from_caffe"
-"""What the meta of converted weights names as their origin."""
 
-_NOT_WEIGHTS = ("pixel_mean", "pixel_std", "num_batches_tracked")
-
-
-def load_airsplay(path: Path) -> dict[str, Tensor]:
-    """Canonical tensors, float32, of a pickle in airsplay's layout.
+def load_pickle(path: Path) -> dict[str, Tensor]:
+    """Tensors by name, float32, of a pickle whose "model" holds them.
 
     Raises WeightsError where the pickle is not safe, damaged, or holds something else.
     """
@@ -29,12 +20,12 @@ def load_airsplay(path: Path) -> dict[str, Tensor]:
     if not isinstance(model, dict):
         raise WeightsError(
             f"pickle {path.name!r} has no 'model' of arrays by name; "
-            "name airsplay's faster_rcnn_from_caffe_attr.pkl, or a safetensors file"
+            "name a .pkl of airsplay or detectron2, or a safetensors file"
         )
     return {
         str(key): _float_tensor(value, key=str(key), name=path.name)
         for key, value in model.items()
-        if not str(key).endswith(_NOT_WEIGHTS)
+        if not str(key).endswith("num_batches_tracked")
     }
 
 

@@ -1,0 +1,208 @@
+"""Caffe's `.caffemodel`, a protocol buffer, read without caffe and without a schema compiler.
+
+Only what holds weights is read: NetParameter.layer (field 100) with name (1) and blobs (7), and of
+a blob its shape (7), the four legacy sizes (1-4) and its packed floats (5); the rest is skipped
+(caffe.proto of BVLC/caffe; wire format: protobuf.dev/programming-guides/encoding).
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a2.data.errors import WeightsError
+
+Blobs = dict[str, list[NDArray[np.float32]]]
+"""Layer name -> its arrays, as caffe lists them."""
+
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_LAYER, _NAME, _BLOBS = 100, 1, 7
+_LEGACY_SIZES, _DATA, _SHAPE = (1, 2, 3, 4), 5, 7
+
+_HEADS = {
+    "rpn_conv/3x3": "proposal_generator.rpn_head.conv",
+    "rpn_cls_score": "proposal_generator.rpn_head.objectness_logits",
+    "rpn_bbox_pred": "proposal_generator.rpn_head.anchor_deltas",
+    "cls_score": "roi_heads.box_predictor.cls_score",
+    "bbox_pred": "roi_heads.box_predictor.bbox_pred",
+    "cls_embedding": "roi_heads.box_predictor.cls_embedding",
+    "fc_attr": "roi_heads.box_predictor.fc_attr",
+    "attr_score": "roi_heads.box_predictor.attr_score",
+}
+_BRANCHES = {"1": "shortcut", "2a": "conv1", "2b": "conv2", "2c": "conv3"}
+_RESIDUAL = re.compile(r"(res|bn|scale)([2-5])([a-z])(\d*)_branch(1|2a|2b|2c)")
+_STATISTICS = 3
+"""Blobs of a normalisation: mean, variance, and the count that both are multiplied by."""
+_STEM = {"conv1": "res", "bn_conv1": "bn", "scale_conv1": "scale"}
+
+
+class _Damaged(Exception):
+    """The bytes are no protocol buffer of this kind."""
+
+
+def load_caffemodel(path: Path) -> dict[str, Tensor]:
+    """Tensors by detectron2's keys, float32; class rows are still in caffe's order.
+
+    Layers that no detector has keep their name, so that whoever checks keys can list them.
+    Raises WeightsError where the file is damaged or holds no layers with weights.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, arrays in read_blobs(path).items():
+        if _is_normalization(name) and len(arrays) != _STATISTICS:
+            raise WeightsError(
+                f"caffemodel {path.name!r} is damaged: layer {name!r} has {len(arrays)} blobs, "
+                f"not {_STATISTICS}; download it again"
+            )
+        for key, array in _by_key(name, arrays).items():
+            tensors[key] = torch.from_numpy(array)
+    return tensors
+
+
+def read_blobs(path: Path) -> Blobs:
+    """The arrays of every layer that has some; WeightsError where the file is damaged."""
+    try:
+        return _layers(memoryview(path.read_bytes()))
+    except _Damaged as error:
+        raise WeightsError(
+            f"caffemodel {path.name!r} is damaged: {error}; download it again"
+        ) from error
+
+
+def _layers(data: memoryview) -> Blobs:
+    found: Blobs = {}
+    for number, layer in _fields(data):
+        if number != _LAYER or not isinstance(layer, memoryview):
+            continue
+        parts = list(_fields(layer))
+        names = [bytes(value) for n, value in parts if n == _NAME and isinstance(value, memoryview)]
+        arrays = [_array(v) for n, v in parts if n == _BLOBS and isinstance(v, memoryview)]
+        if names and arrays:
+            found[names[0].decode("utf-8", "replace")] = arrays
+    if not found:
+        raise _Damaged("no layer has weights")
+    return found
+
+
+def _array(blob: memoryview) -> NDArray[np.float32]:
+    """One BlobProto as an array of its shape."""
+    shape: list[int] = []
+    legacy: dict[int, int] = {}
+    values: list[NDArray[np.float32]] = []
+    for number, value in _fields(blob):
+        if number == _SHAPE and isinstance(value, memoryview):
+            shape = _sizes(value)
+        elif number in _LEGACY_SIZES and isinstance(value, int):
+            legacy[number] = value
+        elif number == _DATA and isinstance(value, memoryview):
+            if len(value) % 4:
+                raise _Damaged(f"{len(value)} bytes are no floats")
+            values.append(np.frombuffer(value, "<f4").astype(np.float32))
+    data = np.concatenate(values) if values else np.empty(0, np.float32)
+    sizes = shape or _without_leading_ones([legacy.get(number, 1) for number in _LEGACY_SIZES])
+    if math.prod(sizes) != len(data):
+        raise _Damaged(f"{len(data)} numbers do not fill {sizes}")
+    return data.reshape(sizes)
+
+
+def _without_leading_ones(sizes: list[int]) -> list[int]:
+    """Old files give every blob four sizes: a bias is 1 x 1 x 1 x N."""
+    while len(sizes) > 1 and sizes[0] == 1:
+        sizes = sizes[1:]
+    return sizes
+
+
+def _sizes(shape: memoryview) -> list[int]:
+    """BlobShape.dim, packed or one by one."""
+    sizes: list[int] = []
+    for number, value in _fields(shape):
+        if number != 1:
+            continue
+        if isinstance(value, int):
+            sizes.append(value)
+            continue
+        position = 0
+        while position < len(value):
+            size, position = _varint(value, position)
+            sizes.append(size)
+    return sizes
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Number and value of each field of a message; fixed-size values are raw bytes."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, position = _varint(data, position)
+            yield number, value
+            continue
+        if kind == _LENGTH:
+            length, position = _varint(data, position)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            length = 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise _Damaged(f"unknown field type {kind} at byte {position}")
+        end = position + length
+        if end > len(data):
+            raise _Damaged(f"a field of {length} bytes ends after the file does")
+        yield number, data[position:end]
+        position = end
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A number of 7 bits per byte, the lowest first, and where the next one begins."""
+    value = shift = 0
+    while position < len(data) and shift < 70:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+    raise _Damaged(f"a number has no end at byte {position}")
+
+
+def _is_normalization(name: str) -> bool:
+    match = _RESIDUAL.fullmatch(name)
+    return name == "bn_conv1" or (match is not None and match[1] == "bn")
+
+
+def _by_key(name: str, arrays: list[NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
+    """A layer's arrays by detectron2's keys."""
+    if name in _HEADS:
+        return _weight_and_bias(_HEADS[name], arrays)
+    if name in _STEM:
+        return _normalized(_STEM[name], "backbone.stem.conv1", arrays)
+    match = _RESIDUAL.fullmatch(name)
+    if match is None:
+        return _weight_and_bias(name, arrays)
+    kind, stage, letter, number, branch = match.groups()
+    unit = int(number) if number else ord(letter) - ord("a")
+    part = "roi_heads" if stage == "5" else "backbone"
+    return _normalized(kind, f"{part}.res{stage}.{unit}.{_BRANCHES[branch]}", arrays)
+
+
+def _weight_and_bias(key: str, arrays: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    names = ("weight", "bias", *(f"blob {number}" for number in range(2, len(arrays))))
+    return {f"{key}.{name}": array for name, array in zip(names, arrays, strict=False)}
+
+
+def _normalized(
+    kind: str, key: str, arrays: list[NDArray[np.float32]]
+) -> dict[str, NDArray[np.float32]]:
+    """Convolution, BatchNorm (sums, to be divided by the third blob) or Scale (gamma, beta)."""
+    if kind == "res":
+        return _weight_and_bias(key, arrays)
+    if kind == "scale":
+        return _weight_and_bias(f"{key}.norm", arrays)
+    mean, variance, count = arrays
+    divisor = 1 / count.item() if count.item() else 0.0  # as caffe's BatchNormLayer does
+    return {
+        f"{key}.norm.running_mean": mean * np.float32(divisor),
+        f"{key}.norm.running_var": variance * np.float32(divisor),
+    }

@@ -1,0 +1,40 @@
+"""Tensors of a file that `torch.save` wrote (`.pth`, `.bin`), read without running code in it."""
+
+import pickle
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from a2.data.errors import WeightsError
+
+
+def load_torch_file(path: Path) -> dict[str, Tensor]:
+    """Tensors by name, float32, of a state dict, or of the one below "model".
+
+    Raises WeightsError where the file is damaged, or holds anything but tensors in plain
+    containers; then nothing of it has been run.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        raise WeightsError(
+            f"torch file {path.name!r} wants to run {named[1] if named else 'code'!r}, which is no "
+            "tensor; nothing of it was run, do not use this file"
+        ) from error
+    except Exception as error:  # damaged archives raise any built-in error
+        raise WeightsError(
+            f"torch file {path.name!r} is damaged: {_first_line(error)}; download it again"
+        ) from error
+    model = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(model, dict) or not all(isinstance(v, Tensor) for v in model.values()):
+        raise WeightsError(
+            f"torch file {path.name!r} has no tensors by name; name a file with a state dict"
+        )
+    return {str(key): tensor.float() for key, tensor in model.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

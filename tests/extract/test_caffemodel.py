@@ -1,0 +1,93 @@
+"""Protocol buffers written by hand, after caffe.proto; whole models are in test_layouts."""
+
+import numpy as np
+import pytest
+
+from a2.data.errors import WeightsError
+from a2.extract.caffemodel import load_caffemodel, read_blobs
+
+# NetParameter{name: "n", layer{name: "ip", blobs{shape{dim: 2, dim: 300}}, blobs{...}}}
+SHAPE = bytes([0x3A, 3, 0x0A, 1, 2])
+
+
+def layer(name: bytes, *blobs: bytes) -> bytes:
+    content = b"\x0a" + bytes([len(name)]) + name
+    for blob in blobs:
+        content += b"\x3a" + bytes([len(blob)]) + blob
+    return b"\xa2\x06" + bytes([len(content)]) + content
+
+
+def floats(*values: float) -> bytes:
+    data = np.array(values, "<f4").tobytes()
+    return b"\x2a" + bytes([len(data)]) + data
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(content: bytes):
+        (tmp_path / "a.caffemodel").write_bytes(content)
+        return tmp_path / "a.caffemodel"
+
+    return to_file
+
+
+def test_layers_with_weights_are_read_and_the_rest_is_skipped(write):
+    noise = b"\x0a\x03net" + b"\x28\x01" + b"\x1d\0\0\0\0" + b"\x21" + bytes(8)
+    path = write(noise + layer(b"relu") + layer(b"ip", SHAPE + floats(1, 2), floats(3)))
+    blobs = read_blobs(path)
+    assert blobs.keys() == {"ip"}
+    assert [array.tolist() for array in blobs["ip"]] == [[1, 2], [3]]
+
+
+def test_shapes_are_read_packed_and_one_by_one(write):
+    packed, single = bytes([0x3A, 4, 0x0A, 2, 2, 1]), bytes([0x3A, 4, 0x08, 1, 0x08, 2])
+    blobs = read_blobs(write(layer(b"ip", packed + floats(1, 2), single + floats(1, 2))))
+    assert [array.shape for array in blobs["ip"]] == [(2, 1), (1, 2)]
+
+
+def test_old_sizes_lose_their_leading_ones(write):
+    sizes = bytes([0x08, 1, 0x10, 1, 0x18, 1, 0x20, 2])
+    assert read_blobs(write(layer(b"ip", sizes + floats(1, 2))))["ip"][0].shape == (2,)
+
+
+def test_statistics_are_divided_by_their_count(write):
+    blobs = (SHAPE + floats(6, 8), SHAPE + floats(2, 4), floats(2))
+    tensors = load_caffemodel(write(layer(b"bn_conv1", *blobs)))
+    norm = "backbone.stem.conv1.norm"
+    assert tensors[f"{norm}.running_mean"].tolist() == [3, 4]
+    assert tensors[f"{norm}.running_var"].tolist() == [1, 2]
+
+
+def test_a_count_of_nothing_gives_zeros_as_in_caffe(write):
+    tensors = load_caffemodel(write(layer(b"bn_conv1", floats(6), floats(2), floats(0))))
+    assert [tensor.tolist() for tensor in tensors.values()] == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no layer has weights"),
+        (b"\x0a\x03net", "no layer has weights"),
+        (b"\x0a\x7fnet", "a field of 127 bytes ends after the file does"),
+        (b"\x0a" + b"\xff" * 12, "a number has no end at byte 11"),
+        (b"\x0a\x01n\xa2", "a number has no end at byte 4"),
+        (b"\x0a\x01n\x0b", "unknown field type 3 at byte 4"),
+        (layer(b"ip", SHAPE + floats(1)), "1 numbers do not fill [2]"),
+        (layer(b"ip", b"\x2a\x03abc"), "3 bytes are no floats"),
+    ],
+)
+def test_a_damaged_file_is_refused(write, content, reason):
+    with pytest.raises(WeightsError) as error:
+        read_blobs(write(content))
+    assert str(error.value) == (
+        f"caffemodel 'a.caffemodel' is damaged: {reason}; download it again"
+    )
+
+
+def test_a_normalisation_that_lacks_a_blob_is_damaged(write):
+    with pytest.raises(WeightsError) as error:
+        load_caffemodel(write(layer(b"bn_conv1", floats(6), floats(2))))
+    assert str(error.value) == (
+        "caffemodel 'a.caffemodel' is damaged: layer 'bn_conv1' has 2 blobs, not 3; "
+        "download it again"
+    )

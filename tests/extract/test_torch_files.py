@@ -1,0 +1,60 @@
+import os
+
+import pytest
+import torch
+
+from a2.data.errors import WeightsError
+from a2.extract.torch_files import load_torch_file
+from a2.extract.weights import load_detector
+
+TWO_FORMS = pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
+
+
+def save(content, path, *, archive=True):
+    torch.save(content, path, _use_new_zipfile_serialization=archive)
+    return path
+
+
+@TWO_FORMS
+def test_a_state_dict_is_read_alone_or_below_model(tmp_path, archive):
+    state = {"w": torch.tensor([1.5], dtype=torch.float16)}
+    for content in (state, {"model": state, "iteration": 7}):
+        tensors = load_torch_file(save(content, tmp_path / "a.pth", archive=archive))
+        assert tensors["w"].tolist() == [1.5]
+        assert tensors["w"].dtype == torch.float32
+
+
+@TWO_FORMS
+def test_a_malicious_file_is_refused_and_nothing_runs(tmp_path, archive):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    path = save({"model": Evil()}, tmp_path / "a.pth", archive=archive)
+    for load in (load_torch_file, load_detector):
+        with pytest.raises(WeightsError) as error:
+            load(path)
+        assert str(error.value) == (
+            "torch file 'a.pth' wants to run 'posix.mkdir', which is no tensor; "
+            "nothing of it was run, do not use this file"
+        )
+    assert not (tmp_path / "ran").exists()
+
+
+@TWO_FORMS
+@pytest.mark.parametrize("part", [0.1, 0.9])
+def test_a_truncated_file_is_damaged(tmp_path, archive, part):
+    path = save({"w": torch.zeros(1000)}, tmp_path / "a.pth", archive=archive)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    with pytest.raises(
+        WeightsError, match=r"^torch file 'a\.pth' is damaged: .*; download it again$"
+    ):
+        load_torch_file(path)
+
+
+@pytest.mark.parametrize("content", [[1], {"model": [1]}, {"epoch": 3}, torch.zeros(1)])
+def test_a_file_without_tensors_by_name_is_refused(tmp_path, content):
+    message = "torch file 'a.pth' has no tensors by name; name a file with a state dict"
+    with pytest.raises(WeightsError, match=message):
+        load_torch_file(save(content, tmp_path / "a.pth"))
