@@ -109,7 +109,7 @@ class Extractor:
     def _describe(self, pictures: Sequence[Picture], boxes: Sequence[Boxes]) -> list[Regions]:
         """Regions of given boxes of pictures that have one size."""
         blob, size = self._blob(pictures)
-        factors = np.tile(np.float32(size.factors), 2)
+        factors = np.tile(np.array(size.factors, np.float32), 2)
         scaled = [torch.from_numpy(given * factors) for given in boxes]
         described = self.detector.describe(
             self.detector(blob), _rois(scaled).to(self.device), roi_size=self.config.roi_size

@@ -117,7 +117,10 @@ def caffe_layers(tensors: Tensors) -> dict[str, list[np.ndarray]]:
             sums = [
                 tensors[f"{module}.{part}"].numpy() * 4 for part in ("running_mean", "running_var")
             ]
-            layers[caffe_name("bn", module.removesuffix(".norm"))] = [*sums, np.float32([4])]
+            layers[caffe_name("bn", module.removesuffix(".norm"))] = [
+                *sums,
+                np.array([4], np.float32),
+            ]
     return layers
 
 
