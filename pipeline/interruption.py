@@ -23,23 +23,36 @@ class StopRequest:
     """Remembers that a signal asked to stop, for loops that stop only between two steps."""
 
     def __init__(self) -> None:
-        self._signal: int | None = None
+        self._received: int | None = None
+        self._asked: int | None = None
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal is remembered, a second one stops at once."""
-        if self._signal is not None:
+        if self._received is not None:
             raise Interrupted(signal_number)
-        self._signal = signal_number
+        self._received = signal_number
+
+    def ask(self, signal_number: int) -> None:
+        """Asks to stop because of a signal that another process of the training received.
+
+        It is not counted as received: this process is sent the same one a moment later.
+        """
+        self._asked = signal_number
+
+    @property
+    def signal_number(self) -> int | None:
+        """The signal that asked to stop, if one did."""
+        return self._received if self._received is not None else self._asked
 
     @property
     def pending(self) -> bool:
         """Whether a stop was asked for."""
-        return self._signal is not None
+        return self.signal_number is not None
 
     def raise_if_pending(self) -> None:
         """Raises Interrupted if a stop was asked for."""
-        if self._signal is not None:
-            raise Interrupted(self._signal)
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number)
 
 
 @contextmanager

@@ -65,3 +65,21 @@ def test_no_stop_is_pending_at_first():
     stop = StopRequest()
     assert not stop.pending
     stop.raise_if_pending()
+
+
+def test_a_stop_that_another_process_asks_for_is_one_of_this_process_too():
+    with stop_between_steps() as stop:
+        stop.ask(signal.SIGTERM)
+        assert stop.pending
+        with pytest.raises(Interrupted) as interrupted:
+            stop.raise_if_pending()
+    assert interrupted.value.signal_number == signal.SIGTERM
+
+
+def test_the_signal_behind_it_does_not_stop_at_once_when_it_comes():
+    with stop_between_steps() as stop:
+        stop.ask(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.signal_number == signal.SIGTERM
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGTERM)

@@ -1,0 +1,135 @@
+"""Training by the processes that torchrun started: the first runs the command, the others join.
+
+Only the first process runs stages, so that locks, keys and results are those of a single process.
+It announces each training that it begins; the others do their share of it, until the first says
+that there is no more to do.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from a2.pipeline.config import RuntimeConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+Announcement = dict[str, Any]
+Join = Callable[[Announcement, RuntimeConfig], None]
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+_PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the others in the middle of a training, say for a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What torchrun says of this process: its number among all, and on its own machine."""
+
+    rank: int = 0
+    processes: int = 1
+    local_rank: int = 0
+    local_processes: int = 1
+
+    @property
+    def together(self) -> bool:
+        """Whether there are other processes."""
+        return self.processes > 1
+
+
+def launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """How this process was started; alone where torchrun did not do it.
+
+    The mark of torchrun is asked for because a RANK that was left behind in a shell says nothing.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return Launch()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return Launch(*(int(environment[name]) for name in names))
+
+
+class Announcements:
+    """What the first process has told the others, in order; None is that there is no more."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._count = 0
+
+    def give(self, announcement: Announcement | None) -> None:
+        """Tells the others."""
+        self._store.set(self._next_key(), json.dumps(announcement))
+
+    def wait(self) -> Announcement | None:
+        """The next one; looks again and again, so that a signal ends the wait at once."""
+        key = self._next_key()
+        while not self._store.check([key]):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        found: Announcement | None = json.loads(self._store.get(key))
+        return found
+
+    def _next_key(self) -> str:
+        self._count += 1
+        return f"announcement {self._count}"
+
+
+_LED: ContextVar[Announcements | None] = ContextVar("led", default=None)
+
+
+@contextmanager
+def leading(runtime: RuntimeConfig) -> Iterator[None]:
+    """For the block, the other processes take part in what is announced; then they end."""
+    with _connected(runtime) as announcements:
+        led = _LED.set(announcements)
+        try:
+            yield
+        finally:
+            _LED.reset(led)
+            announcements.give(None)
+
+
+def announce(announcement: Announcement) -> None:
+    """Calls the other processes to a training, if this one leads any."""
+    announcements = _LED.get()
+    if announcements is not None:
+        announcements.give(announcement)
+
+
+def follow(runtime: RuntimeConfig, join: Join) -> None:
+    """Takes part in every training that the first process announces, until there is no more."""
+    logging.getLogger().setLevel(logging.WARNING)
+    with _connected(runtime) as announcements:
+        while (announcement := announcements.wait()) is not None:
+            join(announcement, runtime)
+
+
+@contextmanager
+def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
+    """Torch's default group of all processes for the block, and the way to announce."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    from a2.pipeline.device import prepare_device
+
+    device = prepare_device(runtime)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store, rank, processes = next(iter(rendezvous("env://", timeout=_PATIENCE)))
+    dist.init_process_group(
+        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=processes,
+        timeout=_PATIENCE,
+    )
+    yield Announcements(PrefixStore("announcements", store))
+    # not after an error: with others gone it could wait for them, and the process ends anyway
+    dist.destroy_process_group()
