@@ -49,10 +49,9 @@ def find_pictures(folder: Path) -> dict[str, Path]:
     Hidden files are passed over, and so are symbolic links that lead out of `folder`. Raises
     InputError where two files have one id and where there is no picture.
     """
-    root = Path(os.path.realpath(folder))
     found: dict[str, Path] = {}
-    for relative in _relative_files(folder, root, PurePosixPath()):
-        identity = image_id(relative)
+    for relative in list_pictures(folder):
+        identity = image_id(relative.as_posix())
         path = folder / relative
         if identity in found:
             first, second = sorted((str(found[identity]), str(path)))
@@ -61,12 +60,22 @@ def find_pictures(folder: Path) -> dict[str, Path]:
                 "rename or remove one"
             )
         found[identity] = path
+    return dict(sorted(found.items()))
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """Every picture below `folder`, relative to it, each folder's in the order of their names.
+
+    Passes over what `find_pictures` does; raises InputError where there is no picture.
+    """
+    root = Path(os.path.realpath(folder))
+    found = [Path(relative) for relative in _relative_files(folder, root, PurePosixPath())]
     if not found:
         raise InputError(
             f"no pictures in {str(folder)!r} (looked for {' '.join(sorted(PICTURE_SUFFIXES))}, "
             "not through symbolic links that lead out); check the folder"
         )
-    return dict(sorted(found.items()))
+    return found
 
 
 def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterator[PurePosixPath]:

@@ -1,51 +1,97 @@
 """Captions of any picture: extraction and decoding in one process, from a trained directory."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from a2.data.batches import Item, collate, strongest
+from a2.data.batches import Batch, Item, collate, strongest
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.identity import image_id
-from a2.data.instances import read_boxes
 from a2.data.json_files import read_json
+from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
+from a2.model.captioner import StepAttention, attend
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
+from a2.pipeline.given_boxes import GivenBoxes
 from a2.pipeline.model_errors import model_errors
+from a2.pipeline.named_pictures import NamedPicture
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS, SavedModel, load_model
 
 logger = logging.getLogger(__name__)
 
 
-def caption_files(
-    pictures: Sequence[Path], *, model: Path, boxes: Path | None, beam_size: int, device: str
-) -> Iterator[tuple[Path, list[Beam] | A2Error]]:
-    """Yields each picture with its beams, best first, or with the error that skipped it.
+@dataclass(frozen=True)
+class WordAttention:
+    """Where a captioner looked before it said a word, averaged over layers and heads.
 
-    Raises A2Error before any work where the model cannot be used, and ConfigError where it was
-    trained on given boxes and none are named.
+    original, aligned: (R,) float32; aligned sums to more than 1 unless it is renormalised.
+    keep: (R,) float32, the mask m in (0, 1), or None without masks; gate: 1 where the fusion
+    leaves the attention as it is, or None without a gate.
+    """
+
+    word: str
+    original: NDArray[np.float32]
+    aligned: NDArray[np.float32]
+    keep: NDArray[np.float32] | None
+    gate: float | None
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """What was said of a picture, best first, and the R regions that the captioner was given.
+
+    words: attention to the regions at each word of the best caption; empty unless asked for.
+    """
+
+    beams: list[Beam]
+    regions: Regions
+    words: list[WordAttention]
+
+
+def caption_files(
+    pictures: Iterable[NamedPicture],
+    *,
+    model: Path,
+    boxes: Path | None,
+    beam_size: int,
+    device: str,
+    batch_size: int = 16,
+    attention: bool = False,
+) -> Iterator[tuple[NamedPicture, Captioned | A2Error]]:
+    """Yields each picture with what was said of it, or with the error that skipped it.
+
+    Up to batch_size pictures are decoded together; the first is decoded alone, then 2, 4, … are,
+    so that captions come soon. Raises A2Error before any work where the model cannot be used, and
+    ConfigError where it was trained on given boxes and none are named.
     """
     where = prepare_device(RuntimeConfig(device=device))
     saved = load_model(model, device=where)
     config = extract_config(model)
     given = _given_boxes(config, boxes, model)
-    detector = load_detector(model / EXTRACTOR_WEIGHTS)
-    extractor = Extractor(detector, config=config, device=str(where))
-    for path in pictures:
-        try:
-            yield path, _caption(path, extractor, saved, given, beam_size=beam_size)
-        except A2Error as error:
-            yield path, error
+    extractor = Extractor(
+        load_detector(model / EXTRACTOR_WEIGHTS), config=config, device=str(where)
+    )
+    decoder = _Decoder(saved, beam_size, where)
+    for together in _growing(pictures, batch_size):
+        found = [_regions(picture, extractor, saved, given) for picture in together]
+        captioned = decoder([regions for regions in found if isinstance(regions, Regions)])
+        for picture, regions in zip(together, found, strict=True):
+            if isinstance(regions, A2Error):
+                yield picture, regions
+                continue
+            one = next(captioned)
+            yield picture, decoder.with_attention(one) if attention else one
 
 
 def extract_config(model: Path) -> ExtractConfig:
@@ -62,43 +108,88 @@ def extract_config(model: Path) -> ExtractConfig:
     )
 
 
-def _caption(
-    path: Path,
-    extractor: Extractor,
-    saved: SavedModel,
-    given: dict[str, NDArray[np.float32]] | None,
-    *,
-    beam_size: int,
-) -> list[Beam]:
-    name = image_id(path.name)
-    if given is not None and name not in given:
-        raise InputError(f"no boxes for image {name!r}; add them to the file of --boxes")
-    found = extractor(read_picture(path), None if given is None else given[name])
+@dataclass(frozen=True)
+class _Decoder:
+    """A loaded captioner, and how it is asked."""
+
+    saved: SavedModel
+    beam_size: int
+    device: torch.device
+
+    def __call__(self, pictures: Sequence[Regions]) -> Iterator[Captioned]:
+        """What is said of each picture, in their order, decoded together."""
+        if not pictures:
+            return
+        decoded = caption_batches(
+            self.saved.captioner,
+            [_batch(pictures)],
+            self.saved.vocabulary,
+            beam_size=self.beam_size,
+            max_length=EvaluateConfig().max_length,
+            device=self.device,
+        )
+        with model_errors():
+            for regions, (_, beams) in zip(pictures, decoded, strict=True):
+                yield Captioned(beams, regions, [])
+
+    def with_attention(self, captioned: Captioned) -> Captioned:
+        """The same, with the attention at each word of the best caption."""
+        words = captioned.beams[0].caption.split()
+        if not words:
+            return captioned
+        captioner = self.saved.captioner
+        batch = _batch([captioned.regions]).to(self.device)
+        tokens = torch.tensor([self.saved.vocabulary.encode(words)], device=self.device)
+        with model_errors(), torch.inference_mode():
+            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            steps = attend(captioner, memory, tokens)
+        return replace(captioned, words=list(map(_word_attention, words, steps)))
+
+
+def _growing(pictures: Iterable[NamedPicture], batch_size: int) -> Iterator[list[NamedPicture]]:
+    """Groups of 1, 2, 4, … up to batch_size pictures."""
+    rest, count = iter(pictures), 1
+    while together := list(islice(rest, count)):
+        yield together
+        count = min(2 * count, batch_size)
+
+
+def _regions(
+    picture: NamedPicture, extractor: Extractor, saved: SavedModel, given: GivenBoxes | None
+) -> Regions | A2Error:
+    """The regions that the captioner is given, or why there are none."""
+    try:
+        boxes = None if given is None else given.of(picture)
+        found = extractor(read_picture(picture.path), boxes)
+    except A2Error as error:
+        return error
     # Rounded and chosen as in training: its regions came out of a store of this dtype.
     stored = replace(found, features=found.features.astype(extractor.config.dtype))
-    batch = collate([Item(name, strongest(stored, saved.description.max_regions), None)])
-    decoded = caption_batches(
-        saved.captioner,
-        [batch],
-        saved.vocabulary,
-        beam_size=beam_size,
-        max_length=EvaluateConfig().max_length,
-        device=extractor.device,
+    return strongest(stored, saved.description.max_regions)
+
+
+def _batch(pictures: Sequence[Regions]) -> Batch:
+    return collate([Item(str(place), regions, None) for place, regions in enumerate(pictures)])
+
+
+def _word_attention(word: str, step: StepAttention) -> WordAttention:
+    return WordAttention(
+        word,
+        step.original[0].float().cpu().numpy(),
+        step.aligned[0].float().cpu().numpy(),
+        None if step.keep is None else step.keep[0].float().cpu().numpy(),
+        None if step.gate is None else float(step.gate[0].mean()),
     )
-    with model_errors():
-        return next(iter(decoded))[1]
 
 
-def _given_boxes(
-    config: ExtractConfig, boxes: Path | None, model: Path
-) -> dict[str, NDArray[np.float32]] | None:
+def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:
     if config.boxes == "given":
         if boxes is None:
             raise ConfigError(
                 f"the captioner in {str(model)!r} was trained on given boxes; "
                 "name the pictures' boxes with --boxes FILE (COCO instances)"
             )
-        return read_boxes(boxes)
+        return GivenBoxes(boxes)
     if boxes is not None:
         raise ConfigError(
             f"the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.data.errors import A2Error
+from a2.pipeline.caption_commands import CAPTIONING
 from a2.pipeline.command_group import (
     EXIT_SKIPPED,
     Commands,
@@ -236,52 +236,6 @@ def status(
 
 
 @cli.command()
-@click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--model",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of a trained captioner.",
-)
-@click.option(
-    "--boxes",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="COCO instances file; needed by a captioner that was trained on given boxes.",
-)
-@click.option("--beam-size", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@verbose_option
-def caption(
-    pictures: tuple[Path, ...],
-    model: Path,
-    boxes: Path | None,
-    beam_size: int,
-    device: str,
-    verbose: bool,
-) -> None:
-    """Captions of your own pictures, from the file to the words.
-
-    \b
-    Example:
-      a2 caption dog.jpg cat.jpg --model artifacts/train-xe/0123456789ab
-    """
-    from a2.pipeline.captioning import caption_files
-
-    log(verbose)
-    failed = False
-    for path, found in caption_files(
-        pictures, model=model, boxes=boxes, beam_size=beam_size, device=device
-    ):
-        if isinstance(found, A2Error):
-            failed = True
-            click.echo(f"a2: skipped {str(path)!r}: {found}", err=True)
-        else:
-            click.echo(f"{path}: {found[0].caption}")
-    if failed:
-        raise click.exceptions.Exit(EXIT_SKIPPED)
-
-
-@cli.command()
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -304,8 +258,8 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for upkeep_command in UPKEEP:
-    cli.add_command(upkeep_command)
+for command in (*CAPTIONING, *UPKEEP):
+    cli.add_command(command)
 
 
 def _run_stages(

@@ -57,6 +57,8 @@ class Commands(click.Group):
             raise Failure(
                 "stopped; the same command takes up where this one left", 128 + stop.signal_number
             ) from stop
+        except BrokenPipeError:
+            raise  # whoever read the output has seen enough, as in "| head"; click ends quietly
         except OSError as error:
             raise Failure(
                 f"{error.strerror or error}: {error.filename or 'no file named'!r}; "
