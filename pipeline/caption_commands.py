@@ -26,9 +26,11 @@ device_option = click.option(
 @click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--model",
+    "models",
     required=True,
+    multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of a trained captioner.",
+    help="Directory of a trained captioner; several are an ensemble.",
 )
 @click.option(
     "--boxes",
@@ -60,7 +62,7 @@ device_option = click.option(
 @verbose_option
 def caption(
     pictures: tuple[Path, ...],
-    model: Path,
+    models: tuple[Path, ...],
     boxes: Path | None,
     beam_size: int,
     beams: int | None,
@@ -93,7 +95,7 @@ def caption(
     failed = False
     for picture, found in caption_files(
         named,
-        model=model,
+        models=models,
         boxes=boxes,
         beam_size=max(beam_size, beams or 1),
         device=device,

@@ -23,10 +23,11 @@ from a2.model.captioner import StepAttention, attend
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
+from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.given_boxes import GivenBoxes
 from a2.pipeline.model_errors import model_errors
 from a2.pipeline.named_pictures import NamedPicture
-from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS, SavedModel, load_model
+from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Captioned:
 def caption_files(
     pictures: Iterable[NamedPicture],
     *,
-    model: Path,
+    models: Sequence[Path],
     boxes: Path | None,
     beam_size: int,
     device: str,
@@ -76,15 +77,19 @@ def caption_files(
     ConfigError where it was trained on given boxes and none are named.
     """
     where = prepare_device(RuntimeConfig(device=device))
-    saved = load_model(model, device=where)
+    loaded = load_captioner(models, device=where)
+    model = models[0]  # all have the same extractor
     config = extract_config(model)
     given = _given_boxes(config, boxes, model)
     extractor = Extractor(
         load_detector(model / EXTRACTOR_WEIGHTS), config=config, device=str(where)
     )
-    decoder = _Decoder(saved, beam_size, where)
+    decoder = _Decoder(loaded, beam_size, where)
     for together in _growing(pictures, batch_size):
-        found = [_regions(picture, extractor, saved, given) for picture in together]
+        found = [
+            _regions(picture, extractor, given, loaded.description.max_regions)
+            for picture in together
+        ]
         captioned = decoder([regions for regions in found if isinstance(regions, Regions)])
         for picture, regions in zip(together, found, strict=True):
             if isinstance(regions, A2Error):
@@ -112,7 +117,7 @@ def extract_config(model: Path) -> ExtractConfig:
 class _Decoder:
     """A loaded captioner, and how it is asked."""
 
-    saved: SavedModel
+    loaded: LoadedCaptioner
     beam_size: int
     device: torch.device
 
@@ -121,9 +126,9 @@ class _Decoder:
         if not pictures:
             return
         decoded = caption_batches(
-            self.saved.captioner,
+            self.loaded.captioner,
             [_batch(pictures)],
-            self.saved.vocabulary,
+            self.loaded.vocabulary,
             beam_size=self.beam_size,
             max_length=EvaluateConfig().max_length,
             device=self.device,
@@ -137,9 +142,9 @@ class _Decoder:
         words = captioned.beams[0].caption.split()
         if not words:
             return captioned
-        captioner = self.saved.captioner
+        captioner = self.loaded.captioner
         batch = _batch([captioned.regions]).to(self.device)
-        tokens = torch.tensor([self.saved.vocabulary.encode(words)], device=self.device)
+        tokens = torch.tensor([self.loaded.vocabulary.encode(words)], device=self.device)
         with model_errors(), torch.inference_mode():
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
             steps = attend(captioner, memory, tokens)
@@ -155,7 +160,7 @@ def _growing(pictures: Iterable[NamedPicture], batch_size: int) -> Iterator[list
 
 
 def _regions(
-    picture: NamedPicture, extractor: Extractor, saved: SavedModel, given: GivenBoxes | None
+    picture: NamedPicture, extractor: Extractor, given: GivenBoxes | None, max_regions: int | None
 ) -> Regions | A2Error:
     """The regions that the captioner is given, or why there are none."""
     try:
@@ -165,7 +170,7 @@ def _regions(
         return error
     # Rounded and chosen as in training: its regions came out of a store of this dtype.
     stored = replace(found, features=found.features.astype(extractor.config.dtype))
-    return strongest(stored, saved.description.max_regions)
+    return strongest(stored, max_regions)
 
 
 def _batch(pictures: Sequence[Regions]) -> Batch:

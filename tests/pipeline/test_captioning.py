@@ -1,16 +1,22 @@
 """Captions of single pictures: those of the evaluation, from the files alone."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from a2.data.batches import collate
 from a2.data.errors import InputError, WeightsError
 from a2.pipeline import captioning
 from a2.pipeline.captioning import caption_files, extract_config
 from a2.pipeline.cli import cli
+from a2.pipeline.named_pictures import NamedPicture
 
 
 @pytest.fixture
@@ -24,14 +30,17 @@ def model(experiment, tmp_path):
     return shutil.copytree(experiment.directory("train-xe"), tmp_path / "my model")
 
 
-def caption(pictures, *, model, boxes, beam_size=2):
-    return list(
-        caption_files(pictures, model=model, boxes=boxes, beam_size=beam_size, device="cpu")
+def caption(pictures, *, model, boxes, beam_size=2, **how):
+    named = map(NamedPicture, pictures)
+    found = caption_files(
+        named, models=[model], boxes=boxes, beam_size=beam_size, device="cpu", **how
     )
+    return [(picture.path, captioned) for picture, captioned in found]
 
 
-def a2_caption(*arguments):
-    return CliRunner().invoke(cli, ["caption", *map(str, arguments)], catch_exceptions=False)
+def a2_caption(*arguments, **given):
+    words = ["caption", *map(str, arguments)]
+    return CliRunner().invoke(cli, words, catch_exceptions=False, **given)
 
 
 def evaluated(experiment):
@@ -45,7 +54,7 @@ def evaluated(experiment):
 def test_a_picture_gets_the_caption_that_evaluation_gave_it(experiment, model, boxes):
     expected = evaluated(experiment)
     found = caption(list(expected), model=model, boxes=boxes)
-    assert {path: beams[0].caption for path, beams in found} == expected
+    assert {path: captioned.beams[0].caption for path, captioned in found} == expected
 
 
 def test_the_command_prints_a_caption_per_picture(experiment, model, boxes):
@@ -55,12 +64,206 @@ def test_the_command_prints_a_caption_per_picture(experiment, model, boxes):
     assert answer.stdout.splitlines() == [f"{path}: {text}" for path, text in expected.items()]
 
 
+@pytest.fixture
+def a2_words(experiment, model, boxes):
+    """Runs the command with the experiment's model, boxes and beam size."""
+
+    def run(*arguments, **given):
+        named = ("--model", model, "--boxes", boxes, "--beam-size", 2)
+        return a2_caption(*arguments, *named, **given)
+
+    return run
+
+
 def test_beams_come_best_first(experiment, model, boxes):
     picture = next(iter(evaluated(experiment)))
-    [(_, beams)] = caption([picture], model=model, boxes=boxes, beam_size=4)
-    scores = [beam.score for beam in beams]
+    [(_, captioned)] = caption([picture], model=model, boxes=boxes, beam_size=4)
+    scores = [beam.score for beam in captioned.beams]
     assert scores == sorted(scores, reverse=True)
-    assert len(beams) > 1
+    assert len(scores) == 4
+
+
+def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, boxes, a2_words):
+    picture = next(iter(evaluated(experiment)))
+    [(_, captioned)] = caption([picture], model=model, boxes=boxes, beam_size=4)
+    answer = a2_words(picture, "--beams", 4)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.splitlines() == [
+        f"{picture}: {captioned.beams[0].caption}",
+        *[f"{beam.score:>10.4f}  {beam.caption}" for beam in captioned.beams],
+    ]
+    assert len(a2_words(picture, "--beams", 1).stdout.splitlines()) == 2
+
+
+def test_json_is_an_object_per_picture(experiment, model, boxes, a2_words):
+    pictures = list(evaluated(experiment))
+    answer = a2_words(*pictures, "--json")
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["image"] for line in lines] == list(map(str, pictures))
+    found = caption(pictures, model=model, boxes=boxes)
+    for line, (_, captioned) in zip(lines, found, strict=True):
+        assert line.keys() == {"image", "caption", "score", "beams", "width", "height", "boxes"}
+        assert line["beams"] == [
+            {"caption": beam.caption, "score": pytest.approx(beam.score, abs=1e-4)}
+            for beam in captioned.beams
+        ]
+        assert (line["caption"], line["score"]) == tuple(line["beams"][0].values())
+        assert (line["width"], line["height"]) == (96, 96)
+        assert np.allclose(line["boxes"], captioned.regions.boxes, atol=0.05)
+    one = json.loads(a2_words(pictures[0], "--json", "--beams", 1).stdout)
+    assert len(one["beams"]) == 1
+
+
+def test_a_folder_and_standard_input_name_pictures(experiment, a2_words, tmp_path):
+    expected = evaluated(experiment)
+    folder = tmp_path / "fotos d’été"
+    (folder / "inner").mkdir(parents=True)
+    first, second, *_ = expected
+    shutil.copyfile(first, folder / "inner" / first.name)
+    shutil.copyfile(second, folder / second.name)
+    (folder / "letter.txt").write_text("dear")
+    lines = f"{first}\r\n\n{first}".encode()
+    answer = a2_words(folder, "-", input=lines)
+    assert answer.exit_code == 0, answer.stderr
+    inside = {folder / second.name: second, folder / "inner" / first.name: first}
+    assert answer.stdout.splitlines() == [
+        *[f"{path}: {expected[inside[path]]}" for path in sorted(inside)],
+        *[f"{first}: {expected[first]}"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("{folder}", "x.jpg"),
+            "no pictures in '{folder}' (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+            "not through symbolic links that lead out); check the folder",
+        ),
+        (("-",), "no pictures on standard input; write one path per line"),
+        (("-", "-"), "standard input is named twice, as '-'; name it once"),
+    ],
+)
+def test_nothing_to_caption_is_an_error(a2_words, tmp_path, arguments, message):
+    answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
+    (tmp_path / "none").mkdir()
+    answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert answer.stderr == f"a2: {message.format(folder=tmp_path / 'none')}\n"
+
+
+def test_a_picture_is_captioned_as_often_as_it_is_named(experiment, a2_words):
+    picture, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(picture, picture)
+    assert answer.stdout == f"{picture}: {text}\n" * 2
+
+
+def test_pictures_are_decoded_in_growing_groups_which_change_no_caption(
+    experiment, model, boxes, monkeypatch
+):
+    pictures = sorted((experiment.scenes / "images").iterdir())[:12]
+    sizes = []
+    monkeypatch.setattr(
+        captioning, "collate", lambda items: sizes.append(len(items)) or collate(items)
+    )
+    together = caption(pictures, model=model, boxes=boxes, batch_size=4)
+    assert sizes == [1, 2, 4, 4, 1]
+    sizes.clear()
+    alone = caption(pictures, model=model, boxes=boxes, batch_size=1)
+    assert sizes == [1] * 12
+    assert [c.beams[0].caption for _, c in together] == [c.beams[0].caption for _, c in alone]
+
+
+def test_each_caption_comes_before_the_next_picture_is_asked_for(experiment, model, boxes):
+    def asking():
+        for path in pictures:
+            asked.append(path)
+            yield NamedPicture(path)
+
+    asked, pictures = [], list(evaluated(experiment))
+    found = caption_files(
+        asking(), models=[model], boxes=boxes, beam_size=1, device="cpu", batch_size=1
+    )
+    for count, (picture, _) in enumerate(found, 1):
+        assert picture.path == pictures[count - 1]
+        assert len(asked) == count
+
+
+def test_several_models_caption_together(experiment, model, a2_words):
+    picture, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(picture, "--model", experiment.directory("train-xe"))
+    assert answer.stdout == f"{picture}: {text}\n"  # twice the same is itself
+
+
+@pytest.mark.slow
+def test_who_reads_the_output_may_leave(experiment, model, boxes):
+    """As `a2 caption … | head -1` does."""
+    picture = next(iter(evaluated(experiment)))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "a2.pipeline", "caption", str(picture), "--model", str(model)]
+    with os.fdopen(writing, "wb") as pipe:
+        ended = subprocess.run(
+            [*command, "--boxes", str(boxes)], stdout=pipe, stderr=subprocess.PIPE, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_names_that_are_not_utf8_are_captioned_and_printed(experiment, model, tmp_path):
+    detecting(model)
+    picture = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
+    Image.open(next(iter(evaluated(experiment)))).save(os.fsdecode(picture))
+    plain = a2_caption("-", "--model", model, input=picture)
+    assert plain.exit_code == 0, plain.stderr
+    assert plain.stdout.startswith(f"{tmp_path}/caf\ufffd.png: ")
+    line = json.loads(a2_caption("-", "--model", model, "--json", input=picture).stdout)
+    assert os.fsencode(line["image"]) == picture
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def test_the_figure_of_one_picture_is_the_file_that_is_named(experiment, a2_words, tmp_path):
+    picture, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(picture, "--figure", tmp_path / "new" / "out.png")
+    assert answer.stdout == f"{picture}: {text}\n"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.png"]
+    with Image.open(tmp_path / "new" / "out.png") as drawn:
+        assert (drawn.format, drawn.width > 1000) == ("PNG", True)
+
+
+def test_figures_of_several_pictures_go_into_a_folder(experiment, a2_words, tmp_path):
+    first, second, *_ = evaluated(experiment)
+    answer = a2_words(first, second, first, "--figure", tmp_path / "figures.v2")
+    assert answer.exit_code == 0, answer.stderr
+    assert sorted(path.name for path in (tmp_path / "figures.v2").iterdir()) == sorted(
+        [f"{first.stem}.png", f"{second.stem}.png", f"{first.stem}-2.png"]
+    )
+
+
+@pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["-"], ["{folder}"]])
+def test_one_file_for_figures_of_many_pictures_is_refused(a2_words, tmp_path, names):
+    (tmp_path / "a.jpg").write_bytes(b"")
+    place = tmp_path / "out.png"
+    answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", place)
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        f"a2: --figure names one file for many pictures: {str(place)!r}; "
+        "name a folder (a name without the suffix of a picture)\n"
+    )
+
+
+def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
+    pictures = list(evaluated(experiment))[:2]
+    found = caption(pictures, model=model, boxes=boxes, attention=True)
+    for _, captioned in found:
+        assert [word.word for word in captioned.words] == captioned.beams[0].caption.split()
+        for word in captioned.words:
+            count = len(captioned.regions)
+            assert word.original.shape == word.aligned.shape == word.keep.shape == (count,)
+            assert word.original.sum() == pytest.approx(1, abs=1e-5)
+            assert word.aligned.sum() >= 1 - 1e-5  # not renormalised: [1, e]
+            assert 0 < word.gate < 1
 
 
 def test_a_captioner_of_given_boxes_asks_for_them(experiment, model):
@@ -117,8 +320,8 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_captioned(
         "it begins with b'no picture'; get the file again",
         f"a2: skipped {str(missing)!r}: cannot read picture {missing.name!r}: "
         "No such file or directory; check the picture folder",
-        f"a2: skipped {str(unknown)!r}: no boxes for image 'unknown'; "
-        "add them to the file of --boxes",
+        f"a2: skipped {str(unknown)!r}: no boxes for picture {str(unknown)!r} in {str(boxes)!r}; "
+        "add it to 'images' there, by its file name",
     ]
 
 

@@ -1,0 +1,126 @@
+"""The figure of attention: what it shows of which word, and how strongly."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from a2.data.errors import ConfigError
+from a2.data.regions import Regions
+from a2.pipeline.attention_figure import FigurePlaces, attention_figure, write_figure
+from a2.pipeline.captioning import Captioned, WordAttention
+from a2.pipeline.decoding import Beam
+from a2.pipeline.named_pictures import NamedPicture
+
+REGIONS = Regions(
+    boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),
+    features=np.zeros((2, 4), np.float32),
+    scores=np.ones(2, np.float32),
+    class_ids=np.zeros(2, np.int32),
+    attribute_ids=None,
+    width=100,
+    height=80,
+)
+BLACK = np.zeros((80, 100, 3), np.uint8)
+
+
+def attention(word, original, aligned):
+    values = [np.array(values, np.float32) for values in (original, aligned, [0.5, 0.5])]
+    return WordAttention(word, *values, gate=0.25)
+
+
+def captioned(*words):
+    caption = " ".join(word.word for word in words)
+    return Captioned([Beam(caption, -1.0)], REGIONS, list(words))
+
+
+SEVEN = captioned(*[attention(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
+
+
+def drawn(axes):
+    """(80, 100) brightness of what is shown of a black picture; 255 where it is faded wholly."""
+    return np.asarray(axes.images[0].get_array())[:, :, 0]
+
+
+def test_each_word_has_its_original_above_its_aligned_attention():
+    picture, *panels = attention_figure(BLACK, SEVEN).axes
+    assert picture.get_title() == "w0 w1 w2 w3 w4 w5 w6"
+    assert [axes.get_title() for axes in panels] == [
+        word for n in range(7) for word in (f"w{n}", "")
+    ]
+    assert [axes.get_xlabel() for axes in panels[:2]] == ["", "gate 0.25"]
+    named = [axes.get_ylabel() for axes in panels if axes.get_ylabel()]
+    assert named == ["original", "aligned"] * 2  # a line of six words, and one of one
+    for original, aligned in zip(panels[::2], panels[1::2], strict=True):
+        above, below = (axes.get_subplotspec() for axes in (original, aligned))
+        assert below.rowspan.start == above.rowspan.start + 1
+        assert below.colspan == above.colspan
+
+
+def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
+    words = [attention("a", [0.5, 0], [1, 0]), attention("b", [0, 0.25], [0, 0.75])]
+    panels = attention_figure(BLACK, captioned(*words)).axes[1:]
+    weights = [(0.5, 0), (1, 0), (0, 0.25), (0, 0.75)]
+    for axes, (first, second) in zip(panels, weights, strict=True):
+        shown = drawn(axes)
+        assert shown[20, 25] == int(255 * 0.75 * (1 - first))
+        assert shown[60, 75] == int(255 * 0.75 * (1 - second))
+        assert shown[20, 75] == int(255 * 0.75)  # no region there
+    frames = [axes.patches[0].get_bbox().bounds for axes in panels]
+    assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)] * 2
+
+
+def test_large_pictures_are_shown_smaller_with_their_boxes():
+    large = replace(REGIONS, boxes=REGIONS.boxes * 40, width=4000, height=3200)
+    word = attention("a", [0, 1], [0, 1])
+    found = Captioned([Beam("a", -1.0)], large, [word])
+    axes = attention_figure(np.zeros((3200, 4000, 3), np.uint8), found).axes[1]
+    assert drawn(axes).shape == (256, 320)
+    assert axes.patches[0].get_bbox().bounds == pytest.approx((160, 128, 160, 128))
+
+
+def test_without_masks_there_is_one_panel_per_word():
+    words = [replace(word, keep=None, gate=None) for word in SEVEN.words]
+    panels = attention_figure(BLACK, captioned(*words)).axes[1:]
+    assert [axes.get_title() for axes in panels] == [f"w{n}" for n in range(7)]
+    assert not any(axes.get_ylabel() or axes.get_xlabel() for axes in panels)
+
+
+def test_a_caption_without_words_shows_the_picture():
+    [picture] = attention_figure(BLACK, captioned()).axes
+    assert picture.get_title() == "(no words)"
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")]
+)
+def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, format_):
+    Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
+    words = captioned(attention("$x_狗", [0.5, 0.5], [1, 1]))
+    write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
+    with Image.open(tmp_path / name) as figure:
+        assert figure.format == format_
+    assert {path.name for path in tmp_path.iterdir()} == {"picture.png", name}
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
+def test_figures_for_print_are_vectors(tmp_path, name, start):
+    Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
+    words = captioned(attention("dog", [0.5, 0.5], [1, 1]))
+    write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_places_of_figures(tmp_path):
+    one = FigurePlaces(tmp_path / "in" / "x.SVG", many=False)
+    assert one.of(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
+    assert (tmp_path / "in").is_dir()
+    many = FigurePlaces(tmp_path / "figures", many=True)
+    pictures = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
+    assert [many.of(Path(name)).name for name in pictures] == [
+        *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
+    ]
+    with pytest.raises(ConfigError):
+        FigurePlaces(tmp_path / "x.png", many=True)
