@@ -232,6 +232,7 @@ def test_the_figure_of_one_picture_is_the_file_that_is_named(experiment, a2_word
         assert (drawn.format, drawn.width > 1000) == ("PNG", True)
 
 
+@pytest.mark.slow
 def test_figures_of_several_pictures_go_into_a_folder(experiment, a2_words, tmp_path):
     first, second, *_ = evaluated(experiment)
     answer = a2_words(first, second, first, "--figure", tmp_path / "figures.v2")
