@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from a2.model.losses import two_losses
+from a2.model.precision import mixed_precision
+
+CPU = torch.device("cpu")
+FUSIONS = ["none", "max", "moving", "decay", "gate"]
+
+
+def _losses(captioner, pictures, precision):
+    """Both losses, and the gradient of their sum by parameter name."""
+    captioner.zero_grad()
+    with mixed_precision(precision, CPU):
+        losses = two_losses(captioner, pictures.encoded(captioner), pictures.captions)
+    losses.total().backward()
+    return losses, {name: p.grad for name, p in captioner.named_parameters()}
+
+
+@pytest.fixture
+def single(tiny, pictures):
+    """Makes a captioner in float32; the pictures become float32 too."""
+    pictures.features, pictures.boxes = pictures.features.float(), pictures.boxes.float()
+    return lambda **fields: tiny(**{"width": 64, "feed_forward": 64, **fields}).float()
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, pictures, fusion):
+    captioner = single(fusion=fusion)
+    full, _ = _losses(captioner, pictures, "float32")
+    mixed, _ = _losses(captioner, pictures, "bfloat16")
+    assert mixed.caption.item() == pytest.approx(full.caption.item(), rel=0.01)
+    if fusion != "none":
+        assert mixed.mask.item() == pytest.approx(full.mask.item(), rel=0.01)
+        assert mixed.statistics.penalty.item() == pytest.approx(
+            full.statistics.penalty.item(), rel=0.01
+        )
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_gradients_in_bfloat16_point_where_those_in_float32_do(single, pictures, fusion):
+    captioner = single(fusion=fusion)
+    _, full = _losses(captioner, pictures, "float32")
+    _, mixed = _losses(captioner, pictures, "bfloat16")
+    for name, gradient in full.items():
+        assert mixed[name].dtype == torch.float32
+        if gradient.norm() > 1e-4:
+            cosine = torch.cosine_similarity(gradient.flatten(), mixed[name].flatten(), dim=0)
+            assert cosine > 0.98, name
+
+
+def test_attention_masks_and_losses_are_float32_in_bfloat16(single, pictures):
+    captioner = single()
+    with mixed_precision("bfloat16", CPU):
+        memory = pictures.encoded(captioner)
+        assert memory.projections[0].keys.dtype == torch.bfloat16
+        scored = captioner.score(memory, pictures.captions)
+        losses = two_losses(captioner, memory, pictures.captions)
+    for layer in scored.attention:
+        for values in (layer.original, layer.used, layer.keep, layer.gate):
+            assert values.dtype == torch.float32
+    assert {t.dtype for t in (losses.caption, losses.mask, scored.log_probs)} == {torch.float32}
+    torch.testing.assert_close(
+        scored.attention[0].original.sum(-1), torch.ones(3, 2, 12), rtol=0, atol=1e-6
+    )
+
+
+def test_float32_is_exact_wherever_it_is_asked_for(single, pictures):
+    captioner = single()
+    expected = two_losses(captioner, pictures.encoded(captioner), pictures.captions).total()
+    with mixed_precision("bfloat16", CPU), mixed_precision("float32", CPU):
+        found = two_losses(captioner, pictures.encoded(captioner), pictures.captions).total()
+    assert torch.equal(found, expected)
