@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,6 +121,35 @@ def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, pictures):
             assert torch.equal(value, before[name]) == (
                 (".mask_network." in name) != (side == "mask")
             )
+
+
+@pytest.mark.parametrize("zeroed", ["mask", "caption"])
+@pytest.mark.parametrize("detach_mask", [True, False])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_with_one_loss_zeroed_not_one_parameter_of_its_side_moves(
+    tiny, pictures, fusion, detach_mask, zeroed
+):
+    captioner = tiny(fusion=fusion, detach_mask=detach_mask)
+    sides = {
+        "caption": list(captioner.caption_parameters()),
+        "mask": list(captioner.mask_parameters()),
+    }
+    before = {name: [p.clone() for p in side] for name, side in sides.items()}
+    optimisers = [torch.optim.Adam(side, lr=0.1) for side in sides.values()]
+    for _ in range(2):
+        losses = _losses(captioner, pictures)
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        replace(losses, **{zeroed: getattr(losses, zeroed) * 0}).total().backward()
+        for optimiser in optimisers:
+            optimiser.step()
+    moved = {
+        name: [not torch.equal(a, b) for a, b in zip(before[name], side, strict=True)]
+        for name, side in sides.items()
+    }
+    other = {"mask": "caption", "caption": "mask"}[zeroed]
+    assert not any(moved[zeroed])
+    assert all(moved[other])
 
 
 def test_perturbed_pass_gives_the_memory_no_gradient(tiny, pictures):

@@ -11,7 +11,7 @@ from a2.data.batches import picture_batches
 from a2.data.errors import A2Error
 from a2.data.feature_store import FeatureStore
 from a2.data.vocabulary import Vocabulary
-from a2.model.config import ModelConfig
+from a2.model.config import AlignmentConfig, ModelConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.saved_model import ModelDescription, load_model, new_captioner, save_model
 
@@ -78,6 +78,35 @@ def test_everything_that_was_saved_is_loaded(saved, captioner):
     assert loaded.captioner.state_dict().keys() == expected.keys()
     for name, tensor in loaded.captioner.state_dict().items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_trained_captioner_knows_how_many_updates_made_it(trained):
+    lines = (trained / "metrics.jsonl").read_text().splitlines()
+    steps = load_model(trained, device=CPU).captioner.schedule_step.item()
+    assert steps in {json.loads(line)["step"] for line in lines}
+
+
+def test_a_saved_schedule_is_the_one_that_captions(experiment, trained, tmp_path):
+    loaded = load_model(trained, device=CPU)
+    alignment = AlignmentConfig(fusion="decay", decay_steps=10.0)
+    model = loaded.description.model.model_copy(update={"alignment": alignment})
+    description = loaded.description.model_copy(update={"model": model})
+    torch.manual_seed(0)
+    captioner = new_captioner(description)
+    found = []
+    for step in (0, 25):
+        captioner.schedule_step.fill_(step)
+        save_model(
+            tmp_path,
+            tensors=captioner.state_dict(),
+            description=description,
+            vocabulary=loaded.vocabulary,
+        )
+        again = load_model(tmp_path, device=CPU).captioner
+        assert again.schedule_step.item() == step
+        found.append(captions(again, loaded.vocabulary, experiment))
+        assert found[-1] == captions(captioner, loaded.vocabulary, experiment)
+    assert found[0] != found[1]
 
 
 def test_a_loaded_captioner_is_in_evaluation_mode(saved):

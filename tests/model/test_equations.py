@@ -1,0 +1,244 @@
+"""Eq. 2-11 inside the whole network, against numpy in float64, written from the paper alone.
+
+One picture and one caption at a time, only the regions that exist, no batch, no padding, no mask:
+what agrees with it to 1e-10 has its equations, its layers and its padding right.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from a2.model.losses import two_losses
+
+STEP = 30_000
+FUSIONS = ["none", "max", "moving", "decay", "gate"]
+READINGS = [
+    {"mask_network": "linear", "mask_slots": 5},
+    {"average": "heads"},
+    {"renormalise_aligned": True},
+    {"renormalise_perturbed": True},
+    {"aligned_layers": (2,)},
+    {"box_geometry": "linear", "penalty_weight": 0.3},
+]
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def sinusoids(length, width):
+    """Rounded to float32, in which the network keeps them."""
+    found = np.zeros((length, width))
+    for position in range(length):
+        for pair in range(width // 2):
+            angle = position / 10_000 ** (2 * pair / width)
+            found[position, 2 * pair : 2 * pair + 2] = np.sin(angle), np.cos(angle)
+    return found.astype(np.float32)
+
+
+class Network:
+    """The A2 Transformer of one picture, (R, F) features and (R, 5) boxes, by the paper."""
+
+    def __init__(self, captioner, *, perturbed):
+        self.config, self.alignment = captioner.config, captioner.config.alignment
+        self.perturbed = perturbed
+        self.heads = captioner.config.heads
+        self.weights = {
+            name: value.detach().numpy() for name, value in captioner.named_parameters()
+        }
+        self.keeps = []
+
+    def linear(self, states, name, part=slice(None)):
+        weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+        return states @ weight[part].T + (0 if bias is None else bias[part])
+
+    def norm(self, states, name):
+        centred = states - states.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt(states.var(-1, keepdims=True) + 1e-5)
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def feed_forward(self, states, name):
+        inner = np.maximum(self.linear(states, f"{name}.inner"), 0)
+        return self.linear(inner, f"{name}.outer")
+
+    def head(self, number):
+        """Where a head's values lie among the D of all heads."""
+        width = self.config.width // self.heads
+        return np.arange(number * width, (number + 1) * width)
+
+    def self_attention(self, states, name, *, causal):
+        width, outputs = self.config.width, []
+        for number in range(self.heads):
+            query, key, value = (
+                self.linear(states, f"{name}.query_key_value", part * width + self.head(number))
+                for part in range(3)
+            )
+            scores = query @ key.T / np.sqrt(query.shape[1])
+            if causal:
+                scores[np.triu_indices(len(states), 1)] = -np.inf
+            outputs.append(softmax(scores) @ value)
+        return self.linear(np.concatenate(outputs, axis=1), f"{name}.output")
+
+    def encode(self, features, boxes):
+        states = np.maximum(self.linear(features, "encoder.embedding.feature"), 0)
+        if self.config.box_geometry == "linear":
+            states = states + self.linear(boxes, "encoder.embedding.box")
+        states = self.norm(states, "encoder.embedding.norm")
+        for number in range(self.config.encoder_layers):
+            layer = f"encoder.layers.{number}"
+            attended = self.self_attention(states, f"{layer}.attention", causal=False)
+            states = self.norm(states + attended, f"{layer}.attention_norm")
+            fed = self.feed_forward(states, f"{layer}.feed_forward")
+            states = self.norm(states + fed, f"{layer}.feed_forward_norm")
+        return states
+
+    def keep(self, hidden, regions, name, number):
+        """Eq. 2: (L, R) of one head."""
+        if self.alignment.mask_network == "linear":
+            slots = number * self.alignment.mask_slots + np.arange(len(regions))
+            return sigmoid(self.linear(hidden, f"{name}.score", slots))
+        query = self.linear(hidden, f"{name}.query", self.head(number))
+        key = self.linear(regions, f"{name}.key", self.head(number))
+        bias = self.weights[f"{name}.bias"][number]
+        return sigmoid(query @ key.T / np.sqrt(query.shape[1]) + bias)
+
+    def aligned(self, attention, keep, query, name, number):
+        """Eq. 5-10: (L, R) of one head."""
+        evidence = attention * np.exp(1 - keep)
+        if self.alignment.fusion == "max":
+            fused = np.maximum(attention, evidence)
+        elif self.alignment.fusion == "moving":
+            fused = attention + 0.1 * evidence
+        else:
+            if self.alignment.fusion == "decay":
+                share = np.exp(-STEP / 1e5)
+            else:
+                weight, bias = (self.weights[f"{name}.gate.{part}"] for part in ("weight", "bias"))
+                share = sigmoid(query @ weight[number] + bias[number])
+            fused = share * attention + (1 - share) * evidence
+        if self.alignment.renormalise_aligned:
+            fused = fused / fused.sum(-1, keepdims=True)
+        return fused
+
+    def perturb(self, attention, keep, mean_of_heads):
+        """Eq. 3: (L, R) of one head."""
+        average = 1 / attention.shape[1]
+        if self.alignment.average == "heads":
+            average = mean_of_heads
+        perturbed = keep * attention + (1 - keep) * average
+        if self.alignment.renormalise_perturbed:
+            perturbed = perturbed / perturbed.sum(-1, keepdims=True)
+        return perturbed
+
+    def cross_attention(self, hidden, regions, name, *, aligned):
+        width, heads = self.config.width, range(self.heads)
+        queries = [self.linear(hidden, f"{name}.query", self.head(number)) for number in heads]
+        keys, values = (
+            [
+                self.linear(regions, f"{name}.key_value", part * width + self.head(number))
+                for number in heads
+            ]
+            for part in range(2)
+        )
+        used = [
+            softmax(query @ key.T / np.sqrt(query.shape[1]))
+            for query, key in zip(queries, keys, strict=True)
+        ]
+        if aligned:
+            mean, name_of_masks = sum(used) / len(used), f"{name}.alignment.mask_network"
+            keeps = [self.keep(hidden, regions, name_of_masks, number) for number in heads]
+            self.keeps.append(keeps)
+            used = [
+                self.perturb(attention, keep, mean)
+                if self.perturbed
+                else self.aligned(attention, keep, queries[number], f"{name}.alignment", number)
+                for number, (attention, keep) in enumerate(zip(used, keeps, strict=True))
+            ]
+        outputs = [attention @ value for attention, value in zip(used, values, strict=True)]
+        return self.linear(np.concatenate(outputs, axis=1), f"{name}.output")
+
+    def log_probs(self, regions, tokens):
+        """Eq. 11's log p(y_t | y_<t, x), (L,), of the tokens after <bos>."""
+        fed = np.array([1, *tokens[:-1]])
+        states = self.weights["decoder.embedding.words.weight"][fed] * np.sqrt(self.config.width)
+        states = states + sinusoids(len(fed), self.config.width)
+        for number in range(self.config.decoder_layers):
+            layer = f"decoder.layers.{number}"
+            attended = self.self_attention(states, f"{layer}.self_attention", causal=True)
+            states = self.norm(states + attended, f"{layer}.self_attention_norm")
+            is_aligned = self.config.is_aligned(number + 1)
+            attended = self.cross_attention(
+                states, regions, f"{layer}.cross_attention", aligned=is_aligned
+            )
+            states = self.norm(states + attended, f"{layer}.cross_attention_norm")
+            fed_forward = self.feed_forward(states, f"{layer}.feed_forward")
+            states = self.norm(states + fed_forward, f"{layer}.feed_forward_norm")
+        probabilities = softmax(self.linear(states, "decoder.output"))
+        return np.log(probabilities[np.arange(len(tokens)), tokens])
+
+
+def by_the_paper(captioner, pictures, *, perturbed):
+    """Caption loss in nats per token, the penalty |1 - m|^2, and each caption's log_probs."""
+    found, penalties = [], []
+    for picture, captions in enumerate(pictures.captions.tolist()):
+        exists = pictures.region_mask[picture]
+        for caption in captions:
+            network = Network(captioner, perturbed=perturbed)
+            regions = network.encode(
+                pictures.features[picture, exists].numpy(), pictures.boxes[picture, exists].numpy()
+            )
+            found.append(network.log_probs(regions, [token for token in caption if token]))
+            if network.keeps:
+                masks = np.array(network.keeps)  # (layers, H, L, R)
+                penalties.extend(((1 - masks) ** 2).sum(-1).mean((0, 1)))
+    return SimpleNamespace(
+        log_probs=found,
+        loss=-np.concatenate(found).mean(),
+        penalty=np.mean(penalties) if penalties else None,
+    )
+
+
+def compare(captioner, pictures):
+    captioner.schedule_step.fill_(STEP)
+    memory = pictures.encoded(captioner)
+    losses = two_losses(captioner, memory, pictures.captions)
+    expected = by_the_paper(captioner, pictures, perturbed=False)
+    scored = captioner.score(memory, pictures.captions).log_probs.detach().flatten(0, 1)
+    for row, own in zip(scored, expected.log_probs, strict=True):
+        np.testing.assert_allclose(row[: len(own)], own, rtol=0, atol=1e-10)
+    assert losses.caption.item() == pytest.approx(expected.loss, abs=1e-10)
+    if captioner.config.alignment.fusion == "none":
+        assert losses.mask is None
+        return
+    harmed = by_the_paper(captioner, pictures, perturbed=True)
+    assert losses.statistics.penalty.item() == pytest.approx(harmed.penalty, abs=1e-10)
+    expected_mask = -harmed.loss + captioner.config.alignment.penalty_weight * harmed.penalty
+    assert losses.mask.item() == pytest.approx(expected_mask, abs=1e-10)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, pictures, fusion):
+    compare(tiny(fusion=fusion), pictures)
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: next(iter(reading)))
+def test_every_reading_of_what_the_paper_leaves_open_equals_its_transcription(
+    tiny, pictures, reading
+):
+    compare(tiny(**reading), pictures)
+
+
+def test_the_passes_of_the_transcription_differ(tiny, pictures):
+    """Else agreement with it would say little about the equations."""
+    losses = {
+        fusion: by_the_paper(tiny(fusion=fusion), pictures, perturbed=False).loss
+        for fusion in FUSIONS
+    }
+    losses["perturbed"] = by_the_paper(tiny(), pictures, perturbed=True).loss
+    assert min(np.diff(sorted(losses.values()))) > 1e-6

@@ -1,0 +1,65 @@
+"""Twenty captions are learnt by heart: losses, optimisers, decoding and CIDEr agree on a word."""
+
+import time
+
+import pytest
+import torch
+
+from a2.data.batches import Batch
+from a2.data.vocabulary import Vocabulary
+from a2.model.config import ModelConfig
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.config import TrainConfig
+from a2.pipeline.decoding import caption_batches
+from a2.pipeline.metrics import cider
+from a2.pipeline.optimisation import CrossEntropyOptimisation
+
+WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")
+VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *WORDS), "karpathy")
+PICTURES, REGIONS, WIDTH = 20, 4, 8
+
+
+def batch():
+    """Twenty pictures of random features, each with a caption of six random words."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, len(VOCABULARY), (PICTURES, 1, 7), generator=generator)
+    tokens[..., -1] = 2
+    return Batch(
+        tuple(f"{number}" for number in range(PICTURES)),
+        torch.randn(PICTURES, REGIONS, WIDTH, generator=generator),
+        torch.rand(PICTURES, REGIONS, 5, generator=generator),
+        torch.ones(PICTURES, REGIONS, dtype=torch.bool),
+        tokens,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fusion", ["none", "max", "moving", "decay", "gate"])
+def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
+    started = time.process_time()
+    torch.manual_seed(0)
+    sizes = {"width": 64, "heads": 4, "feed_forward": 128, "encoder_layers": 1}
+    model = ModelConfig(
+        **sizes, decoder_layers=2, dropout=0.0, alignment={"fusion": fusion, "decay_steps": 100}
+    )
+    captioner = TransformerCaptioner(model, feature_width=WIDTH, vocabulary_size=len(VOCABULARY))
+    optimisation = CrossEntropyOptimisation(captioner, TrainConfig(schedule="constant", lr=2e-3))
+    pictures = batch()
+    for number in range(1, 151):
+        losses = optimisation.step(pictures, number)
+    found = caption_batches(
+        captioner.eval(),
+        [pictures],
+        VOCABULARY,
+        beam_size=5,
+        max_length=10,
+        device=torch.device("cpu"),
+    )
+    candidates = {image_id: beams[0].caption for image_id, beams in found}
+    references = {
+        image_id: [VOCABULARY.decode(caption) for caption in captions.tolist()]
+        for image_id, captions in zip(pictures.image_ids, pictures.tokens, strict=True)
+    }
+    assert cider(candidates, references) > 5
+    assert losses.caption < 0.1
+    assert time.process_time() - started < 60
