@@ -6,6 +6,7 @@ that picture i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `s
 input gives equal bytes.
 """
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def write_captions(
     tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
     counts = [len(picture.captions) for picture in pictures]
     # Fixed version and no times: a rerun with equal input must give an equal digest.
-    with h5py.File(path, "w", libver=("earliest", "v110")) as file:
+    # In memory first: on a full disk h5py would print a traceback for each of its open parts.
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=("earliest", "v110")) as file:
         file.create_dataset("tokens", data=tokens, track_times=False)
         file.create_dataset("lengths", data=lengths, track_times=False)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -52,6 +55,7 @@ def write_captions(
         _write_texts(file, "image_ids", [picture.image_id for picture in pictures])
         _write_texts(file, "splits", [picture.split for picture in pictures])
         file.attrs["vocabulary_digest"] = vocabulary.digest
+    path.write_bytes(content.getbuffer())
 
 
 class CaptionFile:

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from a2.data.errors import WeightsError
+from a2.data.tensor_files import save_tensors
 from a2.extract.caffemodel import load_caffemodel
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.extract.detector import Detector
@@ -72,9 +72,9 @@ def load_detector(path: Path) -> Detector:
 def save_detector(detector: Detector, path: Path) -> None:
     """Write canonical safetensors; equal detectors give equal bytes, a reader sees all or none."""
     partial = path.with_name(path.name + ".partial")
-    tensors = {key: tensor.contiguous() for key, tensor in detector.state_dict().items()}
     # One metadata entry only: the library writes several in an order of its own.
-    save_file(tensors, partial, metadata={META_KEY: detector.meta.model_dump_json()})
+    meta = {META_KEY: detector.meta.model_dump_json()}
+    save_tensors(partial, detector.state_dict(), meta)
     partial.replace(path)
 
 

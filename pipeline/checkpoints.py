@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from a2.data.errors import A2Error
+from a2.data.tensor_files import save_tensors
 from a2.pipeline.checkpoint_files import FILES, MANIFEST, STATE, TENSORS, checkpoint_problem
 from a2.pipeline.engine.durable import fsync, rename_durably, write_durably
 from a2.pipeline.engine.hashing import sha256_of
@@ -62,9 +63,7 @@ class Checkpoints:
             shutil.rmtree(left)
         partial = self._folder / f".step-{step:08d}.partial"
         partial.mkdir()
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, partial / TENSORS
-        )
+        save_tensors(partial / TENSORS, tensors)
         with (partial / STATE).open("wb") as file:  # a path would be written into the file
             torch.save(dict(state), file)
         digests = {name: sha256_of(partial / name) for name in FILES}

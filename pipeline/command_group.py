@@ -60,8 +60,10 @@ class Commands(click.Group):
         except BrokenPipeError:
             raise  # whoever read the output has seen enough, as in "| head"; click ends quietly
         except OSError as error:
+            # of a copy or a rename, the second name is the one that is written to
+            name = error.filename2 or error.filename or "no file named"
             raise Failure(
-                f"{error.strerror or error}: {error.filename or 'no file named'!r}; "
+                f"{error.strerror or error}: {name!r}; "
                 "check the place and its free space, then run the command again",
                 EXIT_ERROR,
             ) from error

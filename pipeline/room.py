@@ -45,7 +45,7 @@ class Room:
         """The disk that features take; StoreError where the fewest do not fit."""
         least, most = self._feature_bytes()
         free = self._free(extract.NAME)
-        if least > free and least > free + self._begun():
+        if least > free and least > free + self._begun(extract.NAME):
             raise StoreError(
                 f"disk too small for the features: at least {_gb(least)} are needed, "
                 f"{_gb(free)} are free; make room, or lower extract.min_regions"
@@ -62,8 +62,8 @@ class Room:
         needed = training_disk(self._parameters)
         before = self._feature_bytes()[0] if after_features else 0
         free = self._free(train.NAME) - before
-        if needed > free and before:
-            free += min(before, self._begun())
+        if needed > free:
+            free += self._begun(train.NAME) + min(before, self._begun(extract.NAME))
         if needed > free:
             raise A2Error(
                 f"disk too small for checkpoints: {_gb(needed)} are needed, "
@@ -160,12 +160,12 @@ class Room:
         count = sum(file is not None for file in pictures.values())
         return config.min_regions * count * each, config.max_regions * count * each
 
-    def _begun(self) -> int:
-        """Bytes that an unfinished extraction has written."""
+    def _begun(self, name: str) -> int:
+        """Bytes that an unfinished run of a stage has written."""
         if self._output is not None:
             return size_of(Place(self._output).partial)
         try:
-            stage = self._plan.stage(extract.NAME)
+            stage = self._plan.stage(name)
         except A2Error:
             return 0
         return size_of(Place.in_artifacts(self._plan.artifacts, stage).partial)

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from a2.data.errors import A2Error
 from a2.data.json_files import read_json, write_json
+from a2.data.tensor_files import save_tensors
 from a2.data.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
@@ -65,7 +66,7 @@ def save_model(
     vocabulary: Vocabulary,
 ) -> None:
     """Writes tensors, description and vocabulary into `directory`."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / TENSORS)
+    save_tensors(directory / TENSORS, tensors)
     write_json(directory / DESCRIPTION, description.model_dump(mode="json"))
     vocabulary.save(directory / VOCABULARY)
 

@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 _COMMITTED_TOGETHER = 256
 """Digests per transaction: an open one keeps other commands from remembering theirs."""
 
+_FIND = "SELECT size, mtime_ns, inode, sha256 FROM files WHERE path = ?"
+_REMEMBER = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)"
+
 
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
@@ -38,13 +41,13 @@ class HashCache:
 
     def close(self) -> None:
         """Writes what was learnt and closes the cache."""
-        self._database.commit()
+        self._commit()
         self._database.close()
 
     def file(self, path: Path, *, what: str) -> str:
         """Hex sha256 of `path`; InputError where `what` (its name in the error) is no file."""
         digest = self._digest(path, what=what)
-        self._database.commit()
+        self._commit()
         return digest
 
     def _digest(self, path: Path, *, what: str) -> str:
@@ -52,16 +55,15 @@ class HashCache:
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
         status = path.stat()
         fresh = (status.st_size, status.st_mtime_ns, status.st_ino)
-        row = self._database.execute(
-            "SELECT size, mtime_ns, inode, sha256 FROM files WHERE path = ?", (str(path.resolve()),)
-        ).fetchone()
-        if row is not None and row[:3] == fresh:
-            return str(row[3])
+        name = str(path.resolve())
+        # A cache that cannot be read or written, as on a full disk, only costs time.
+        with suppress(sqlite3.Error):
+            row = self._database.execute(_FIND, (name,)).fetchone()
+            if row is not None and row[:3] == fresh:
+                return str(row[3])
         digest = sha256_of(path)
-        row = (str(path.resolve()), *fresh, digest)
-        # A cache that cannot be written, as in somebody else's artifacts, only costs time.
-        with suppress(sqlite3.OperationalError):
-            self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", row)
+        with suppress(sqlite3.Error):
+            self._database.execute(_REMEMBER, (name, *fresh, digest))
         return digest
 
     def pictures(self, files: Mapping[str, Path | None]) -> str:
@@ -71,9 +73,18 @@ class HashCache:
             content = "missing" if path is None else self._digest(path, what="picture")
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
-                self._database.commit()
-        self._database.commit()
+                self._commit()
+        self._commit()
         return combined.hexdigest()
+
+    def _commit(self) -> None:
+        """Writes what was learnt, or forgets it where that cannot be written."""
+        try:
+            self._database.commit()
+        except sqlite3.Error as error:
+            logger.debug("digests of files are not remembered: %s", error)
+            with suppress(sqlite3.Error):
+                self._database.rollback()
 
 
 def _open(path: Path | str) -> sqlite3.Connection:

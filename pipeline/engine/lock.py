@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -31,20 +31,12 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
         raise LockedError(
             f"{what} is already running: {holder(path)}; wait for it, or stop it"
         ) from error
-    holder_file = _holder_file(path)
     try:
-        holder_file.write_text(
-            json.dumps(
-                {
-                    "pid": os.getpid(),
-                    "host": socket.gethostname(),
-                    "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-                }
-            )
-        )
+        with suppress(OSError):  # on a full disk the lock holds all the same
+            _holder_file(path).write_text(json.dumps(_this_process()))
         yield
     finally:
-        holder_file.unlink(missing_ok=True)
+        _holder_file(path).unlink(missing_ok=True)
         lock.release()
 
 
@@ -68,6 +60,14 @@ def holder(path: Path) -> str:
         return f"process {found['pid']} on {found['host']} since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
+
+
+def _this_process() -> dict[str, object]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
 
 
 def _holder_file(path: Path) -> Path:

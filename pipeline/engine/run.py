@@ -8,7 +8,8 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool =
     LockedError where another process runs it, and whatever the work raises; the partial directory
     then stays for the next run.
     """
-    with stage_lock(place.lock, what=stage.name):
+    with naming(place.partial), stage_lock(place.lock, what=stage.name):
         found = None if force else finished(stage, place)
         if found is not None:
             return found
@@ -86,6 +87,17 @@ def complete(stage: Stage, place: Place, *, resolved_config: str) -> Outcome:
         _work(stage, place.partial, resolved_config)
     _publish(place)
     return Outcome(place.final, read_manifest(place.final), ran=True)
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Errors of the block that name no file, as those of writing to a full disk, name `folder`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(folder)
+        raise
 
 
 def _work(stage: Stage, partial: Path, resolved_config: str) -> None:

@@ -23,6 +23,7 @@ from a2.pipeline.engine.run import (
     Outcome,
     complete,
     finished,
+    naming,
     prepare,
     refuse_running_shards,
     unfinished,
@@ -55,7 +56,7 @@ def run_shard(
     work = stage.shards
     if work is None:
         raise A2Error(f"{stage.name} is not done in shards; run it as a whole")
-    with ExitStack() as working:
+    with naming(place.partial), ExitStack() as working:
         with _locked(stage, place):
             found = None if force else finished(stage, place)
             if found is not None:
@@ -67,7 +68,7 @@ def run_shard(
         events.write("start", stage=stage.name, key=stage.pre_image.key, shard=str(shard))
         skipped = len(work.fill(shard, place.partial, events))
         events.write("end", shard=str(shard), skipped=skipped)
-    with _locked(stage, place):
+    with naming(place.partial), _locked(stage, place):
         if not place.partial.exists():
             return ShardOutcome(shard, skipped, [], finished(stage, place))
         waiting = _waiting(place, place.partial / work.output, shard.count)

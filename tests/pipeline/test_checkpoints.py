@@ -210,7 +210,7 @@ def test_what_was_left_half_written_is_cleared_by_the_next_save(checkpoints, tmp
     assert [path.name for path in folder.iterdir()] == ["step-00000003"]
 
 
-@pytest.mark.parametrize("failing", ["save_file", "sha256_of", "write_durably", "fsync"])
+@pytest.mark.parametrize("failing", ["save_tensors", "sha256_of", "write_durably", "fsync"])
 def test_dying_at_any_point_of_a_save_leaves_the_older_one_in_force(
     checkpoints, monkeypatch, failing
 ):

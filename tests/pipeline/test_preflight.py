@@ -259,6 +259,24 @@ def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, ne
     assert problems(new(), "extract") == []
 
 
+def test_what_an_unfinished_training_has_written_counts_as_room(experiment, tmp_path, monkeypatch):
+    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
+    artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
+
+    def plan():
+        return experiment.plan("train.seed=5", artifacts=artifacts)
+
+    with plan() as found:
+        key = found.stage("train-xe").pre_image.key
+        needed = training_disk(Room(found)._parameters)
+    free(monkeypatch, 0)
+    assert len(problems(plan(), "train-xe")) == 1
+    checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "tensors").write_bytes(bytes(needed))
+    assert problems(plan(), "train-xe") == []
+
+
 def test_checkpoints_come_after_the_features(new, monkeypatch):
     many = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
     features = 40 * 100 * 64 * 2

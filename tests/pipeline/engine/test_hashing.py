@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 
 import pytest
 
@@ -87,3 +88,39 @@ def test_two_commands_may_use_the_cache_at_once(cache, tmp_path):
     assert cache.file(tmp_path / "one", what="file") != other.file(tmp_path / "two", what="file")
     assert cache.pictures({"1": tmp_path / "two"}) == other.pictures({"1": tmp_path / "two"})
     other.close()
+
+
+@pytest.mark.parametrize("bytes_of_file", [0, 9000])
+def test_a_cache_on_a_full_disk_costs_time_and_nothing_else(tmp_path, bytes_of_file):
+    files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
+    for path in files.values():
+        path.write_text(path.name)
+    whole = HashCache(tmp_path / "whole.sqlite")
+    cache = HashCache(tmp_path / "hashes.sqlite")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_file, hard))
+    try:
+        found = cache.pictures(files)
+        cache.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found == whole.pictures(files)
+    whole.close()
+    later = HashCache(tmp_path / "hashes.sqlite")
+    assert later.pictures(files) == found
+    later.close()
+
+
+def test_a_cache_whose_pages_are_damaged_costs_time_and_nothing_else(tmp_path):
+    files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
+    for path in files.values():
+        path.write_text(path.name)
+    cache = HashCache(tmp_path / "hashes.sqlite")
+    found = cache.pictures(files)
+    cache.close()
+    content = bytearray((tmp_path / "hashes.sqlite").read_bytes())
+    content[4096:] = b"x" * (len(content) - 4096)
+    (tmp_path / "hashes.sqlite").write_bytes(content)
+    damaged = HashCache(tmp_path / "hashes.sqlite")
+    assert damaged.pictures(files) == found
+    damaged.close()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -91,3 +92,15 @@ def test_a_killed_holder_blocks_nobody_and_is_not_named_for_the_next(lock):
     assert not is_locked(lock)
     with stage_lock(lock, what="count"):
         assert f"process {os.getpid()} on " in holder(lock)
+
+
+def test_a_lock_holds_where_its_holder_cannot_be_written_down(lock):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk
+    try:
+        with stage_lock(lock, what="count"):
+            assert is_locked(lock)
+            assert holder(lock) == "a process that has just started"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not is_locked(lock)

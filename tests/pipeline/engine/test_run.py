@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,18 @@ def test_a_manifest_that_cannot_be_read_says_what_to_do(tmp_path):
         f"manifest cannot be read: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
         "rerun the stage with --force"
     )
+
+
+@pytest.mark.parametrize("named", [None, "a file"])
+def test_an_error_of_the_disk_names_a_file_or_else_the_unfinished_work(tmp_path, named):
+    def work(directory, events):
+        raise OSError(28, "No space left on device", named)
+
+    stage = replace(counting_stage()[0], work=work)
+    with pytest.raises(OSError, match="No space left") as raised:
+        run(stage, tmp_path)
+    partial = Place.in_artifacts(tmp_path, stage).partial
+    assert raised.value.filename == (named or str(partial))
 
 
 HOLDER = """
