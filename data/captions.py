@@ -52,8 +52,8 @@ def write_captions(
         file.create_dataset("lengths", data=lengths, track_times=False)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         file.create_dataset("offsets", data=offsets, track_times=False)
-        _write_texts(file, "image_ids", [picture.image_id for picture in pictures])
-        _write_texts(file, "splits", [picture.split for picture in pictures])
+        write_texts(file, "image_ids", [picture.image_id for picture in pictures])
+        write_texts(file, "splits", [picture.split for picture in pictures])
         file.attrs["vocabulary_digest"] = vocabulary.digest
     path.write_bytes(content.getbuffer())
 
@@ -118,9 +118,10 @@ class CaptionFile:
         return None
 
 
-def _write_texts(file: h5py.File, name: str, texts: Sequence[str]) -> None:
+def write_texts(file: h5py.File, name: str, texts: Sequence[str]) -> None:
+    """Writes texts as a dataset whose bytes depend on nothing else."""
     # Fixed width: variable-length strings live in a heap whose unused bytes are not determined.
-    width = max(len(text.encode()) for text in texts)
+    width = max((len(text.encode()) for text in texts), default=1)
     encoded = [text.encode() for text in texts]
     dtype = h5py.string_dtype("utf-8", width)
     file.create_dataset(name, data=np.array(encoded, dtype=dtype), track_times=False)

@@ -1,6 +1,7 @@
 """Annotated boxes from COCO instances (Lin et al. 2014, arXiv:1405.0312)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,20 @@ from a2.data.json_items import BadItem, key_member, list_member, member, text_me
 _LARGEST_COORDINATE = 2**24
 """Pixels; float32 has every whole number up to here."""
 
-_Rows = dict[str, list[tuple[int, list[float]]]]
-"""Annotation id and x1 y1 x2 y2 of each box, by image id."""
+_Rows = dict[str, list[tuple[int, list[float], object]]]
+"""Annotation id, x1 y1 x2 y2 and category id of each box, by image id."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    """What a picture shows.
+
+    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: of the category
+    of each, empty where it has none.
+    """
+
+    boxes: NDArray[np.float32]
+    names: tuple[str, ...]
 
 
 def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -24,6 +37,11 @@ def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
     Crowds and boxes without area are left out; a picture without boxes has (0, 4). Raises
     InputError with the place of an annotation that cannot be read.
     """
+    return {identity: found.boxes for identity, found in read_instances(path).items()}
+
+
+def read_instances(path: Path) -> dict[str, Instances]:
+    """The boxes of each picture as `read_boxes` has them, with the names of their categories."""
     document = read_json(path)
     try:
         images, annotations = list_member(document, "images"), list_member(document, "annotations")
@@ -31,10 +49,34 @@ def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
         raise InputError(
             f"not COCO instances: {str(path)!r} ({error}); give instances_*.json"
         ) from error
+    names = _category_names(document)
     return {
-        identity: np.array([box for _, box in sorted(rows)], dtype=np.float32).reshape(-1, 4)
+        identity: _instances(rows, names)
         for identity, rows in _rows(path, images, annotations).items()
     }
+
+
+def _category_names(document: object) -> dict[object, str]:
+    """Name of each category; boxes are of use without it, so that what is not one is passed by."""
+    categories = document.get("categories") if isinstance(document, dict) else None
+    return {
+        item["id"]: item["name"]
+        for item in (categories if isinstance(categories, list) else ())
+        if isinstance(item, dict)
+        and isinstance(item.get("id"), int | str)
+        and isinstance(item.get("name"), str)
+    }
+
+
+def _instances(rows: list[tuple[int, list[float], object]], names: dict[object, str]) -> Instances:
+    ordered = sorted(rows, key=lambda row: row[:2])
+    return Instances(
+        boxes=np.array([box for _, box, _ in ordered], dtype=np.float32).reshape(-1, 4),
+        names=tuple(
+            names.get(category, "") if isinstance(category, int | str) else ""
+            for *_, category in ordered
+        ),
+    )
 
 
 def _rows(path: Path, images: Sequence[object], annotations: Sequence[object]) -> _Rows:
@@ -68,9 +110,10 @@ def _add_box(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
     if not isinstance(order, int):
         raise BadItem("'id' is not an integer")
     x, y, width, height = _coordinates(list_member(item, "bbox"))
-    is_crowd = isinstance(item, dict) and item.get("iscrowd", 0) == 1
-    if width > 0 and height > 0 and not is_crowd:
-        rows[pictures[number]].append((order, [x, y, x + width, y + height]))
+    fields = item if isinstance(item, dict) else {}
+    if width > 0 and height > 0 and fields.get("iscrowd", 0) != 1:
+        corners = [x, y, x + width, y + height]
+        rows[pictures[number]].append((order, corners, fields.get("category_id")))
 
 
 def _coordinates(bbox: Sequence[object]) -> list[float]:

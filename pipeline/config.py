@@ -84,7 +84,10 @@ class EvaluateConfig(BaseModel):
     baseline_name: str = "baseline"
     """What the report calls it."""
     report_pictures: Annotated[int, Field(ge=0)] = 500
-    """Most pictures embedded in report.html, the worst and the best by CIDEr."""
+    """Most pictures embedded in report.html, the worst and the best by CIDEr; all are listed."""
+    attention: Literal["all", "report", "none"] = "all"
+    """Of which pictures attention.h5 keeps where the captioner looked at each word: all (about 3 kB
+    a picture of 36 regions), those embedded in the report, or none."""
 
 
 class RuntimeConfig(BaseModel):

@@ -1,28 +1,32 @@
 """The work of stage evaluate: captions of a split, their scores, and the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from a2.data.annotations import Skipped
-from a2.data.batches import picture_batches
+from a2.data.attention_file import AttentionFile, write_attention
+from a2.data.batches import picture_batches, strongest
 from a2.data.captions import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
+from a2.data.instances import read_instances
 from a2.data.json_files import read_json, write_json
+from a2.pipeline.caption_attention import attention_of_captions, ground_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
+from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score, tokenize
-from a2.pipeline.progress import track
-from a2.pipeline.report import Report, ReportPicture, write_report
+from a2.pipeline.progress import counted, track
+from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
 from a2.pipeline.results import (
     read_reference_tokens,
     read_references,
@@ -31,7 +35,7 @@ from a2.pipeline.results import (
     write_results,
 )
 from a2.pipeline.saved_model import EXTRACTOR, SavedModel, load_model
-from a2.pipeline.stages.evaluate import CAPTIONS, METRICS, REPORT
+from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
 from a2.pipeline.stages.preprocess import read_tokens
@@ -52,11 +56,12 @@ class EvaluatedSplit:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a report is made of: who was asked, what they said, and how it scored."""
+    """What a report is made of: who was asked, what they said, where they looked, how it scored."""
 
     split: EvaluatedSplit
     beams: dict[str, list[Beam]]
     scores: Scores
+    grounding: dict[str, Grounding]
     provenance: dict[str, str]
 
 
@@ -99,8 +104,15 @@ def evaluate_captioner(
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     scores = score(tokens, split.references)
     events.write("scored", **scores.metrics)
-    evaluation = Evaluation(split, beams, scores, _provenance(config, inputs, model))
-    _write_metrics(directory / METRICS, scores, split, evaluation.provenance)
+    shown = worst_and_best(scores.per_picture, config.report_pictures)
+    chosen = {"all": list(captions), "report": shown, "none": []}[config.attention]
+    attention = _attend(config, model, store, captions, chosen, directory=directory, device=device)
+    grounding = _ground(attention, captions, inputs, store, model)
+    evaluation = Evaluation(split, beams, scores, grounding, _provenance(config, inputs, model))
+    _write_metrics(
+        *(directory / METRICS, scores, split, evaluation.provenance),
+        grounding=mean_grounding(grounding.values()),
+    )
     report = Report(
         title=f"Captions of the {config.split} split",
         metrics=scores.metrics,
@@ -234,6 +246,52 @@ def _decode(
     return found
 
 
+def _attend(
+    config: EvaluateConfig,
+    model: SavedModel,
+    store: FeatureStore,
+    captions: Mapping[str, str],
+    image_ids: Sequence[str],
+    *,
+    directory: Path,
+    device: torch.device,
+) -> AttentionFile | None:
+    """Writes attention.h5 of these pictures, a batch at a time; None where it is switched off."""
+    if config.attention == "none":
+        return None
+    batches = picture_batches(
+        store.path,
+        image_ids,
+        batch_size=config.batch_size,
+        max_regions=model.description.max_regions,
+    )
+    with track("attend", total=len(image_ids)) as progress:
+        found = attention_of_captions(
+            model.captioner, batches, captions, model.vocabulary, device=device
+        )
+        write_attention(directory / ATTENTION, counted(found, progress.advance))
+    return AttentionFile(directory / ATTENTION)
+
+
+def _ground(
+    attention: AttentionFile | None,
+    captions: Mapping[str, str],
+    inputs: Mapping[str, Input],
+    store: FeatureStore,
+    model: SavedModel,
+) -> dict[str, Grounding]:
+    """The grounding by image id; of no picture where there are no annotated boxes."""
+    if attention is None or "instances" not in inputs:
+        return {}
+    most = model.description.max_regions
+    return ground_captions(
+        attention,
+        captions,
+        lambda image_id: strongest(store[image_id], most),
+        read_instances(inputs["instances"].path),
+    )
+
+
 def _provenance(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: SavedModel
 ) -> dict[str, str]:
@@ -262,7 +320,12 @@ def _extractor(model: Path) -> str:
 
 
 def _write_metrics(
-    path: Path, scores: Scores, split: EvaluatedSplit, provenance: dict[str, str]
+    path: Path,
+    scores: Scores,
+    split: EvaluatedSplit,
+    provenance: dict[str, str],
+    *,
+    grounding: Grounding | None = None,
 ) -> None:
     content = {
         "metrics": scores.metrics,
@@ -271,7 +334,7 @@ def _write_metrics(
         "not_run": scores.not_run,
         "provenance": provenance,
     }
-    write_json(path, content)
+    write_json(path, content | ({"grounding": asdict(grounding)} if grounding else {}))
 
 
 def _picture(

@@ -177,6 +177,12 @@ class Plan:
     def _baseline(self) -> Input | None:
         return self._optional_file(self.config.evaluate.baseline, "evaluate.baseline")
 
+    def _things(self) -> Input | None:
+        """Annotated boxes to compare the attention with, where it is computed."""
+        if self.config.evaluate.attention == "none":
+            return None
+        return self._optional_file(self.config.data.instances, "data.instances")
+
     @cached_property
     def pictures(self) -> dict[str, Path | None]:
         """Image id -> file of every picture of the experiment; None where the file is missing.
@@ -248,6 +254,7 @@ class Plan:
             captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
             model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
             baseline=self._baseline(),
+            instances=self._things(),
             pictures=self.pictures,
             runtime=self.config.runtime,
         )

@@ -3,14 +3,17 @@
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SECONDS_BETWEEN_LINES = 15.0
 
@@ -56,6 +59,13 @@ def track(what: str, *, total: int, done: int = 0) -> Iterator[_LineProgress | _
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         bar.add_task(what, total=total, completed=done)
         yield _BarProgress(bar)
+
+
+def counted(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:
+    """The items as they are, with `advance(1)` after each."""
+    for item in items:
+        yield item
+        advance(1)
 
 
 def duration(seconds: float) -> str:

@@ -83,7 +83,9 @@ def write_report(path: Path, report: Report, *, max_pictures: int = 500) -> None
     At most `max_pictures` are shown: those with the lowest and those with the highest CIDEr, half
     each. The report says how many of how many.
     """
-    shown = _worst_and_best(report.pictures, max_pictures)
+    by_id = {picture.image_id: picture for picture in report.pictures}
+    scores = {image_id: picture.scores for image_id, picture in by_id.items()}
+    shown = [by_id[image_id] for image_id in worst_and_best(scores, max_pictures)]
     page = (
         _environment()
         .get_template("report.html")
@@ -112,9 +114,12 @@ def _cider(picture: ReportPicture) -> float:
     return picture.scores.get("CIDEr", 0.0)
 
 
-def _worst_and_best(pictures: Sequence[ReportPicture], limit: int) -> list[ReportPicture]:
-    """At most `limit` pictures, lowest CIDEr first."""
-    ordered = sorted(pictures, key=lambda picture: (_cider(picture), picture.image_id))
+def worst_and_best(scores: Mapping[str, Mapping[str, float]], limit: int) -> list[str]:
+    """At most `limit` image ids, lowest CIDEr first: half of them the lowest, half the highest.
+
+    scores: image id -> metric -> value.
+    """
+    ordered = sorted(scores, key=lambda image_id: (scores[image_id].get("CIDEr", 0.0), image_id))
     if len(ordered) <= limit:
         return ordered
     best = limit // 2

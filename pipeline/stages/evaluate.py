@@ -1,4 +1,8 @@
-"""Stage evaluate: captions of a split, their scores, and the report."""
+"""Stage evaluate: captions of a split, their scores, and the report.
+
+`captions.json` (COCO results), `metrics.json`, `report.html`, and unless `evaluate.attention` is
+none `attention.h5` (`a2.data.attention_file`): where the captioner looked at each word of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,9 +14,10 @@ from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.model_errors import model_errors
 
 NAME = "evaluate"
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
+ATTENTION = "attention.h5"
 
 
 def evaluate_stage(
@@ -22,19 +27,26 @@ def evaluate_stage(
     captions: Input,
     model: Input,
     baseline: Input | None,
+    instances: Input | None,
     pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner; the pictures are only shown."""
-    inputs = {"features": features, "captions": captions, "model": model}
-    if baseline is not None:
-        inputs["baseline"] = baseline
+    """The stage over one trained captioner; the pictures are only shown.
+
+    instances: COCO instances with which the attention is compared, where there are some.
+    """
+    optional = {"baseline": baseline, "instances": instances}
+    inputs = {
+        **{"features": features, "captions": captions, "model": model},
+        **{name: found for name, found in optional.items() if found is not None},
+    }
+    attention = () if config.attention == "none" else (ATTENTION,)
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
         params={"evaluate": config.model_dump(mode="json", exclude={"baseline"})},
         inputs=inputs,
-        outputs=plain_outputs(CAPTIONS, METRICS, REPORT),
+        outputs=plain_outputs(CAPTIONS, METRICS, REPORT, *attention),
         work=partial(_evaluate, config, inputs, pictures, runtime),
     )
 

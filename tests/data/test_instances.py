@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from a2.data.errors import InputError
-from a2.data.instances import read_boxes
+from a2.data.instances import read_boxes, read_instances
 
 
 def box(order: int = 1, image: object = 42, **changes: object) -> dict[str, object]:
@@ -51,6 +51,27 @@ def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
         {"id": 4, "image_id": 42, "bbox": [1, 2, 3, 4]},
     )
     assert read_boxes(path)["000000000042"].tolist() == [[1, 2, 4, 6]]
+
+
+def test_boxes_have_the_names_of_their_categories(tmp_path):
+    categories = [{"id": 3, "name": "hot dog"}, {"id": 5}, "none"]
+    path = written(
+        tmp_path,
+        box(9, category_id=3),
+        box(2, category_id=5),
+        box(4, category_id=[3]),
+        box(5),
+        categories=categories,
+    )
+    found = read_instances(path)
+    assert found["000000000042"].names == ("", "", "", "hot dog")
+    assert found["000000000042"].boxes.shape == (4, 4)
+    assert found["000000000007"].names == ()
+
+
+def test_a_file_without_categories_still_has_boxes(tmp_path):
+    found = read_instances(written(tmp_path, box(category_id=3)))
+    assert found["000000000042"].names == ("",)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from a2.data.attention_file import AttentionFile
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.pipeline import evaluation, metrics
@@ -70,7 +71,7 @@ def run(experiment, inputs, tmp_path, without_jvm):
 
 def test_metrics_have_the_form_that_is_agreed_on(experiment):
     content = contents(experiment.directory("evaluate"), "metrics.json")
-    assert content.keys() == {"metrics", "n", "total", "not_run", "provenance"}
+    assert content.keys() == {"metrics", "n", "total", "not_run", "provenance", "grounding"}
     assert sorted(content["metrics"]) == sorted(NAMES)
     assert all(0 <= content["metrics"][name] <= 1 for name in NAMES if name != "CIDEr")
     assert content["metrics"]["CIDEr"] >= 0
@@ -84,6 +85,42 @@ def test_metrics_have_the_form_that_is_agreed_on(experiment):
     assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
     assert provenance["model.alignment.fusion"] == "gate"
     assert {"digest of features", "digest of captions", "digest of model"} <= provenance.keys()
+
+
+def test_grounding_is_measured_where_there_are_boxes(experiment):
+    grounding = contents(experiment.directory("evaluate"), "metrics.json")["grounding"]
+    assert grounding.keys() == {"original", "aligned", "uniform", "words"}
+    assert grounding["words"] >= 1
+    assert all(0 <= grounding[name] <= 1 for name in ("original", "aligned", "uniform"))
+
+
+def test_the_attention_at_each_word_of_every_caption_is_kept(experiment):
+    directory = experiment.directory("evaluate")
+    attention = AttentionFile(directory / "attention.h5")
+    store = FeatureStore(experiment.directory("extract") / "features.lmdb")
+    for entry in contents(directory, "captions.json"):
+        image_id = f"{entry['image_id']:012d}"
+        shape = (len(entry["caption"].split()), len(store[image_id]))
+        assert attention[image_id].aligned.shape == shape
+
+
+@pytest.mark.parametrize(("attention", "kept"), [("all", 4), ("report", 2), ("none", None)])
+def test_attention_is_kept_of_as_many_pictures_as_asked(run, attention, kept):
+    run(EvaluateConfig(beam_size=1, attention=attention, report_pictures=2))
+    path = run.directory / "attention.h5"
+    assert (len(AttentionFile(path)) if path.exists() else None) == kept
+
+
+def test_only_the_attention_that_is_kept_is_a_declared_output_and_reads_the_boxes(experiment):
+    for value, has in (("all", True), ("none", False)):
+        stage = experiment.plan(f"evaluate.attention={value}").stage("evaluate")
+        assert ("attention.h5" in stage.outputs) is has
+        assert ("instances" in stage.inputs) is has
+
+
+def test_without_boxes_there_is_no_grounding(run):
+    run()
+    assert "grounding" not in contents(run.directory, "metrics.json")
 
 
 def test_captions_are_in_coco_s_results_form(experiment):
@@ -113,7 +150,8 @@ def test_equal_runs_write_equal_bytes(run):
     made = []
     for _ in range(2):
         assert run() == []
-        made.append([(run.directory / n).read_bytes() for n in ("captions.json", "report.html")])
+        names = ("captions.json", "report.html", "attention.h5")
+        made.append([(run.directory / name).read_bytes() for name in names])
     assert made[0] == made[1]
 
 

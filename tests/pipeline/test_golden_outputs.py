@@ -19,6 +19,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
+from a2.data.attention_file import AttentionFile
 from a2.data.captions import CaptionFile
 from a2.data.feature_store import FeatureStore
 from a2.pipeline.config import load_config
@@ -145,7 +146,12 @@ def of_train(directory):
 
 
 def of_evaluate(directory):
-    return json.loads((directory / "metrics.json").read_text())["metrics"]
+    attention = AttentionFile(directory / "attention.h5")
+    first = attention[next(iter(attention))]
+    return {
+        **json.loads((directory / "metrics.json").read_text())["metrics"],
+        "attention": [first.original[0].tolist(), first.keep[0].tolist(), first.gate.tolist()],
+    }
 
 
 MEASURED = {

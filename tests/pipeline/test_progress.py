@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from a2.pipeline import progress
-from a2.pipeline.progress import duration, track
+from a2.pipeline.progress import counted, duration, track
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,12 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert "draw" in terminal.getvalue()
     assert "3/4" in terminal.getvalue()
     assert caplog.messages == []
+
+
+def test_counted_items_are_the_items_and_each_advances_once_it_is_done_with():
+    advanced = []
+    items = counted("ab", advanced.append)
+    assert next(items) == "a"
+    assert advanced == []
+    assert list(items) == ["b"]
+    assert advanced == [1, 1]

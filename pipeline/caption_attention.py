@@ -1,0 +1,99 @@
+"""Where a captioner looked while it said given captions, and whether that is what they name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from a2.data.attention_file import AttentionFile, CaptionAttention
+from a2.data.batches import Batch
+from a2.data.instances import Instances
+from a2.data.regions import Regions
+from a2.data.vocabulary import Vocabulary
+from a2.model.captioner import Captioner, StepAttention, attend
+from a2.pipeline.grounding import Grounding, category_names, ground
+
+
+@torch.inference_mode()
+def attention_of_captions(
+    captioner: Captioner,
+    batches: Iterable[Batch],
+    captions: Mapping[str, str],
+    vocabulary: Vocabulary,
+    *,
+    device: torch.device,
+) -> Iterator[tuple[str, CaptionAttention]]:
+    """Yields (image id, attention at each word of its caption), in the batches' order.
+
+    Averaged over layers and heads; of an ensemble over its captioners. Yields nothing for a
+    captioner without attention.
+    """
+    for batch in batches:
+        on_device = batch.to(device)
+        memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
+        tokens = [vocabulary.encode(captions[image_id].split()) for image_id in batch.image_ids]
+        steps = attend(captioner, memory, _padded(tokens, captioner.special.pad).to(device))
+        if not steps:
+            return
+        lengths = [len(numbers) for numbers in tokens]
+        regions = batch.region_mask.sum(dim=1).tolist()
+        found = _by_picture(steps, lengths, regions)
+        yield from zip(batch.image_ids, found, strict=True)
+
+
+def ground_captions(
+    attention: AttentionFile,
+    captions: Mapping[str, str],
+    regions_of: Callable[[str], Regions],
+    instances: Mapping[str, Instances],
+) -> dict[str, Grounding]:
+    """The grounding of each caption that names something of which its picture has boxes.
+
+    regions_of: image id -> the regions that were attended.
+    """
+    pictures = [image_id for image_id in attention if image_id in instances]
+    names = category_names({image_id: instances[image_id] for image_id in pictures})
+    found = {
+        image_id: ground(
+            captions[image_id].split(),
+            attention[image_id],
+            regions_of(image_id).boxes,
+            instances[image_id],
+            names,
+        )
+        for image_id in pictures
+    }
+    return {image_id: one for image_id, one in found.items() if one is not None}
+
+
+def _padded(tokens: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """(B, L) int64, L at least 1, because an empty caption is one too."""
+    rows = [torch.tensor([*numbers] or [pad]) for numbers in tokens]
+    return pad_sequence(rows, batch_first=True, padding_value=pad)
+
+
+def _by_picture(
+    steps: Sequence[StepAttention], lengths: Sequence[int], regions: Sequence[int]
+) -> Iterator[CaptionAttention]:
+    original = _stacked([step.original for step in steps])
+    aligned = _stacked([step.aligned for step in steps])
+    keep = _stacked([step.keep for step in steps if step.keep is not None])
+    gate = _stacked([step.gate for step in steps if step.gate is not None])
+    for row, (words, count) in enumerate(zip(lengths, regions, strict=True)):
+        cells = (row, slice(words), slice(count))
+        yield CaptionAttention(
+            original=original[cells],
+            aligned=aligned[cells],
+            keep=keep[cells] if keep.size else None,
+            gate=gate[row, :words, 0] if gate.size else None,
+        )
+
+
+def _stacked(steps: Sequence[Tensor]) -> NDArray[np.float32]:
+    """L times (B, R) -> (B, L, R); of no steps an array without values."""
+    if not steps:
+        return np.zeros(0, dtype=np.float32)
+    return torch.stack(list(steps), dim=1).float().cpu().numpy()

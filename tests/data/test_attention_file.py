@@ -1,0 +1,81 @@
+"""What `a2.data.attention_file` promises."""
+
+import h5py
+import numpy as np
+import pytest
+
+from a2.data.attention_file import AttentionFile, CaptionAttention, write_attention
+from a2.data.errors import InputError
+
+RNG = np.random.default_rng(0)
+SHAPES = {"000000000042": (3, 2), "été/7": (0, 4), "7": (2, 5)}
+
+
+def attention(words, regions, *, keep=True, gate=True):
+    original = RNG.random((words, regions), dtype=np.float32)
+    return CaptionAttention(
+        original,
+        original * 1.5 if keep else original,
+        RNG.random((words, regions), dtype=np.float32) if keep else None,
+        RNG.random(words, dtype=np.float32) if gate else None,
+    )
+
+
+@pytest.mark.parametrize(("keep", "gate"), [(True, True), (True, False), (False, False)])
+def test_what_was_written_is_read_in_half_precision(tmp_path, keep, gate):
+    given = {name: attention(*shape, keep=keep, gate=gate) for name, shape in SHAPES.items()}
+    write_attention(tmp_path / "attention.h5", iter(given.items()))
+    file = AttentionFile(tmp_path / "attention.h5")
+    assert (list(file), len(file), "42" in file, "7" in file) == (list(SHAPES), 3, False, True)
+    for name, one in given.items():
+        for field in ("original", "aligned", "keep", "gate"):
+            expected, found = getattr(one, field), getattr(file[name], field)
+            if expected is None:
+                assert found is None
+            else:
+                assert found.shape == expected.shape
+                assert found.dtype == np.float32
+                np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_equal_attention_is_equal_bytes(tmp_path):
+    given = [(name, attention(*shape)) for name, shape in SHAPES.items()]
+    contents = []
+    for name in ("one.h5", "other.h5"):
+        write_attention(tmp_path / name, given)
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("shapes", [{}, {"7": (0, 3)}])
+def test_pictures_and_captions_may_be_empty(tmp_path, shapes):
+    given = [(name, attention(*shape)) for name, shape in shapes.items()]
+    write_attention(tmp_path / "attention.h5", given)
+    file = AttentionFile(tmp_path / "attention.h5")
+    assert {name: file[name].original.shape for name in file} == shapes
+
+
+def test_a_missing_file_and_a_missing_picture_are_named(tmp_path):
+    path = tmp_path / "attention.h5"
+    with pytest.raises(InputError) as raised:
+        AttentionFile(path)
+    assert str(raised.value) == f'no file {str(path)!r}; run "a2 evaluate" first'
+    write_attention(path, [("7", attention(1, 1))])
+    with pytest.raises(InputError) as raised:
+        AttentionFile(path)["8"]
+    assert str(raised.value) == (
+        f"no attention for image '8' in {str(path)!r}; set evaluate.attention to all"
+    )
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "attention.h5"
+    write_attention(path, [("7", attention(2, 3))])
+    with h5py.File(path, "a") as file:
+        file["keep"].resize(5, axis=0)
+    with pytest.raises(InputError) as raised:
+        AttentionFile(path)
+    assert str(raised.value) == (
+        f"damaged attention {str(path)!r} (keep has 5 values, expected 6); "
+        'run "a2 evaluate --force"'
+    )

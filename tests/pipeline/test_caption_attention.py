@@ -1,0 +1,124 @@
+"""Attention of captions: the same for one picture as in a batch, and what captioners have."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from a2.data.attention_file import AttentionFile, write_attention
+from a2.data.batches import picture_batches
+from a2.data.feature_store import FeatureStore
+from a2.data.instances import read_instances
+from a2.data.json_files import read_json
+from a2.model.captioner import attend
+from a2.model.config import AlignmentConfig
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.caption_attention import attention_of_captions, ground_captions
+from a2.pipeline.saved_model import load_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model(experiment):
+    return load_model(experiment.directory("train-xe"), device=CPU)
+
+
+@pytest.fixture(scope="module")
+def store(experiment):
+    return FeatureStore(experiment.directory("extract") / "features.lmdb")
+
+
+@pytest.fixture(scope="module")
+def captions(store, model):
+    """Captions of one, three and no word, of pictures with several numbers of regions."""
+    words = model.vocabulary.words[4:7]
+    return dict(zip(list(store)[:4], [words[0], " ".join(words), "", words[2]], strict=True))
+
+
+def attended(captioner, store, captions, model, *, batch_size=50):
+    batches = picture_batches(store.path, list(captions), batch_size=batch_size)
+    found = attention_of_captions(captioner, batches, captions, model.vocabulary, device=CPU)
+    return dict(found)
+
+
+def test_there_is_a_row_for_each_word_and_a_column_for_each_region(model, store, captions):
+    found = attended(model.captioner, store, captions, model)
+    assert list(found) == list(captions)
+    for image_id, attention in found.items():
+        shape = (len(captions[image_id].split()), len(store[image_id]))
+        assert attention.original.shape == attention.aligned.shape == attention.keep.shape == shape
+        assert attention.gate.shape == shape[:1]
+        np.testing.assert_allclose(attention.original.sum(axis=1), 1, rtol=1e-5)
+        assert ((attention.keep > 0) & (attention.keep < 1)).all()
+        assert (attention.aligned >= attention.original).all()
+
+
+def test_batches_do_not_change_the_attention(model, store, captions):
+    together = attended(model.captioner, store, captions, model)
+    alone = attended(model.captioner, store, captions, model, batch_size=1)
+    for image_id, one in together.items():
+        for field in ("original", "aligned", "keep", "gate"):
+            other = getattr(alone[image_id], field)
+            np.testing.assert_allclose(getattr(one, field), other, atol=1e-5)
+
+
+def test_the_values_are_the_captioner_s_own_at_each_word(model, store, captions):
+    image_id = list(captions)[1]
+    found = attended(model.captioner, store, captions, model)[image_id]
+    [batch] = picture_batches(store.path, [image_id], batch_size=1)
+    memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
+    tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
+    steps = attend(model.captioner, memory, tokens)
+    for place, step in enumerate(steps):
+        np.testing.assert_allclose(found.aligned[place], step.aligned[0], atol=1e-5)
+        np.testing.assert_allclose(found.gate[place], step.gate[0, 0], atol=1e-5)
+
+
+def test_a_captioner_without_alignment_has_the_original_attention_alone(model, store, captions):
+    plain = model.description.model.model_copy(update={"alignment": AlignmentConfig(fusion="none")})
+    captioner = TransformerCaptioner(
+        plain,
+        feature_width=model.description.region_width,
+        vocabulary_size=len(model.vocabulary),
+    ).eval()
+    for attention in attended(captioner, store, captions, model).values():
+        assert attention.keep is None
+        assert attention.gate is None
+        assert (attention.aligned == attention.original).all()
+
+
+def test_a_captioner_without_attention_has_none(model, store, captions):
+    class Blind:
+        special = model.captioner.special
+        encode = model.captioner.encode
+        start = model.captioner.start
+
+        def step(self, tokens, state, *, attention=False):
+            return replace(model.captioner.step(tokens, state), attention=None)
+
+    assert attended(Blind(), store, captions, model) == {}
+
+
+def test_captions_of_scenes_are_grounded_in_the_boxes_of_their_things(
+    experiment, model, store, tmp_path
+):
+    """The scenes' own captions name the things by the categories' names."""
+    images = read_json(experiment.scenes / "dataset_coco.json")["images"]
+    captions = {
+        f"{image['cocoid']:012d}": " ".join(image["sentences"][0]["tokens"])
+        for image in images[:10]
+    }
+    attention = attended(model.captioner, store, captions, model)
+    write_attention(tmp_path / "attention.h5", attention.items())
+    instances = read_instances(experiment.scenes / "instances.json")
+    found = ground_captions(
+        AttentionFile(tmp_path / "attention.h5"), captions, store.__getitem__, instances
+    )
+    assert 5 <= len(found) <= 10
+    for image_id, grounding in found.items():
+        assert 0 < grounding.original <= 1
+        assert 0 < grounding.aligned <= 1
+        # Boxes are given: each region is one thing, and a caption names at least one of them.
+        assert grounding.uniform >= 1 / len(store[image_id])

@@ -1,0 +1,133 @@
+"""Grounding: which words name what, and how much attention lies on it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2.data.attention_file import CaptionAttention
+from a2.data.instances import Instances
+from a2.pipeline.grounding import (
+    Grounding,
+    Names,
+    category_names,
+    ground,
+    mean_grounding,
+    overlaps,
+    region_names,
+)
+
+BOXES = np.array([[0, 0, 10, 10], [20, 0, 40, 20]], dtype=np.float32)
+INSTANCES = Instances(BOXES, ("dog", "person"))
+REGIONS = np.array([[0, 0, 10, 10], [20, 0, 40, 18], [0, 0, 40, 40], [1, 0, 10, 10]], np.float32)
+NAMES = Names(["dog", "hot dog", "person"])
+
+
+@pytest.mark.parametrize(
+    ("caption", "named"),
+    [
+        ("two dogs and a man", [(1, 2, "dog"), (4, 5, "person")]),
+        ("a hot dog", [(1, 3, "hot dog")]),
+        ("hot dogs for a dog", [(0, 2, "hot dog"), (4, 5, "dog")]),
+        ("people on hot sand", [(0, 1, "person")]),
+        ("a red bus", []),
+        ("", []),
+    ],
+)
+def test_a_word_names_a_category_by_its_longest_name(caption, named):
+    found = NAMES.find(caption.split())
+    assert [(span.start, span.stop, category) for span, category in found] == named
+
+
+@pytest.mark.parametrize(
+    ("category", "word"),
+    [
+        ("box", "boxes"),
+        ("fish", "fish"),
+        ("knife", "knives"),
+        ("skateboard", "skateboards"),
+        ("teddy bear", "teddy bears"),
+        ("puppy", "puppies"),
+        ("couch", "sofas"),
+        ("dining table", "table"),
+    ],
+)
+def test_plurals_and_other_names_are_known(category, word):
+    [(_, found)] = Names([category]).find(word.split())
+    assert found == category
+
+
+def test_a_category_s_own_name_is_stronger_than_another_s_other_name():
+    [(_, found)] = Names(["dining table", "table"]).find(["table"])
+    assert found == "table"
+
+
+def test_names_are_those_of_the_categories_that_pictures_have():
+    names = category_names({"1": INSTANCES, "2": Instances(BOXES, ("", "cat"))})
+    assert [name for _, name in names.find(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
+
+
+def attention(*rows, factor=1.0):
+    original = np.array(rows, dtype=np.float32)
+    return CaptionAttention(original, np.flip(original, axis=1) * factor)
+
+
+def test_the_share_of_attention_on_the_named_thing_is_the_grounding():
+    found = ground(
+        ["a", "dog"],
+        attention([0.25, 0.25, 0.25, 0.25], [0.5, 0.2, 0.2, 0.1], factor=2.0),
+        *(REGIONS, INSTANCES, NAMES),
+    )
+    # regions 0 and 3 are the dog; "a" names nothing, and a row that sums to 2 is scaled
+    assert found is not None
+    assert (found.original, found.aligned) == pytest.approx((0.6, 0.6))
+    assert (found.uniform, found.words) == (0.5, 1)
+
+
+def test_every_word_of_a_name_counts():
+    boxes = Instances(BOXES, ("hot dog", "person"))
+    rows = attention([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1])
+    found = ground(["a", "hot", "dog"], rows, REGIONS, boxes, NAMES)
+    assert found is not None
+    assert (found.original, found.words) == (0.5, 2)
+
+
+@pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
+def test_a_caption_that_names_nothing_in_the_picture_has_no_grounding(words):
+    rows = CaptionAttention(np.full((len(words), 4), 0.25), np.full((len(words), 4), 0.25))
+    assert ground(words, rows, REGIONS, INSTANCES, Names(["dog", "person", "cat"])) is None
+
+
+def test_a_word_counts_only_where_a_region_shows_the_thing():
+    assert ground(["dog"], attention([0.5, 0.5]), REGIONS[1:3], INSTANCES, NAMES) is None
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=4, max_size=4))
+def test_even_attention_has_the_uniform_grounding_and_all_are_shares(row):
+    even = ground(["person"], attention([0.25] * 4), REGIONS, INSTANCES, NAMES)
+    assert even is not None
+    assert even.original == even.aligned == even.uniform == 0.25
+    any_ = ground(["person"], attention(row), REGIONS, INSTANCES, NAMES)
+    assert any_ is not None
+    assert 0 <= any_.original <= 1
+    assert 0 <= any_.aligned <= 1
+
+
+def test_the_mean_is_over_words():
+    found = mean_grounding([Grounding(1.0, 0.5, 0.25, 3), Grounding(0.0, 0.5, 0.25, 1)])
+    assert found == Grounding(0.75, 0.5, 0.25, 4)
+    assert mean_grounding([]) is None
+
+
+def test_overlap_is_intersection_over_union():
+    found = overlaps(REGIONS, BOXES)
+    assert found.shape == (4, 2)
+    assert found[:, 0] == pytest.approx([1.0, 0.0, 100 / 1600, 0.9])
+    assert found[:, 1] == pytest.approx([0.0, 0.9, 0.25, 0.0])
+    empty = np.zeros((1, 4), dtype=np.float32)
+    assert overlaps(empty, empty).tolist() == [[0.0]]
+
+
+def test_regions_are_called_after_the_boxes_that_they_overlap():
+    assert region_names(REGIONS, INSTANCES) == ["dog", "person", "", "dog"]
+    assert region_names(REGIONS, Instances(np.zeros((0, 4), np.float32), ())) == [""] * 4
