@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from a2.data.errors import A2Error
-from a2.pipeline.command_group import EXIT_SKIPPED, log, verbose_option
+from a2.pipeline.command_group import EXIT_SKIPPED, force_option, log, verbose_option
 
 if TYPE_CHECKING:
     from a2.pipeline.captioning import Captioned
     from a2.pipeline.named_pictures import NamedPicture
 
     _Draw = Callable[[NamedPicture, Captioned], None]
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
 
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
@@ -113,6 +116,86 @@ def caption(
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
+@click.command()
+@click.option("--name", required=True, help="What the server will list; letters, digits, - and _.")
+@click.option(
+    "--val-info", required=True, type=_FILE, help="Names the pictures: captions_val2014.json."
+)
+@click.option("--test-info", required=True, type=_FILE, help="image_info_test2014.json.")
+@click.option("--val-results", type=_FILE, help="Captions of val2014 in COCO results form.")
+@click.option("--test-results", type=_FILE, help="Captions of test2014 in COCO results form.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=_FOLDER,
+    help="Directory of a trained captioner, to caption both sets; several are an ensemble.",
+)
+@click.option(
+    "--features",
+    multiple=True,
+    type=_FOLDER,
+    help='A store of "a2 extract" with pictures of the sets; may be repeated.',
+)
+@click.option("--beam-size", type=click.IntRange(min=1), default=5, show_default=True)
+@device_option
+@click.option("--output", type=_FILE, help="The archive.  [default: NAME.zip]")
+@force_option
+@verbose_option
+def submit(
+    name: str,
+    val_info: Path,
+    test_info: Path,
+    val_results: Path | None,
+    test_results: Path | None,
+    models: tuple[Path, ...],
+    features: tuple[Path, ...],
+    beam_size: int,
+    device: str,
+    output: Path | None,
+    force: bool,
+    verbose: bool,
+) -> None:
+    """The archive for COCO's caption evaluation server, checked.
+
+    Takes results files that are there (--val-results and --test-results), or captions both sets
+    (--model and --features). Every picture of the info files must have one caption with words, and
+    no other picture any; of a captioner's beams the best with words counts.
+
+    \b
+    Example:
+      a2 submit --name a2 --val-info captions_val2014.json \\
+                --test-info image_info_test2014.json \\
+                --val-results val.json --test-results test.json
+      a2 submit --name a2 --val-info captions_val2014.json \\
+                --test-info image_info_test2014.json \\
+                --model artifacts/train-xe/0123456789ab --features val-store --features test-store
+    """
+    ready, trained = (val_results, test_results), (models, features)
+    if any(ready) == any(trained) or not (all(ready) or all(trained)):
+        raise click.UsageError(
+            "captions come from --val-results and --test-results, or from --model and --features; "
+            "name both options of one pair"
+        )
+    from a2.pipeline import submission
+    from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+
+    log(verbose)
+    output = output or Path(f"{name}.zip")
+    submission.check_name(name)
+    submission.check_place(output, force=force)
+    ids = submission.read_info(val_info, test_info)
+    if val_results and test_results:
+        captions = submission.read_captions(val_results, test_results)
+    else:
+        config = EvaluateConfig(beam_size=beam_size)
+        runtime = RuntimeConfig(device=device)
+        captions = submission.make_captions(models, features, ids, config, runtime)
+    submission.write_submission(output, name, captions, ids)
+    counts = ", ".join(f"{len(said):,} of {of.name}" for of, said in captions.items())
+    click.echo(f"{output}: captions {counts}")
+
+
 def _drawing(place: Path, *, many: bool) -> "_Draw":
     from a2.pipeline.attention_figure import FigurePlaces, write_figure
 
@@ -141,5 +224,5 @@ def _line(path: Path, found: "Captioned", beams: int | None, *, as_json: bool) -
     return "\n".join(lines)
 
 
-CAPTIONING = (caption,)
+CAPTIONING = (caption, submit)
 """The commands of this module, in the order of their names."""

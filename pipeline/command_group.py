@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
+_BEGIN_ANEW = {"caption", "submit"}
+"""Commands that keep nothing of what they did before they were stopped."""
+
 
 class Failure(click.ClickException):
     """One line on stderr, and the exit code that its cause asks for."""
@@ -54,9 +57,9 @@ class Commands(click.Group):
         except A2Error as error:
             raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
-            raise Failure(
-                "stopped; the same command takes up where this one left", 128 + stop.signal_number
-            ) from stop
+            anew = ctx.invoked_subcommand in _BEGIN_ANEW
+            what = "begins anew" if anew else "takes up where this one left"
+            raise Failure(f"stopped; the same command {what}", 128 + stop.signal_number) from stop
         except BrokenPipeError:
             raise  # whoever read the output has seen enough, as in "| head"; click ends quietly
         except OSError as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -193,6 +194,17 @@ def test_several_models_caption_together(experiment, model, a2_words):
     picture, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(picture, "--model", experiment.directory("train-xe"))
     assert answer.stdout == f"{picture}: {text}\n"  # twice the same is itself
+
+
+def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
+    def stopped(pictures, **how):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield from ()
+
+    monkeypatch.setattr(captioning, "caption_files", stopped)
+    answer = a2_words("x.jpg")
+    assert answer.exit_code == 143
+    assert answer.stderr == "a2: stopped; the same command begins anew\n"
 
 
 @pytest.mark.slow

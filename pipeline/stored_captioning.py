@@ -1,0 +1,143 @@
+"""Captions of pictures whose features are in stores, by one captioner or several."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from a2.data.batches import picture_batches
+from a2.data.errors import InputError, StoreError
+from a2.data.feature_store import FeatureStore
+from a2.data.json_files import read_json
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2.pipeline.decoding import Beam, caption_batches
+from a2.pipeline.device import prepare_device
+from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
+from a2.pipeline.model_errors import model_errors
+from a2.pipeline.progress import track
+from a2.pipeline.results import named
+from a2.pipeline.saved_model import EXTRACTOR
+from a2.pipeline.stages.extract import FEATURES
+
+logger = logging.getLogger(__name__)
+
+_READ_FROM_WEIGHTS = {"depth", "width", "seed"}
+"""Fields of the extractor's configuration that count for random weights only."""
+
+
+def stored_pictures(
+    stores: Sequence[Path], ids: Sequence[str], *, what: str
+) -> list[tuple[Path, list[str]]]:
+    """Each store with the pictures to take from it: every picture from the first that has it.
+
+    stores: stores, or folders of `a2 extract` with one. Raises StoreError where `what`, say
+    "val2014", has pictures without features.
+    """
+    left, taken = set(ids), []
+    for path in stores:
+        inner = path / FEATURES if (path / FEATURES).is_dir() else path
+        here = left.intersection(FeatureStore(inner))
+        left -= here
+        taken.append((inner, [identity for identity in ids if identity in here]))
+    if left:
+        missing = sorted(left)
+        raise StoreError(
+            f"no features for {len(missing):,} of {len(ids):,} pictures of {what}: "
+            f'{named(missing)}; run "a2 extract" on them, and name its store too'
+        )
+    return [(store, here) for store, here in taken if here]
+
+
+def require_same_regions(stores: Sequence[Path], model: Path) -> None:
+    """InputError where a store's regions were made otherwise than those the model learnt from.
+
+    A store that was copied without its extractor.json is taken as it is, with a warning.
+    """
+    expected = _account(model / EXTRACTOR)
+    for path in stores:
+        folder = path if (path / FEATURES).is_dir() else path.parent
+        if not (folder / EXTRACTOR).is_file():
+            logger.warning(
+                "no %s beside %s: what made its features is not checked", EXTRACTOR, path
+            )
+            continue
+        found = _account(folder / EXTRACTOR)
+        different = [name for name in expected if found.get(name) != expected[name]]
+        if different:
+            raise InputError(
+                f"features of {str(path)!r} were made otherwise than those of {str(model)!r} "
+                f"({EXTRACTOR} differs in {', '.join(different)}); "
+                "extract with the model's weights and configuration"
+            )
+
+
+def caption_sets(
+    models: Sequence[Path],
+    stores: Sequence[Path],
+    sets: Mapping[str, Sequence[str]],
+    config: EvaluateConfig,
+    runtime: RuntimeConfig,
+) -> dict[str, dict[str, str]]:
+    """The best caption with words of each picture of each set, by the set's name and image id.
+
+    Several models are an ensemble. Raises StoreError, before a model is loaded, where a picture has
+    no features, and InputError where the features are not what the captioner learnt from.
+    """
+    found = {name: stored_pictures(stores, ids, what=name) for name, ids in sets.items()}
+    require_same_regions(stores, models[0])
+    device = prepare_device(runtime)
+    captioner = load_captioner(models, device=device)
+    captions: dict[str, dict[str, str]] = {}
+    for name, pictures in found.items():
+        with track(f"caption {name}", total=len(sets[name])) as progress:
+            captions[name] = {}
+            for identity, beams in _decoded(captioner, pictures, config, runtime, device):
+                captions[name][identity] = best_with_words(beams)
+                progress.advance(1)
+    return captions
+
+
+def _decoded(
+    captioner: LoadedCaptioner,
+    pictures: Sequence[tuple[Path, Sequence[str]]],
+    config: EvaluateConfig,
+    runtime: RuntimeConfig,
+    device: torch.device,
+) -> Iterator[tuple[str, list[Beam]]]:
+    """The beams of each picture, store by store."""
+    for store, ids in pictures:
+        batches = picture_batches(
+            store,
+            ids,
+            batch_size=config.batch_size,
+            max_regions=captioner.description.max_regions,
+            workers=runtime.workers,
+        )
+        with model_errors():
+            yield from caption_batches(
+                captioner.captioner,
+                batches,
+                captioner.vocabulary,
+                beam_size=config.beam_size,
+                max_length=config.max_length,
+                length_penalty=config.length_penalty,
+                device=device,
+            )
+
+
+def best_with_words(beams: Sequence[Beam]) -> str:
+    """The best caption that is not empty, or "" where there is none."""
+    return next((beam.caption for beam in beams if beam.caption.strip()), "")
+
+
+def _account(path: Path) -> dict[str, Any]:
+    """What made regions, entry by entry, without what makes no difference to them."""
+    content = read_json(path)
+    account = dict(content) if isinstance(content, dict) else {}
+    account.pop("libraries", None)
+    config = account.pop("config", None)
+    settings = config if isinstance(config, dict) else {}
+    chosen = {f"config.{k}": v for k, v in settings.items() if k not in _READ_FROM_WEIGHTS}
+    return account | chosen

@@ -1,0 +1,400 @@
+"""The server's archive: its names and bytes, and all that is refused before it is written."""
+
+import json
+import shutil
+import zipfile
+
+import pytest
+from click.testing import CliRunner
+
+from a2.data.errors import ConfigError, InputError
+from a2.data.json_files import read_json
+from a2.pipeline import stored_captioning
+from a2.pipeline.cli import cli
+from a2.pipeline.submission import (
+    TEST,
+    VAL,
+    check_captions,
+    check_name,
+    check_place,
+    read_info,
+    write_submission,
+)
+
+VAL_IDS, TEST_IDS = [1, 3, 40], [2, 20]
+
+
+def padded(*numbers):
+    return [f"{number:012d}" for number in numbers]
+
+
+IDS = {VAL: padded(*VAL_IDS), TEST: padded(*TEST_IDS)}
+SAID = {of: dict.fromkeys(ids, "a dog") for of, ids in IDS.items()}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Writes JSON files into one folder and returns their paths."""
+
+    def write(name, value):
+        path = tmp_path / name
+        path.write_text(json.dumps(value))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def infos(place):
+    """Info files of both sets; val's is a captions file, as it is downloaded."""
+    val = [{"id": n, "file_name": f"COCO_val2014_{n:012d}.jpg"} for n in VAL_IDS]
+    test = [{"id": n, "file_name": f"COCO_test2014_{n:012d}.jpg"} for n in TEST_IDS]
+    return (
+        place("captions_val2014.json", {"images": val, "annotations": []}),
+        place("image_info_test2014.json", {"images": test}),
+    )
+
+
+def results(place, name, numbers, caption="a dog"):
+    return place(name, [{"image_id": n, "caption": f"{caption} {n}"} for n in numbers])
+
+
+@pytest.fixture
+def submit(infos, tmp_path):
+    """Runs the command with both info files, into a2.zip."""
+
+    def run(*arguments):
+        named = ["--name", "a2", "--val-info", infos[0], "--test-info", infos[1]]
+        place = ["--output", tmp_path / "a2.zip"]
+        words = ["submit", *named, *place, *arguments]
+        return CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+
+    return run
+
+
+@pytest.fixture
+def ready(place):
+    """Options that name results files of exactly the pictures."""
+    val, test = results(place, "v.json", VAL_IDS), results(place, "t.json", TEST_IDS)
+    return ["--val-results", val, "--test-results", test]
+
+
+def archived(path):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: json.loads(archive.read(name)) for name in archive.namelist()}
+
+
+def captions_of(entries):
+    return {entry["image_id"]: entry["caption"] for entry in entries}
+
+
+# --- results that are there ---------------------------------------------------------------------
+
+
+def test_the_archive_holds_both_files_under_the_server_s_names(submit, ready, tmp_path):
+    answer = submit(*ready)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout == f"{tmp_path / 'a2.zip'}: captions 3 of val2014, 2 of test2014\n"
+    assert archived(tmp_path / "a2.zip") == {
+        "captions_val2014_a2_results.json": [
+            {"image_id": n, "caption": f"a dog {n}"} for n in VAL_IDS
+        ],
+        "captions_test2014_a2_results.json": [
+            {"image_id": n, "caption": f"a dog {n}"} for n in TEST_IDS
+        ],
+    }
+
+
+def test_without_output_the_archive_has_the_name(infos, ready, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = ["--name", "my-model_2", "--val-info", infos[0], "--test-info", infos[1]]
+    answer = CliRunner().invoke(cli, list(map(str, ["submit", *named, *ready])))
+    assert answer.exit_code == 0, answer.stderr
+    assert list(archived("my-model_2.zip")) == [
+        "captions_val2014_my-model_2_results.json",
+        "captions_test2014_my-model_2_results.json",
+    ]
+
+
+def test_sets_of_another_size_than_the_server_s_are_warned_of(infos, caplog):
+    assert read_info(*infos) == IDS
+    assert caplog.messages == [
+        f"{infos[0]} names 3 pictures, the server's val2014 has 40,504: "
+        "it will not take this archive",
+        f"{infos[1]} names 2 pictures, the server's test2014 has 40,775: "
+        "it will not take this archive",
+    ]
+
+
+def test_sets_of_the_server_s_size_are_not_warned_of(place, caplog):
+    val = place("v.json", {"images": [{"id": n} for n in range(40_504)]})
+    test = place("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})
+    ids = read_info(val, test)
+    assert [len(ids[VAL]), len(ids[TEST])] == [40_504, 40_775]
+    assert caplog.messages == []
+
+
+def test_equal_captions_give_equal_bytes_in_any_order_and_script(tmp_path):
+    said = {VAL: {**SAID[VAL], IDS[VAL][0]: "Émile \U0001f415"}, TEST: SAID[TEST]}
+    turned = {of: dict(reversed(captions.items())) for of, captions in said.items()}
+    for name, captions in [("one.zip", said), ("other.zip", turned)]:
+        write_submission(tmp_path / name, "a2", captions, IDS)
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "other.zip").read_bytes()
+    content = archived(tmp_path / "one.zip")["captions_val2014_a2_results.json"]
+    assert content[0] == {"image_id": 1, "caption": "Émile \U0001f415"}
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.read("captions_val2014_a2_results.json").isascii()
+
+
+def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, tmp_path):
+    archive = tmp_path / "a2.zip"
+    archive.write_bytes(b"before")
+    answer = submit(*ready)
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        f"a2: {str(archive)!r} is there already; name another file, or use --force\n"
+    )
+    results(place, "t.json", [2])
+    assert submit(*ready, "--force").exit_code == 1
+    assert archive.read_bytes() == b"before"
+    results(place, "t.json", TEST_IDS)
+    assert submit(*ready, "--force").exit_code == 0
+    assert len(archived(archive)) == 2
+    assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("test_numbers", "message"),
+    [
+        ([2], "1 of 2 pictures of test2014 have no caption: 000000000020; caption them, "),
+        (
+            [2, 20, 5, 6, 7, 8, 9, 10],
+            "6 of 8 captions are of no picture of test2014: 000000000005, 000000000006, "
+            "000000000007, 000000000008, 000000000009 and 1 more; "
+            "name the results of test2014",
+        ),
+        (
+            [2, 20, 20],
+            "1 pictures are captioned more than once in {test}: 000000000020; "
+            "keep one caption for each",
+        ),
+    ],
+)
+def test_captions_of_other_pictures_are_refused(submit, ready, place, test_numbers, message):
+    test = results(place, "t.json", test_numbers)
+    answer = submit(*ready)
+    assert answer.exit_code == 1
+    assert f"a2: {message.format(test=repr(str(test)))}" in answer.stderr
+    assert not list(test.parent.glob("*.zip"))
+
+
+def test_missing_captions_are_named_and_counted():
+    with pytest.raises(InputError) as raised:
+        check_captions({}, padded(*range(40_504)), VAL)
+    assert str(raised.value) == (
+        "40,504 of 40,504 pictures of val2014 have no caption: 000000000000, 000000000001, "
+        "000000000002, 000000000003, 000000000004 and 40,499 more; "
+        "caption them, since the server takes all or none"
+    )
+
+
+def test_empty_captions_are_refused(submit, ready, place):
+    with pytest.raises(InputError) as raised:
+        check_captions({**SAID[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
+    assert str(raised.value) == (
+        "1 of 3 captions of val2014 are empty: 000000000003; give each at least a word"
+    )
+    test = place("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
+    answer = submit(*ready)
+    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
+        1,
+        f"a2: 1 captions in {str(test)!r} are empty: 000000000020; caption every picture",
+    )
+
+
+# --- names, places and info files ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "A2_ensemble-of-4", "0" * 50])
+def test_names_that_the_server_takes(name):
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../a", "é", "-a", "_a", "a.b", "a\n", "0" * 51])
+def test_other_names_are_refused(name):
+    with pytest.raises(ConfigError) as raised:
+        check_name(name)
+    assert str(raised.value) == (
+        f"name cannot be part of the server's file names: {name!r}; use up to 50 of "
+        "A-Z a-z 0-9 - _, a letter or digit first"
+    )
+
+
+def test_places_that_cannot_be_written_are_refused_first(tmp_path):
+    (tmp_path / "folder.zip").mkdir()
+    for path in (tmp_path / "results.json", tmp_path / "folder.zip"):
+        with pytest.raises(ConfigError) as raised:
+            check_place(path, force=True)
+        assert str(raised.value) == f"--output names no zip file: {str(path)!r}; end it in .zip"
+    with pytest.raises(ConfigError) as raised:
+        check_place(tmp_path / "none" / "a.zip", force=False)
+    assert str(raised.value) == (
+        f"folder of --output not found: {str(tmp_path / 'none')!r}; make it first"
+    )
+
+
+AS_DOWNLOADED = "give image_info_test2014.json, or captions_val2014.json, as it was downloaded"
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "the file: not a JSON object"),
+        ({"images": {}}, "the file: 'images' is not a list"),
+        ({"images": [{"id": 1}, {}]}, "images[1]: no key 'id'"),
+        ({"images": [{"id": True}]}, "images[0]: 'id' is no number of up to 12 digits: True"),
+        ({"images": [{"id": "7"}]}, "images[0]: 'id' is no number of up to 12 digits: '7'"),
+        (
+            {"images": [{"id": 10**12}]},
+            "images[0]: 'id' is no number of up to 12 digits: 1000000000000",
+        ),
+        ({"images": [{"id": 7}, {"id": 7}]}, "images[1]: picture 000000000007 stands twice"),
+        (
+            {"images": [{"id": 7, "file_name": "COCO_test2014_000000000007.jpg"}]},
+            "images[0]: 'COCO_test2014_000000000007.jpg' is a picture of test2014",
+        ),
+    ],
+)
+def test_files_that_are_no_image_info_are_refused(place, infos, document, problem):
+    path = place("info.json", document)
+    with pytest.raises(InputError) as raised:
+        read_info(path, infos[1])
+    assert str(raised.value) == (
+        f"no image info of val2014 in {str(path)!r}: {problem}; {AS_DOWNLOADED}"
+    )
+
+
+def test_a_picture_of_both_sets_is_refused(place):
+    val, test = (place(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
+    with pytest.raises(InputError) as raised:
+        read_info(val, test)
+    assert str(raised.value) == (
+        f"2 pictures stand in both {str(val)!r} and {str(test)!r}: "
+        "000000000007, 000000000008; name the info files of val2014 and test2014"
+    )
+
+
+def test_captions_have_one_source(submit, ready):
+    for options in (
+        [],
+        ready[:2],
+        ["--model", "m"],
+        ["--features", "f"],
+        [*ready, "--model", "m", "--features", "f"],
+        [*ready, "--model", "m"],
+    ):
+        answer = submit(*options)
+        assert answer.exit_code == 2
+        assert answer.stderr.splitlines()[-1] == (
+            "Error: captions come from --val-results and --test-results, or from --model and "
+            "--features; name both options of one pair"
+        )
+
+
+# --- by a captioner -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(experiment):
+    """Options that caption with the experiment's captioner and features."""
+    model, store = experiment.directory("train-xe"), experiment.directory("extract")
+    how = ["--beam-size", 2, "--device", "cpu"]
+    return ["--model", model, "--features", store, *how]
+
+
+def test_a_captioner_says_what_it_said_in_evaluation(experiment, submit, trained, place, tmp_path):
+    said = captions_of(read_json(experiment.directory("evaluate") / "captions.json"))
+    first, *others = said
+    place("captions_val2014.json", {"images": [{"id": first}]})
+    place("image_info_test2014.json", {"images": [{"id": n} for n in others]})
+    answer = submit(*trained)
+    assert answer.exit_code == 0, answer.stderr
+    val, test = map(captions_of, archived(tmp_path / "a2.zip").values())
+    assert (val, test) == ({first: said[first]}, {n: said[n] for n in others})
+
+
+def test_several_captioners_are_an_ensemble(experiment, submit, trained, tmp_path):
+    assert submit(*trained).exit_code == 0
+    alone = archived(tmp_path / "a2.zip")
+    twice = submit(*trained, "--model", experiment.directory("train-xe"), "--force")
+    assert twice.exit_code == 0, twice.stderr
+    assert archived(tmp_path / "a2.zip") == alone
+
+
+def test_of_the_beams_the_best_with_words_counts(submit, trained, tmp_path, monkeypatch):
+    def decoded(*arguments, **how):
+        for identity, (best, *others) in decode(*arguments, **how):
+            yield identity, [type(best)("", 0.0), *others]
+
+    decode = stored_captioning.caption_batches
+    monkeypatch.setattr(stored_captioning, "caption_batches", decoded)
+    assert submit(*trained).exit_code == 0
+    said = [c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)]
+    assert sorted(said) == sorted(VAL_IDS + TEST_IDS)
+    monkeypatch.setattr(stored_captioning, "best_with_words", lambda beams: beams[0].caption)
+    answer = submit(*trained, "--force")
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1] == (
+        "a2: 3 of 3 captions of val2014 are empty: 000000000001, 000000000003, 000000000040; "
+        "give each at least a word"
+    )
+
+
+def test_pictures_without_features_are_named_before_a_model_is_loaded(
+    submit, trained, place, tmp_path
+):
+    place("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
+    answer = submit("--model", tmp_path, *trained[2:])
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1] == (
+        "a2: no features for 2 of 3 pictures of test2014: 000000000090, 000000000091; "
+        'run "a2 extract" on them, and name its store too'
+    )
+
+
+def test_each_picture_is_taken_from_the_first_store_that_has_it(experiment):
+    store = experiment.directory("extract") / "features.lmdb"
+    expected = [(store, padded(2, 1))]
+    for stores in ([store], [store.parent], [store.parent, store]):
+        assert stored_captioning.stored_pictures(stores, padded(2, 1), what="x") == expected
+
+
+def test_features_of_another_extractor_are_refused(experiment, submit, trained, tmp_path):
+    store = shutil.copytree(experiment.directory("extract"), tmp_path / "store")
+    account = json.loads((store / "extractor.json").read_text())
+    account["libraries"] = {"torch": "9"}
+    account["config"]["depth"] = 101  # says nothing where weights are read from a file
+    (store / "extractor.json").write_text(json.dumps(account))
+    assert submit(*trained[:2], "--features", store, *trained[4:]).exit_code == 0
+    account["config"]["max_regions"] = 7
+    account["weights_sha256"] = "0" * 64
+    (store / "extractor.json").write_text(json.dumps(account))
+    answer = submit(*trained[:2], "--features", store, *trained[4:], "--force")
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines()[-1] == (
+        f"a2: features of {str(store)!r} were made otherwise than those of {str(trained[1])!r} "
+        "(extractor.json differs in weights_sha256, config.max_regions); "
+        "extract with the model's weights and configuration"
+    )
+
+
+def test_a_store_without_its_extractor_is_taken_with_a_warning(
+    experiment, submit, trained, tmp_path, caplog
+):
+    store = experiment.directory("extract") / "features.lmdb"
+    alone = shutil.copytree(store, tmp_path / "alone" / "features.lmdb")
+    assert submit(*trained[:2], "--features", alone, *trained[4:]).exit_code == 0
+    warning = f"no extractor.json beside {alone}: what made its features is not checked"
+    assert warning in caplog.messages
