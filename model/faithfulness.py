@@ -1,0 +1,214 @@
+"""How faithful attention is to what a word depends on (A2, analysis section, Fig. 2, 5 and 6).
+
+The yardstick is gradient importance, tau_i = |grad_{h_i} p(y_t | y_<t, x)|_2 on the encoder's
+output h_i. Kendall's tau says how alike a layer's attention and its masks rank the regions, word by
+word; the Jensen-Shannon divergence (Eq. 13) how far alignment moves the attention.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from a2.model.alignment import AlignedAttention, Alignment, renormalise
+from a2.model.captioner import Captioner, attend, decoder_input
+
+
+def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
+    """Kendall's tau-b of two rankings: concordant less discordant pairs, corrected for ties.
+
+    first, second: (N, R) float; valid: (N, R) bool, True where a value counts. Returns (N,) float64
+    in [-1, 1], NaN where one side has no two different values.
+    """
+    pairs = (valid[:, :, None] & valid[:, None, :]).float()  # -> (N, R, R), each pair twice
+    one, other = (
+        (values[:, :, None] - values[:, None, :]).sign().float() * pairs
+        for values in (first, second)
+    )
+    agreement = (one * other).sum(dim=(1, 2)).double()
+    untied = one.abs().sum(dim=(1, 2)).double() * other.abs().sum(dim=(1, 2)).double()
+    return agreement / untied.sqrt()
+
+
+def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
+    """Eq. 13, in nats: the divergence of two distributions from their mean, in [0, log 2].
+
+    first, second: (..., R) float, rows sum to 1. Returns (...) float64.
+    """
+    # As a difference of entropies it would drown in rounding where alignment changes little.
+    first, second = first.double(), second.double()
+    mean = (first + second) / 2
+    return (_relative_entropy(first, mean) + _relative_entropy(second, mean)) / 2
+
+
+def _relative_entropy(values: Tensor, reference: Tensor) -> Tensor:
+    ratio = torch.where(values > 0, values / reference, 1.0)
+    return (values * ratio.log()).sum(dim=-1)
+
+
+@contextmanager
+def differentiable_masks(captioner: Captioner) -> Iterator[None]:
+    """Inside, the masks of the aligned pass let gradients through, whatever `detach_mask` says.
+
+    What training holds constant, a derivative of p(y_t | x) must not.
+    """
+    modules = captioner.modules() if isinstance(captioner, nn.Module) else ()
+    alignments = [module for module in modules if isinstance(module, Alignment)]
+    configs = [alignment.config for alignment in alignments]
+    for alignment, config in zip(alignments, configs, strict=True):
+        alignment.config = config.model_copy(update={"detach_mask": False})
+    try:
+        yield
+    finally:
+        for alignment, config in zip(alignments, configs, strict=True):
+            alignment.config = config
+
+
+def gradient_importance(
+    captioner: Captioner, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
+) -> Tensor:
+    """|grad_{h_i} p(y_t | y_<t, x)|_2 of each region for each word of one caption per picture.
+
+    features, boxes, region_mask: as for `encode`; captions: (B, L) int64, words, <eos>, padding.
+    Returns (B, L, R), 0 on padding regions.
+    """
+    with torch.enable_grad(), differentiable_masks(captioner):
+        memory = captioner.encode(features, boxes, region_mask)
+        fed = decoder_input(captions, bos=captioner.special.bos)
+        log_probs = captioner.forward(memory, fed[:, None])[:, 0]  # -> (B, L, V)
+        probabilities = log_probs.gather(-1, captions[..., None])[..., 0].exp()
+        # Pictures do not see each other, so one sum over them has all their gradients.
+        steps = [
+            torch.autograd.grad(step.sum(), memory.states, retain_graph=True)[0].norm(dim=-1)
+            for step in probabilities.unbind(dim=1)
+        ]
+    return torch.stack(steps, dim=1)
+
+
+@dataclass(frozen=True)
+class LayerFaithfulness:
+    """Means over the words of all captions, of one decoder layer; None where nothing is defined.
+
+    layer: 1 is the lowest; words: <eos> included; attention, aligned, evidence: Kendall's tau of
+    alpha, alpha^a and 1 - m, each averaged over heads, against gradient importance; divergence:
+    JSD(alpha, alpha^a) in nats, alpha^a renormalised, per head; keep, gate: means of m and g;
+    constant: words at which 1 - m ranks no region above another.
+    """
+
+    layer: int
+    words: int
+    attention: float | None
+    aligned: float | None
+    evidence: float | None
+    divergence: float | None
+    keep: float | None
+    gate: float | None
+    constant: int
+
+
+@dataclass
+class _Mean:
+    """A running mean of what is a number."""
+
+    total: float = 0.0
+    count: int = 0
+    undefined: int = 0
+
+    def add(self, values: Tensor) -> None:
+        """values: any shape, float; NaN does not count."""
+        defined = values[~values.isnan()].double()
+        self.total += defined.sum().item()
+        self.count += len(defined)
+        self.undefined += values.numel() - len(defined)
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+@dataclass
+class _LayerMeans:
+    words: int = 0
+    attention: _Mean = field(default_factory=_Mean)
+    aligned: _Mean = field(default_factory=_Mean)
+    evidence: _Mean = field(default_factory=_Mean)
+    divergence: _Mean = field(default_factory=_Mean)
+    keep: _Mean = field(default_factory=_Mean)
+    gate: _Mean = field(default_factory=_Mean)
+
+    def add(self, paid: AlignedAttention, importance: Tensor, region_mask: Tensor) -> None:
+        """paid: (N, H, R) each, of N words; importance, region_mask: (N, R)."""
+        self.words += len(importance)
+        self.attention.add(kendall_tau(paid.original.mean(1), importance, region_mask))
+        if paid.keep is None:
+            return
+        self.aligned.add(kendall_tau(paid.used.mean(1), importance, region_mask))
+        # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
+        dropped = (1 - paid.keep.double()).mean(1)
+        self.evidence.add(kendall_tau(dropped, importance.double(), region_mask))
+        self.divergence.add(jensen_shannon(paid.original, renormalise(paid.used)))
+        self.keep.add(paid.keep.mean(1)[region_mask])
+        if paid.gate is not None:
+            self.gate.add(paid.gate)
+
+
+class Faithfulness:
+    """Measures one captioner over batches of pictures with a caption each."""
+
+    def __init__(self, captioner: Captioner) -> None:
+        self._captioner = captioner
+        self._layers: list[_LayerMeans] = []
+
+    def add(self, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor) -> None:
+        """Takes in a batch; arguments as for `gradient_importance`."""
+        importance = gradient_importance(
+            self._captioner, features, boxes, region_mask, captions
+        ).detach()
+        with torch.no_grad():
+            memory = self._captioner.encode(features, boxes, region_mask)
+        steps = attend(self._captioner, memory, captions)
+        is_token = captions != self._captioner.special.pad
+        self._layers = self._layers or [_LayerMeans() for _ in steps[0].layers]
+        for number, means in enumerate(self._layers):
+            paid = _words([step.layers[number] for step in steps], is_token)
+            means.add(paid, importance[is_token], region_mask[_picture_of(is_token)])
+
+    def layers(self) -> list[LayerFaithfulness]:
+        """What was measured so far, the lowest layer first."""
+        return [
+            LayerFaithfulness(
+                layer=number,
+                words=means.words,
+                attention=means.attention.value,
+                aligned=means.aligned.value,
+                evidence=means.evidence.value,
+                divergence=means.divergence.value,
+                keep=means.keep.value,
+                gate=means.gate.value,
+                constant=means.evidence.undefined,
+            )
+            for number, means in enumerate(self._layers, start=1)
+        ]
+
+
+def _words(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
+    """Attention of L steps, (B, H, R) each, as that of all words, (N, H, R), picture by picture."""
+
+    def chosen(values: Sequence[Tensor | None]) -> Tensor | None:
+        present = [value for value in values if value is not None]
+        return torch.stack(present, dim=1)[is_token] if present else None
+
+    original, used = (
+        torch.stack(values, dim=1)[is_token]
+        for values in ([step.original for step in steps], [step.used for step in steps])
+    )
+    return AlignedAttention(
+        original, used, chosen([s.keep for s in steps]), chosen([s.gate for s in steps])
+    )
+
+
+def _picture_of(is_token: Tensor) -> Tensor:
+    """The picture's number of every word; (B, L) bool -> (N,) int64."""
+    return is_token.nonzero()[:, 0]

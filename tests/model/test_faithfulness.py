@@ -1,0 +1,240 @@
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from a2.model.captioner import attend, decoder_input
+from a2.model.faithfulness import (
+    Faithfulness,
+    differentiable_masks,
+    gradient_importance,
+    jensen_shannon,
+    kendall_tau,
+)
+
+FUSIONS = ["none", "max", "moving", "decay", "gate"]
+
+
+def tau_b(first, second):
+    """Kendall 1945, pair by pair: (C - D) / sqrt((n0 - ties of one) (n0 - ties of the other))."""
+    pairs = list(combinations(range(len(first)), 2))
+    signs = [(np.sign(first[i] - first[j]), np.sign(second[i] - second[j])) for i, j in pairs]
+    agreement = sum(one * other for one, other in signs)
+    untied = [sum(sign[side] != 0 for sign in signs) for side in (0, 1)]
+    return agreement / math.sqrt(untied[0] * untied[1])
+
+
+def test_kendall_tau_equals_counting_pairs_with_ties_and_padding():
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randint(0, 4, (40, 9), generator=generator).double()
+    second = torch.randn(40, 9, generator=generator, dtype=torch.float64).round(decimals=1)
+    valid = torch.rand(40, 9, generator=generator) < 0.8
+    found = kendall_tau(first, second, valid)
+    for row in range(40):
+        expected = tau_b(first[row][valid[row]].tolist(), second[row][valid[row]].tolist())
+        assert found[row].item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_kendall_tau_of_known_rankings():
+    # the example in the documentation of scipy.stats.kendalltau
+    first, second = torch.tensor([[12.0, 2, 1, 12, 2]]), torch.tensor([[1.0, 4, 7, 1, 0]])
+    every = torch.ones(1, 5, dtype=torch.bool)
+    assert kendall_tau(first, second, every).item() == pytest.approx(-0.47140452079103173)
+    assert kendall_tau(first, 3 * first + 1, every).item() == pytest.approx(1)
+    assert kendall_tau(first, -first, every).item() == pytest.approx(-1)
+
+
+def test_a_ranking_without_two_different_values_has_no_tau():
+    values = torch.tensor([[1.0, 1, 1], [1, 2, 3], [1, 2, 3]])
+    other = torch.tensor([[1.0, 2, 3]] * 3)
+    valid = torch.tensor([[True] * 3, [True] * 3, [True, False, False]])
+    assert kendall_tau(values, other, valid).isnan().tolist() == [True, False, True]
+
+
+def test_divergence_is_that_of_the_formula_in_nats():
+    p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.25, 0.5])
+    mean = (p + q) / 2
+    expected = 0.0
+    for one in (p, q):
+        expected += sum(
+            a * math.log(a / b) / 2 for a, b in zip(one.tolist(), mean.tolist(), strict=True) if a
+        )
+    assert jensen_shannon(p, q).item() == pytest.approx(expected, rel=1e-7)
+    assert jensen_shannon(p, p).item() == 0
+    apart = jensen_shannon(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    assert apart.item() == pytest.approx(math.log(2))
+    assert jensen_shannon(p.expand(2, 4, 3), q.expand(2, 4, 3)).shape == (2, 4)
+
+
+def test_a_small_divergence_does_not_drown_in_rounding():
+    p, change = torch.full((4,), 0.25, dtype=torch.float64), 1e-6
+    q = p + change * torch.tensor([1.0, -1.0, 1.0, -1.0])
+    # to second order JSD is the chi-square distance over 8
+    assert jensen_shannon(p, q).item() == pytest.approx(4 * change**2 / 0.25 / 8, rel=1e-3)
+
+
+def _importance(captioner, pictures):
+    return gradient_importance(
+        captioner,
+        pictures.features,
+        pictures.boxes,
+        pictures.region_mask,
+        pictures.captions[:, 0],
+    )
+
+
+def _from_states(captioner, memory, states, captions):
+    """p(y_t | y_<t, x), (B, L), as a function of the encoder's output alone."""
+    projections = tuple(
+        attention.project(states) for attention in captioner.decoder.cross_attentions()
+    )
+    changed = type(memory)(states, memory.region_mask, projections)
+    log_probs = captioner(changed, decoder_input(captions, bos=1)[:, None])[:, 0]
+    return log_probs.gather(-1, captions[..., None])[..., 0].exp()
+
+
+@pytest.mark.parametrize("network", ["bilinear", "linear"])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_importance_is_the_norm_of_finite_differences(tiny, pictures, fusion, network):
+    captioner = tiny(fusion=fusion, mask_network=network)
+    captioner.schedule_step.fill_(50_000)
+    captions = pictures.captions[:, 0]
+    found = _importance(captioner, pictures)
+    assert found.shape == (3, 6, 4)
+    with torch.no_grad():
+        memory = pictures.encoded(captioner)
+        squares = torch.zeros_like(found)
+        for region in range(4):
+            for place in range(16):
+                change = torch.zeros_like(memory.states)
+                change[:, region, place] = 1e-5
+                up, down = (
+                    _from_states(captioner, memory, memory.states + sign * change, captions)
+                    for sign in (1, -1)
+                )
+                squares[:, :, region] += ((up - down) / 2e-5).square()
+    torch.testing.assert_close(found, squares.sqrt(), rtol=1e-6, atol=1e-9)
+
+
+def test_importance_needs_the_gradient_that_training_holds_back(tiny, pictures):
+    """Else the test above would not tell a detached mask from one that is not."""
+    captioner = tiny(fusion="max")
+    exact = _importance(captioner, pictures)
+    memory = pictures.encoded(captioner)
+    captions = pictures.captions[:, 0]
+    log_probs = captioner(memory, decoder_input(captions, bos=1)[:, None])[:, 0]
+    probability = log_probs.gather(-1, captions[..., None])[:, 2, 0].exp().sum()
+    [held_back] = torch.autograd.grad(probability, memory.states)
+    assert not torch.allclose(held_back.norm(dim=-1), exact[:, 2], rtol=1e-3)
+
+
+@pytest.mark.parametrize("detach_mask", [True, False])
+def test_the_captioner_is_left_as_it_was(tiny, pictures, detach_mask):
+    captioner = tiny(detach_mask=detach_mask)
+    with torch.no_grad():
+        _importance(captioner, pictures)
+    with pytest.raises(KeyError), differentiable_masks(captioner):
+        raise KeyError
+    alignments = [attention.alignment for attention in captioner.decoder.cross_attentions()]
+    assert {alignment.config.detach_mask for alignment in alignments} == {detach_mask}
+    assert all(parameter.grad is None for parameter in captioner.parameters())
+
+
+def test_importance_of_padding_is_none_and_pictures_do_not_meet(tiny, pictures):
+    captioner = tiny()
+    together = _importance(captioner, pictures)
+    assert not together.transpose(1, 2)[~pictures.region_mask].any()
+    for number in range(3):
+        exists = pictures.region_mask[number]
+        alone = gradient_importance(
+            captioner,
+            pictures.features[number : number + 1, exists],
+            pictures.boxes[number : number + 1, exists],
+            exists[None, exists],
+            pictures.captions[number : number + 1, 0],
+        )
+        torch.testing.assert_close(alone[0], together[number][:, exists])
+
+
+def _measured(captioner, pictures, *parts):
+    meter = Faithfulness(captioner)
+    for part in parts or (slice(None),):
+        meter.add(
+            pictures.features[part],
+            pictures.boxes[part],
+            pictures.region_mask[part],
+            pictures.captions[part, 0],
+        )
+    return meter.layers()
+
+
+def _by_hand(captioner, pictures):
+    """Per layer the mean tau of alpha, alpha^a and 1 - m, and the divergence, word by word."""
+    importance = _importance(captioner, pictures)
+    steps = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])
+    layers = []
+    for number in range(len(steps[0].layers)):
+        found = []
+        for position, step in enumerate(steps):
+            for picture in range(3):
+                if not pictures.captions[picture, 0, position]:
+                    continue
+                exists, paid = pictures.region_mask[picture], step.layers[number]
+                own = importance[picture, position, exists].tolist()
+                taus = [
+                    tau_b(values[picture].mean(0)[exists].tolist(), own)
+                    for values in (paid.original, paid.used, 1 - paid.keep)
+                ]
+                rows = paid.used[picture] / paid.used[picture].sum(-1, keepdim=True)
+                apart = jensen_shannon(paid.original[picture], rows).mean().item()
+                found.append([*taus, apart])
+        layers.append(np.mean(found, axis=0))
+    return layers
+
+
+@pytest.mark.parametrize("fusion", FUSIONS[1:])
+def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, pictures, fusion):
+    captioner = tiny(fusion=fusion)
+    captioner.schedule_step.fill_(50_000)
+    layers = _measured(captioner, pictures)
+    for layer, expected in zip(layers, _by_hand(captioner, pictures), strict=True):
+        assert layer.words == 5 + 6 + 4
+        assert layer.constant == 0
+        found = [layer.attention, layer.aligned, layer.evidence, layer.divergence]
+        assert found == pytest.approx(expected.tolist(), abs=1e-12)
+        assert (layer.gate is None) == (fusion != "gate")
+    assert [layer.layer for layer in layers] == [1, 2]
+
+
+def test_batches_of_any_size_measure_the_same(tiny, pictures):
+    captioner = tiny()
+    together = _measured(captioner, pictures)
+    for layer, other in zip(
+        together, _measured(captioner, pictures, slice(0, 1), slice(1, 3)), strict=True
+    ):
+        assert vars(layer) == pytest.approx(vars(other), abs=1e-12)
+
+
+def test_a_plain_transformer_has_attention_alone(tiny, pictures):
+    for layer in _measured(tiny(fusion="none"), pictures):
+        assert -1 <= layer.attention <= 1
+        others = (layer.aligned, layer.evidence, layer.divergence, layer.keep, layer.gate)
+        assert others == (None,) * 5
+
+
+def test_only_aligned_layers_have_masks(tiny, pictures):
+    lower, upper = _measured(tiny(aligned_layers=(2,)), pictures)
+    assert lower.evidence is None
+    assert upper.evidence is not None
+
+
+def test_masks_that_rank_nothing_are_counted_and_left_out(tiny, pictures):
+    captioner = tiny()
+    for attention in captioner.decoder.cross_attentions():
+        attention.alignment.mask_network.query.weight.data.zero_()
+    for layer in _measured(captioner, pictures):
+        assert layer.evidence is None
+        assert layer.constant == layer.words == 15
+        assert 0 < layer.keep < 1
