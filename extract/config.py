@@ -44,8 +44,13 @@ class ExtractConfig(BaseModel):
     """Cells per side into which a region is pooled, 14 as published; time grows by its square."""
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Class probability from which a region is kept, between min_regions and max_regions."""
+    precision: Literal["exact", "mixed"] = "exact"
+    """exact: float32 everywhere. mixed: bfloat16 decides which proposals are kept, several times
+    faster; stored features are float32 all the same."""
+    backend: Literal["native", "detectron2"] = "native"
+    """Whose modules compute: ours, or detectron2's where that is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
-    """How features are stored; the detector always computes in float32."""
+    """How features are stored; the detector computes them in float32."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of calibrated-random weights; read only with them."""
 
@@ -62,6 +67,10 @@ class ExtractConfig(BaseModel):
             for low, high in ordered
             if getattr(self, low) > getattr(self, high)
         ]
+        if self.backend == "detectron2" and self.precision == "mixed":
+            problems.append(
+                "backend detectron2 computes in float32 only; set precision=exact or backend=native"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self

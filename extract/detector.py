@@ -1,7 +1,8 @@
 """The bottom-up detector: Faster R-CNN on ResNet's C4 map (Anderson et al. 2018, section 3.1)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,13 @@ from a2.extract.resnet import STRIDE, Architecture, Backbone
 CHUNK = 100
 """Regions described at a time; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
 wide layer of res5."""
+
+
+class Pooling(Protocol):
+    """`roi_pool`, or what takes its place."""
+
+    def __call__(self, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+        """Arguments and result as of `a2.extract.operators.roi_pool`."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Detector(nn.Module):
         self.backbone = Backbone(architecture, padded_pool=meta.stem_pool == "padding 1")
         self.proposal_generator = ProposalGenerator(architecture)
         self.roi_heads = RegionHeads(architecture, dilated=meta.last_stage == "dilated")
+        self.pool: Pooling = roi_pool if meta.region_pooling == "maximum" else roi_align
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Feature maps, one cell per 16 pixels.
@@ -67,13 +76,14 @@ class Detector(nn.Module):
         features: (B, C, h, w); rois: (K, 5) float32, picture index in [0, B) and x1 y1 x2 y2 in
         scaled pixels; roi_size: cells per side into which a region is pooled.
         """
-        pool = roi_pool if self.meta.region_pooling == "maximum" else roi_align
         vectors = torch.cat(
-            [
-                self.roi_heads(pool(features, chunk, size=roi_size, scale=1 / STRIDE))
-                for chunk in torch.split(rois, CHUNK)
-            ]
+            [self.roi_heads(chunk) for chunk in self.pooled(features, rois, roi_size=roi_size)]
         )
         class_logits = self.roi_heads.box_predictor(vectors)
         attribute_logits = self.roi_heads.box_predictor.attribute_logits(vectors, class_logits)
         return DescribedRegions(vectors, class_logits, attribute_logits)
+
+    def pooled(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[Tensor]:
+        """Arguments of `describe`; yields CHUNK regions at a time: (k, C, roi_size, roi_size)."""
+        for chunk in torch.split(rois, CHUNK):
+            yield self.pool(features, chunk, size=roi_size, scale=1 / STRIDE)

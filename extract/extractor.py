@@ -13,7 +13,9 @@ from a2.data.errors import InputError
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.detector import DescribedRegions, Detector
+from a2.extract.fused import fuse
 from a2.extract.meta import DetectorMeta
+from a2.extract.mixed import SelectionHeads, has_bfloat16
 from a2.extract.proposals import SMALLEST_REGION, ScaledSize
 from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded_size
 from a2.extract.selection import select_regions
@@ -35,10 +37,12 @@ class Extractor:
     """
 
     def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
-        self.detector = detector.to(device).to(memory_format=torch.channels_last).eval()
+        self.detector = detector
         self.config = config
         self.device = torch.device(device)
         self.meta = _in_use(detector.meta, config)
+        self._network = _network(detector, config).to(self.device)
+        self._selection = self._selection_heads()
 
     def __call__(self, picture: Picture, boxes: Boxes | None = None) -> Regions:
         """Regions of one picture: of the given boxes in their order, or of those detected.
@@ -82,8 +86,8 @@ class Extractor:
                 "supply boxes, or set extract.boxes=detect"
             )
         blob, size = self._blob([picture])
-        features = self.detector(blob)
-        proposals = self.detector.propose(
+        features = self._network(blob)
+        proposals = self._network.propose(
             features, size=size, count=self.config.proposals, meta=self.meta
         )
         if len(proposals) < self.config.min_regions:
@@ -93,27 +97,51 @@ class Extractor:
                 f"{picture.shape[0]}, extract.min_regions is {self.config.min_regions}; "
                 "lower it, or leave the picture out"
             )
-        rois = _rois([proposals])
-        described = self.detector.describe(features, rois, roi_size=self.config.roi_size)
         boxes = (proposals / proposals.new_tensor(size.factors).repeat(2)).cpu().numpy()
-        chosen = select_regions(
+        chosen, described = self._select(features, _rois([proposals]), boxes)
+        return _regions(boxes[chosen], described, picture)
+
+    def _select(
+        self, features: Tensor, rois: Tensor, boxes: Boxes
+    ) -> tuple[NDArray[np.int64], DescribedRegions]:
+        """Indices of the proposals that are kept, and what they are.
+
+        rois: (N, 5), the proposals in scaled pixels; boxes: (N, 4), the same in the picture's own.
+        """
+        if self._selection is None:
+            described = self._describe_all(features, rois)
+            chosen = self._choose(boxes, described.class_logits)
+            return chosen, _rows(described, torch.from_numpy(chosen).to(self.device))
+        logits = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
+        chosen = self._choose(boxes, logits)
+        return chosen, self._describe_all(features, rois[torch.from_numpy(chosen).to(self.device)])
+
+    def _choose(self, boxes: Boxes, class_logits: Tensor) -> NDArray[np.int64]:
+        return select_regions(
             boxes,
-            _probabilities(described).cpu().numpy(),
+            _probabilities(class_logits).cpu().numpy(),
             confidence=self.config.confidence,
             min_regions=self.config.min_regions,
             max_regions=self.config.max_regions,
         )
-        kept = _rows(described, torch.from_numpy(chosen).to(self.device))
-        return _regions(boxes[chosen], kept, picture)
+
+    def _describe_all(self, features: Tensor, rois: Tensor) -> DescribedRegions:
+        return self._network.describe(features, rois, roi_size=self.config.roi_size)
+
+    def _selection_heads(self) -> SelectionHeads | None:
+        if self.config.precision == "exact":
+            return None
+        if not has_bfloat16(self.device):
+            logger.warning("%s has no bfloat16: extract.precision=mixed runs as exact", self.device)
+            return None
+        return SelectionHeads(self._network)
 
     def _describe(self, pictures: Sequence[Picture], boxes: Sequence[Boxes]) -> list[Regions]:
         """Regions of given boxes of pictures that have one size."""
         blob, size = self._blob(pictures)
         factors = np.tile(np.array(size.factors, np.float32), 2)
         scaled = [torch.from_numpy(given * factors) for given in boxes]
-        described = self.detector.describe(
-            self.detector(blob), _rois(scaled).to(self.device), roi_size=self.config.roi_size
-        )
+        described = self._describe_all(self._network(blob), _rois(scaled).to(self.device))
         ends = np.cumsum([len(given) for given in boxes])
         rows = [slice(end - len(given), end) for end, given in zip(ends, boxes, strict=True)]
         return [
@@ -138,6 +166,15 @@ class Extractor:
         return tensor.contiguous(memory_format=torch.channels_last), ScaledSize(
             height=blobs.shape[2], width=blobs.shape[3], scale=scale, factors=factors
         )
+
+
+def _network(detector: Detector, config: ExtractConfig) -> Detector:
+    """The modules that compute."""
+    if config.backend == "native":
+        return fuse(detector)
+    from a2.extract.detectron2_backend import rebuild
+
+    return rebuild(detector)
 
 
 def _in_use(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
@@ -180,9 +217,9 @@ def _rois(boxes: Sequence[Tensor]) -> Tensor:
     )
 
 
-def _probabilities(described: DescribedRegions) -> Tensor:
+def _probabilities(class_logits: Tensor) -> Tensor:
     """(K, classes) in [0, 1]: the softmax counts the background, the result leaves it out."""
-    return described.class_logits.softmax(dim=1)[:, :-1]
+    return class_logits.softmax(dim=1)[:, :-1]
 
 
 def _rows(described: DescribedRegions, rows: Tensor | slice) -> DescribedRegions:
@@ -195,7 +232,7 @@ def _rows(described: DescribedRegions, rows: Tensor | slice) -> DescribedRegions
 
 
 def _regions(boxes: Boxes, described: DescribedRegions, picture: Picture) -> Regions:
-    scores, class_ids = _probabilities(described).max(dim=1)
+    scores, class_ids = _probabilities(described.class_logits).max(dim=1)
     attributes = described.attribute_logits
     return Regions(
         boxes=boxes,

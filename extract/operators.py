@@ -1,5 +1,8 @@
 """The compiled operators of torchvision, with one clear line where they cannot be loaded."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import ModuleType
 from typing import cast
 
@@ -22,8 +25,24 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
 
     maps: (B, C, h, w) float32; rois: (K, 5) float32, picture index, x1 y1 x2 y2 in pixels;
     scale: cells of a map per pixel. Returns (K, C, size, size).
+
+    torchvision pools on one CPU thread; here the regions are shared among as many as torch has.
     """
-    return cast(Tensor, _torchvision_ops().roi_pool(maps, rois, size, scale))
+    pool = partial(_torchvision_ops().roi_pool, output_size=size, spatial_scale=scale)
+    threads = torch.get_num_threads() if maps.device.type == "cpu" else 1
+    parts = rois.tensor_split(min(threads, max(len(rois), 1)))
+    if len(parts) == 1:
+        return cast(Tensor, pool(maps, rois))
+    with ThreadPoolExecutor(len(parts)) as workers:
+        return torch.cat(list(workers.map(partial(_without_gradient, pool, maps), parts)))
+
+
+def _without_gradient(
+    pool: Callable[[Tensor, Tensor], Tensor], maps: Tensor, rois: Tensor
+) -> Tensor:
+    """In a thread of its own, where the caller's inference mode does not hold."""
+    with torch.inference_mode():
+        return pool(maps, rois)
 
 
 def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:

@@ -20,6 +20,10 @@ STRIDE = 16
 """Pixels of the scaled picture per cell of the res4 feature map."""
 
 
+EPSILON = 1e-5
+"""Added to variances: caffe.proto's default."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Sizes of a detector, all readable from the shapes of its tensors.
@@ -53,7 +57,7 @@ class Architecture:
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation with fixed statistics; epsilon 1e-5 as in caffe."""
+    """Batch normalisation with fixed statistics."""
 
     weight: Tensor
     bias: Tensor
@@ -70,7 +74,7 @@ class FrozenBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel. x: (B, C, H, W) float32; returns the same shape."""
         return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, eps=1e-5
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=EPSILON
         )
 
 

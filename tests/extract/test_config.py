@@ -45,6 +45,14 @@ def test_counts_are_positive(field):
 
 def test_unknown_fields_and_depths_are_refused():
     with pytest.raises(ValidationError):
-        ExtractConfig.model_validate({"backend": "detectron2"})
+        ExtractConfig.model_validate({"backend": "caffe"})
+    with pytest.raises(ValidationError):
+        ExtractConfig.model_validate({"flavour": "caffe"})
     with pytest.raises(ValidationError):
         ExtractConfig(depth=34)
+
+
+def test_detectron2_computes_in_float32_only():
+    message = "backend detectron2 computes in float32 only; set precision=exact or backend=native"
+    with pytest.raises(ValidationError, match=message):
+        ExtractConfig(backend="detectron2", precision="mixed")

@@ -2,12 +2,12 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from a2.data.errors import InputError
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import BATCH, Extractor
+from a2.extract.weights import assemble_detector
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
 
@@ -123,26 +123,40 @@ def test_swapped_channels_move_features(extractor, make_picture):
     assert moved(swapped, regions) > 1e-2
 
 
-def test_another_pool_in_the_stem_moves_features(extractor, make_picture, monkeypatch):
-    """Negative control: stock detectron2 pools with padding 1."""
-    regions = extractor(make_picture(0), BOXES)
-    pool = torch.nn.functional.max_pool2d
-    monkeypatch.setattr(
-        torch.nn.functional, "max_pool2d", lambda x, **_: pool(x, 3, stride=2, padding=1)
+@pytest.mark.parametrize(
+    ("convention", "other"),
+    [
+        ("stem_pool", "padding 1"),
+        ("last_stage", "strided"),
+        ("region_pooling", "bilinear"),
+        ("resize", "rounded size"),
+    ],
+)
+def test_another_convention_moves_features(detector, config, make_picture, convention, other):
+    """Negative controls: what stock detectron2 does otherwise."""
+    meta = detector.meta.model_copy(update={convention: other})
+    changed = assemble_detector(
+        detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
     )
-    assert moved(extractor(make_picture(0), BOXES), regions) > 1e-2
-
-
-def test_aligned_pooling_moves_features(extractor, make_picture, monkeypatch):
-    """Negative control: later detectors pool by RoIAlign."""
-    from torchvision.ops import roi_align
-
-    regions = extractor(make_picture(0), BOXES)
-    monkeypatch.setattr(
-        "a2.extract.detector.roi_pool",
-        lambda maps, rois, *, size, scale: roi_align(maps, rois, size, scale, aligned=True),
+    regions, theirs = (
+        Extractor(one, config=config)(make_picture(0, 95, 127), BOXES)
+        for one in (detector, changed)
     )
-    assert moved(extractor(make_picture(0), BOXES), regions) > 1e-2
+    assert moved(theirs, regions) > 1e-2
+
+
+def test_lost_anchors_move_boxes_and_features(detector, config, make_picture):
+    """Negative control: 4 to 32 pixels, as newer detectron2 makes of MILVLG's configuration."""
+    anchors = tuple(tuple(side / 16 for side in anchor) for anchor in detector.meta.anchors)
+    meta = detector.meta.model_copy(update={"anchors": anchors})
+    changed = assemble_detector(
+        detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
+    )
+    config = config.model_copy(update={"min_regions": 5, "max_regions": 5})
+    regions, theirs = (
+        Extractor(one, config=config)(make_picture(0)) for one in (detector, changed)
+    )
+    assert moved(theirs, regions) > 1e-2
 
 
 def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_picture):

@@ -57,6 +57,8 @@ MATRIX = {
     "extract.min_side": (90, BOTH),
     "extract.max_side": (1200, BOTH),
     "extract.procedure": ("detectron2", EXTRACT),
+    "extract.precision": ("mixed", EXTRACT),
+    "extract.backend": ("detectron2", EXTRACT),
     "extract.roi_size": (5, BOTH),
     "extract.confidence": (0.3, EXTRACT),
     "extract.dtype": ("float32", EXTRACT),

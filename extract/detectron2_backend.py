@@ -1,0 +1,149 @@
+"""The same detector built of detectron2's own modules (facebookresearch/detectron2 @02b5c4e).
+
+What computes is detectron2's: stem, residual stages, proposal head, pooler. What decides (which
+boxes are proposed and kept) follows the meta as ever. detectron2 is imported here and nowhere else;
+no package index carries it, and nothing but `extract.backend: detectron2` needs it.
+"""
+
+import copy
+from importlib import import_module
+from types import ModuleType
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from a2.data.errors import A2Error, WeightsError
+from a2.extract.detector import Detector, Pooling
+from a2.extract.meta import DetectorMeta
+from a2.extract.resnet import BLOCKS, Architecture
+
+
+def rebuild(detector: Detector) -> Detector:
+    """A copy of the detector whose backbone, proposal head, res5 and pooling are detectron2's.
+
+    Raises A2Error where detectron2 is not installed, WeightsError for a depth that it has only
+    without dilation.
+    """
+    architecture, meta = detector.architecture, detector.meta
+    if not architecture.has_bottlenecks:
+        raise WeightsError(
+            f"detectron2 dilates no ResNet-{architecture.depth}; set extract.backend=native"
+        )
+    parts = {
+        "backbone": _Backbone(architecture, meta),
+        "proposal_generator.rpn_head": _ProposalHead(architecture),
+        "roi_heads.res5": nn.Sequential(*_stage(architecture, 5, meta)),
+    }
+    shared = {id(t): t for t in (*detector.parameters(), *detector.buffers())}
+    rebuilt = copy.deepcopy(detector, memo=dict(shared))
+    for name, part in parts.items():
+        part.load_state_dict(detector.get_submodule(name).state_dict())
+        parent, _, child = name.rpartition(".")
+        setattr(rebuilt.get_submodule(parent), child, part)
+    rebuilt.pool = _pool(meta)
+    return rebuilt.requires_grad_(False).eval()
+
+
+def require_detectron2() -> None:
+    """A2Error where detectron2 cannot be imported."""
+    _module("layers")
+
+
+class _Backbone(nn.Module):
+    """Stem and stages res2 to res4 under the names that our weights have."""
+
+    def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
+        super().__init__()
+        self.stem = _stem(architecture, meta)
+        for stage in (2, 3, 4):
+            self.add_module(f"res{stage}", nn.Sequential(*_stage(architecture, stage, meta)))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """pictures: (B, 3, H, W) float32. Returns (B, C, H / 16, W / 16)."""
+        x = pictures
+        for part in self.children():
+            x = part(x)
+        return x
+
+
+class _ProposalHead(nn.Module):
+    """detectron2's head, with outputs in the order of `anchor_grid`."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        head = _module("modeling.proposal_generator.rpn").StandardRPNHead(
+            in_channels=architecture.stage_width(4),
+            num_anchors=architecture.anchors,
+            conv_dims=[architecture.proposal_width],
+        )
+        self.conv, self.objectness_logits = head.conv, head.objectness_logits
+        self.anchor_deltas = head.anchor_deltas
+        self._forward = head.forward
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """features: (1, C, h, w). Returns logits (h * w * A,) and deltas (h * w * A, 4)."""
+        logits, deltas = self._forward([features])
+        return (
+            logits[0][0].permute(1, 2, 0).reshape(-1),
+            deltas[0][0].permute(1, 2, 0).reshape(-1, 4),
+        )
+
+
+def _stem(architecture: Architecture, meta: DetectorMeta) -> nn.Module:
+    resnet = _module("modeling.backbone.resnet")
+
+    class CaffeStem(resnet.BasicStem):  # type: ignore[misc, name-defined]
+        """With caffe's pool, which detectron2 does not have."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.max_pool2d(F.relu_(self.conv1(x)), 3, stride=2, padding=0, ceil_mode=True)
+
+    form = resnet.BasicStem if meta.stem_pool == "padding 1" else CaffeStem
+    stem: nn.Module = form(3, architecture.width, norm="FrozenBN")
+    return stem
+
+
+def _stage(architecture: Architecture, stage: int, meta: DetectorMeta) -> list[nn.Module]:
+    dilated = stage == 5 and meta.last_stage == "dilated"
+    resnet = _module("modeling.backbone.resnet")
+    blocks = BLOCKS[architecture.depth][stage - 2]
+    first_stride = 1 if stage == 2 or dilated else 2
+    outputs = architecture.stage_width(stage)
+    made: list[nn.Module] = resnet.ResNet.make_stage(
+        resnet.BottleneckBlock,
+        blocks,
+        stride_per_block=[first_stride] + [1] * (blocks - 1),
+        in_channels=architecture.width if stage == 2 else architecture.stage_width(stage - 1),
+        out_channels=outputs,
+        bottleneck_channels=outputs // 4,
+        norm="FrozenBN",
+        stride_in_1x1=True,
+        dilation=2 if dilated else 1,
+    )
+    return made
+
+
+def _pool(meta: DetectorMeta) -> Pooling:
+    """detectron2's pooler behind the arguments of `roi_pool`."""
+    form = "ROIPool" if meta.region_pooling == "maximum" else "ROIAlignV2"
+
+    def pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+        pooler = _module("modeling.poolers").ROIPooler(
+            size, scales=[scale], sampling_ratio=0, pooler_type=form
+        )
+        boxes = _module("structures").Boxes
+        per_picture = [rois[rois[:, 0] == index, 1:] for index in range(len(maps))]
+        pooled: Tensor = pooler([maps], [boxes(found) for found in per_picture])
+        return pooled
+
+    return pool
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(f"detectron2.{name}")
+    except ImportError as error:
+        raise A2Error(
+            f"detectron2 cannot be imported: {error}; build it from its source (no package index "
+            "has it), or set extract.backend=native, which gives the same features"
+        ) from error

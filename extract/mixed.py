@@ -1,0 +1,66 @@
+"""Selection in bfloat16: which proposals are kept, faster; their features stay float32.
+
+Nine tenths of the time goes into res5 over all proposals, of which a tenth to a third is kept. Here
+res5 sees all of them in bfloat16, compiled with its weights prepacked; what is then stored comes
+from float32 and the kept regions alone. A region near a threshold may be decided otherwise.
+"""
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from a2.extract.detector import CHUNK, Detector
+
+logger = logging.getLogger(__name__)
+
+Heads = Callable[[Tensor], Tensor]
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 itself."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return cast(bool, torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class SelectionHeads:
+    """Class logits of proposals by a copy of the heads in bfloat16."""
+
+    def __init__(self, network: Detector) -> None:
+        self._network = network
+        self._res5 = copy.deepcopy(network.roi_heads).bfloat16()
+        self._heads: Heads | None = None
+
+    def class_logits(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Tensor:
+        """Arguments as of `Detector.describe`. Returns (K, classes + 1) float32."""
+        vectors = torch.cat(
+            [
+                self._describe(chunk)
+                for chunk in self._network.pooled(features, rois, roi_size=roi_size)
+            ]
+        )
+        return cast(Tensor, self._network.roi_heads.box_predictor(vectors.float()))
+
+    def _describe(self, pooled: Tensor) -> Tensor:
+        """Features of at most CHUNK regions, filled up to CHUNK: one shape is compiled once."""
+        whole = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, CHUNK - len(pooled)))
+        batch = whole.to(torch.bfloat16, memory_format=torch.channels_last)
+        if self._heads is None:
+            self._heads = self._compiled(batch)
+        return self._heads(batch)[: len(pooled)]
+
+    def _compiled(self, example: Tensor) -> Heads:
+        """The heads compiled, or as they are where that fails."""
+        compiled = torch.compile(self._res5, options={"freezing": True})
+        try:
+            compiled(example)
+        except Exception as error:  # a missing or unfit C++ compiler raises types of its own
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            logger.warning("bfloat16 selection runs uncompiled: %s", reason)
+            return self._res5
+        return compiled

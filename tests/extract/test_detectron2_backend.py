@@ -1,0 +1,101 @@
+"""The same detector in detectron2's modules, and what is said where detectron2 is missing."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from a2.data.errors import A2Error, WeightsError
+from a2.extract.calibration import calibrate
+from a2.extract.config import ExtractConfig
+from a2.extract.extractor import Extractor
+from a2.extract.meta import detectron2_meta
+from a2.extract.proposals import ScaledSize, select_proposals
+from a2.extract.resnet import Architecture
+from a2.extract.weights import assemble_detector
+
+NATIVE = ExtractConfig(
+    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+)
+THEIRS = NATIVE.model_copy(update={"backend": "detectron2"})
+
+
+@pytest.fixture(scope="module")
+def deep(make_picture):
+    architecture = Architecture(
+        depth=50, width=8, classes=12, attributes=5, proposal_width=16, embedding_width=4
+    )
+    pictures = [make_picture(1), make_picture(2)]
+    return calibrate(pictures, architecture, min_side=192, max_side=320, roi_size=7, seed=0)
+
+
+@pytest.fixture
+def detectron2():
+    return pytest.importorskip("detectron2", reason="detectron2 is not installed")
+
+
+def test_where_detectron2_is_missing_one_line_says_what_to_do(deep, monkeypatch):
+    monkeypatch.setitem(sys.modules, "detectron2", None)
+    for name in [name for name in sys.modules if name.startswith("detectron2.")]:
+        monkeypatch.delitem(sys.modules, name)
+    message = (
+        r"^detectron2 cannot be imported: .*detectron2.*; build it from its source \(no package "
+        r"index has it\), or set extract\.backend=native, which gives the same features$"
+    )
+    with pytest.raises(A2Error, match=message):
+        Extractor(deep, config=THEIRS)
+
+
+def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
+    with pytest.raises(WeightsError) as error:
+        Extractor(detector, config=THEIRS)
+    assert str(error.value) == "detectron2 dilates no ResNet-18; set extract.backend=native"
+
+
+@pytest.mark.detectron2
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["caffe", "detectron2"])
+def test_both_backends_give_the_same_regions(detectron2, deep, form, make_picture):
+    detector = deep
+    if form == "detectron2":
+        meta = detectron2_meta(origin="test", classes=12).model_copy(
+            update={"anchors": deep.meta.anchors, "scale": (192, 320)}
+        )
+        detector = assemble_detector(
+            deep.state_dict(), architecture=deep.architecture, meta=meta, name="deep"
+        )
+    ours, theirs = Extractor(detector, config=NATIVE), Extractor(detector, config=THEIRS)
+    for seed in range(4):
+        native, other = ours(make_picture(seed)), theirs(make_picture(seed))
+        assert np.abs(native.boxes - other.boxes).max() < 1e-2
+        assert np.array_equal(native.class_ids, other.class_ids)
+        np.testing.assert_allclose(other.features, native.features, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.detectron2
+@pytest.mark.filterwarnings("ignore")
+def test_the_weights_that_are_saved_are_the_same(detectron2, deep):
+    extractor = Extractor(deep, config=THEIRS)
+    assert extractor.detector is deep
+
+
+@pytest.mark.detectron2
+@pytest.mark.filterwarnings("ignore")
+def test_detectron2s_procedure_proposes_what_detectron2_proposes(detectron2):
+    find = importlib.import_module(
+        "detectron2.modeling.proposal_generator.proposal_utils"
+    ).find_top_rpn_proposals
+    transform = importlib.import_module("detectron2.modeling.box_regression").Box2BoxTransform
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(500, generator=generator)
+    deltas = torch.randn(500, 4, generator=generator)
+    anchors = torch.rand(500, 4, generator=generator) * 90
+    anchors[:, 2:] += anchors[:, :2]
+    meta = detectron2_meta(origin="test", classes=12)
+    size = ScaledSize(height=120, width=160, scale=1, factors=(1, 1))
+    ours = select_proposals(logits, deltas, anchors=anchors, size=size, count=50, meta=meta)
+    boxes = transform(weights=(1.0, 1.0, 1.0, 1.0)).apply_deltas(deltas, anchors)
+    theirs = find([boxes[None]], [logits[None]], [(120, 160)], 0.7, 6000, 50, 0.0, False)
+    torch.testing.assert_close(ours, theirs[0].proposal_boxes.tensor, rtol=1e-5, atol=1e-4)

@@ -1,0 +1,85 @@
+"""bfloat16 decides, float32 is stored; whole ResNet-101 figures come from benchmarks/extract.py."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from a2.extract import mixed
+from a2.extract.config import ExtractConfig
+from a2.extract.extractor import Extractor
+from a2.extract.mixed import SelectionHeads, has_bfloat16
+
+EXACT = ExtractConfig(
+    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+)
+MIXED = EXACT.model_copy(update={"precision": "mixed"})
+
+needs_bfloat16 = pytest.mark.skipif(
+    not has_bfloat16(torch.device("cpu")), reason="this CPU has no bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch):
+    """Compiling takes seconds, and its result is tested by itself."""
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+
+
+@needs_bfloat16
+def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_picture):
+    kept = matched = 0
+    for seed in range(8):
+        exact, other = (
+            Extractor(detector, config=config)(make_picture(seed)) for config in (EXACT, MIXED)
+        )
+        where = {tuple(box): row for row, box in enumerate(exact.boxes)}
+        rows = [(where[tuple(b)], row) for row, b in enumerate(other.boxes) if tuple(b) in where]
+        kept, matched = kept + len(exact.boxes), matched + len(rows)
+        ours, theirs = np.array(rows).T
+        np.testing.assert_allclose(other.features[theirs], exact.features[ours], rtol=1e-3)
+        assert np.array_equal(other.class_ids[theirs], exact.class_ids[ours])
+    assert matched / kept >= 0.9  # of a tiny network; on ResNet-101 the benchmark asks for 0.98
+
+
+@needs_bfloat16
+def test_logits_are_those_of_the_heads_to_bfloat16(detector):
+    maps = torch.rand(1, 32, 12, 16, generator=torch.Generator().manual_seed(0))
+    rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
+    with torch.inference_mode():
+        logits = SelectionHeads(detector).class_logits(maps, rois, roi_size=7)
+        expected = detector.describe(maps, rois, roi_size=7).class_logits
+    assert logits.dtype == torch.float32
+    assert ((logits - expected).norm() / expected.norm()).item() < 2e-2
+
+
+def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_picture, monkeypatch, caplog):
+    monkeypatch.setattr("a2.extract.extractor.has_bfloat16", lambda device: False)
+    with caplog.at_level(logging.WARNING):
+        regions = Extractor(detector, config=MIXED)(make_picture(0))
+    assert caplog.messages == ["cpu has no bfloat16: extract.precision=mixed runs as exact"]
+    assert np.array_equal(
+        regions.features, Extractor(detector, config=EXACT)(make_picture(0)).features
+    )
+
+
+@needs_bfloat16
+def test_what_cannot_be_compiled_runs_as_it_is(detector, make_picture, monkeypatch, caplog):
+    def fail(module, **_):
+        def call(batch):
+            raise RuntimeError("no C++ compiler\nand a long story")
+
+        return call
+
+    expected = Extractor(detector, config=MIXED)(make_picture(0))
+    monkeypatch.setattr(torch, "compile", fail)
+    with caplog.at_level(logging.WARNING):
+        regions = Extractor(detector, config=MIXED)(make_picture(0))
+    assert caplog.messages == ["bfloat16 selection runs uncompiled: no C++ compiler"]
+    assert np.array_equal(regions.features, expected.features)
+
+
+def test_a_gpu_is_asked_for_its_own_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    assert not mixed.has_bfloat16(torch.device("cuda", 0))
