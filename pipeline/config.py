@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from a2.data.config import DataConfig, PreprocessConfig
@@ -77,6 +77,20 @@ class EvaluateConfig(BaseModel):
     """Longest caption in tokens."""
     length_penalty: Annotated[float, Field(ge=0)] = 0.0
     """Beams are ranked by log p / length^penalty; 0 is the paper's plain sum."""
+    no_repeat_ngram: Annotated[int, Field(ge=0)] = 0
+    """Words in a row that no caption says twice (Paulus et al. 2018): 3 blocks trigrams, 0 is off,
+    as in the paper."""
+    groups: Annotated[int, Field(ge=1)] = 1
+    """Groups of beams that are kept from saying the same (Vijayakumar et al. 2016); they share the
+    beams equally, 1 is plain beam search."""
+    diversity: Annotated[float, Field(ge=0)] = 0.5
+    """What a group pays for a word, in nats per beam of earlier groups that says it at that place;
+    0.2 to 0.8 in their paper."""
+    ensemble: tuple[Path, ...] = ()
+    """Results of further trainings on the same features and vocabulary (directories of train-xe or
+    train-scst) that say each word together with this experiment's captioner."""
+    ensemble_average: Literal["probabilities", "log_probabilities"] = "probabilities"
+    """What an ensemble takes the mean of; log_probabilities is M2's, the A2 paper does not say."""
     batch_size: Annotated[int, Field(ge=1)] = 50
     """Pictures decoded together."""
     baseline: Path | None = None
@@ -88,6 +102,15 @@ class EvaluateConfig(BaseModel):
     attention: Literal["all", "report", "none"] = "all"
     """Of which pictures attention.h5 keeps where the captioner looked at each word: all (about 3 kB
     a picture of 36 regions), those embedded in the report, or none."""
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Self:
+        if self.beam_size % self.groups:
+            raise ValueError(
+                f"{self.beam_size} beams cannot be shared equally by groups: {self.groups}; choose "
+                "a number of groups that divides evaluate.beam_size"
+            )
+        return self
 
 
 class RuntimeConfig(BaseModel):
@@ -149,10 +172,12 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
     return config
 
 
-def override(field: str, value: Path | str) -> str:
-    """One override that sets a field to a path or text, whatever characters are in it."""
+def override(field: str, value: Path | str | tuple[Path, ...]) -> str:
+    """One override that sets a field to a path, paths or text, whatever characters are in it."""
+    plain = [str(path) for path in value] if isinstance(value, tuple) else str(value)
     # YAML's own spelling: it reads JSON's only up to U+FFFF
-    text = yaml.safe_dump(str(value), default_style='"', width=math.inf).rstrip("\n")
+    dumped = yaml.safe_dump(plain, default_style='"', default_flow_style=True, width=math.inf)
+    text = dumped.rstrip("\n")
     return f"{field}={text}"
 
 

@@ -28,9 +28,15 @@ def caption_batches(
     beam_size: int,
     max_length: int,
     length_penalty: float = 0.0,
+    no_repeat_ngram: int = 0,
+    groups: int = 1,
+    diversity: float = 0.5,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
-    """Yields (image id, beams with the best first) for each picture, in the batches' order."""
+    """Yields (image id, beams with the best first) for each picture, in the batches' order.
+
+    What the captions are searched by is explained in `a2.model.beam_search`.
+    """
     for batch in batches:
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
@@ -40,6 +46,9 @@ def caption_batches(
             beam_size=beam_size,
             max_length=max_length,
             length_penalty=length_penalty,
+            no_repeat_ngram=no_repeat_ngram,
+            groups=groups,
+            diversity=diversity,
         )
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             yield (

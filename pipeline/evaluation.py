@@ -22,6 +22,7 @@ from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
+from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score, tokenize
@@ -34,8 +35,8 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.saved_model import EXTRACTOR, SavedModel, load_model
-from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, METRICS, REPORT
+from a2.pipeline.saved_model import EXTRACTOR, SavedModel
+from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
 from a2.pipeline.stages.preprocess import read_tokens
@@ -90,11 +91,11 @@ def evaluate_captioner(
 
     pictures: image id -> file, which the report shows. Raises StoreError where a picture has no
     features or they are not as wide as the model expects, A2Error where the model cannot be used,
-    InputError where the split is empty.
+    InputError where the split is empty or the captioners of an ensemble do not belong together.
     """
     find_java()
     device = prepare_device(runtime)
-    model = load_model(inputs["model"].path, device=device)
+    model = load_captioner(_models(inputs), device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
     require_width(store, model)
     split = read_split(config.split, inputs)
@@ -177,7 +178,7 @@ def score_results(
     return ScoredResults(scores, missing, split.total)
 
 
-def require_width(store: FeatureStore, model: SavedModel) -> None:
+def require_width(store: FeatureStore, model: SavedModel | LoadedCaptioner) -> None:
     """StoreError where a store's features are not as wide as those the model was trained on."""
     expected = model.description.region_width
     if store.feature_width != expected:
@@ -217,7 +218,7 @@ def read_baseline(path: Path) -> dict[str, float]:
 
 def _decode(
     config: EvaluateConfig,
-    model: SavedModel,
+    model: LoadedCaptioner,
     store: FeatureStore,
     image_ids: list[str],
     *,
@@ -236,6 +237,9 @@ def _decode(
         beam_size=config.beam_size,
         max_length=config.max_length,
         length_penalty=config.length_penalty,
+        no_repeat_ngram=config.no_repeat_ngram,
+        groups=config.groups,
+        diversity=config.diversity,
         device=device,
     )
     found = {}
@@ -248,7 +252,7 @@ def _decode(
 
 def _attend(
     config: EvaluateConfig,
-    model: SavedModel,
+    model: LoadedCaptioner,
     store: FeatureStore,
     captions: Mapping[str, str],
     image_ids: Sequence[str],
@@ -278,7 +282,7 @@ def _ground(
     captions: Mapping[str, str],
     inputs: Mapping[str, Input],
     store: FeatureStore,
-    model: SavedModel,
+    model: LoadedCaptioner,
 ) -> dict[str, Grounding]:
     """The grounding by image id; of no picture where there are no annotated boxes."""
     if attention is None or "instances" not in inputs:
@@ -293,21 +297,44 @@ def _ground(
 
 
 def _provenance(
-    config: EvaluateConfig, inputs: Mapping[str, Input], model: SavedModel
+    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
 ) -> dict[str, str]:
     """What a reader needs to reproduce the figures, or to see why theirs differ."""
     settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
     return {
         "split": config.split,
-        "decoding": f"beam {config.beam_size}, at most {config.max_length} tokens, "
-        f"length penalty {config.length_penalty:g}",
+        "decoding": _decoding(config),
+        **_ensemble(config),
         "extractor": _extractor(inputs["model"].path),
         "vocabulary": f"{len(model.vocabulary)} entries, {model.vocabulary.digest[:12]}",
         **{f"model.{name}": str(value) for name, value in settings.items()},
         **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
         **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
     }
+
+
+def _decoding(config: EvaluateConfig) -> str:
+    said = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
+    said.append(f"length penalty {config.length_penalty:g}")
+    if config.no_repeat_ngram:
+        said.append(f"no {config.no_repeat_ngram} words in a row twice")
+    if config.groups > 1:
+        said.append(f"{config.groups} groups with diversity {config.diversity:g}")
+    return ", ".join(said)
+
+
+def _ensemble(config: EvaluateConfig) -> dict[str, str]:
+    if not config.ensemble:
+        return {}
+    what = config.ensemble_average.replace("_", "-")
+    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {what}"}
+
+
+def _models(inputs: Mapping[str, Input]) -> list[Path]:
+    """The experiment's captioner, then the further ones of an ensemble in their order."""
+    further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
+    return [inputs["model"].path, *further]
 
 
 def _extractor(model: Path) -> str:

@@ -6,6 +6,7 @@ from a2.data.config import DataConfig
 from a2.data.errors import ConfigError, InputError, WeightsError
 from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
 from a2.pipeline.stages.extract import NO_WEIGHTS
+from a2.pipeline.stages.train import OUTPUTS
 
 
 def named_file(path: Path | None, field: str) -> Path:
@@ -14,6 +15,17 @@ def named_file(path: Path | None, field: str) -> Path:
         raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
     if not path.is_file():
         raise InputError(f"file of {field} not found: {str(path)!r}; check the path")
+    return path
+
+
+def captioner_folder(path: Path, field: str) -> Path:
+    """The result of a training that `field` names; InputError where one of its files is missing."""
+    for name in OUTPUTS:
+        if not (path / name).is_file():
+            raise InputError(
+                f"{field} names no trained captioner: {str(path)!r} has no {name}; "
+                'name a directory that "a2 train" has finished'
+            )
     return path
 
 

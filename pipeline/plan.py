@@ -1,5 +1,6 @@
 """The stages of one experiment in their order, each built once its inputs are finished."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
-from a2.pipeline.inputs import named_file, picture_folder, weights_file
+from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
 
 
@@ -174,6 +175,15 @@ class Plan:
     def _optional_file(self, path: Path | None, field: str) -> Input | None:
         return None if path is None else self._file(path, field)
 
+    def _ensemble(self) -> list[Input]:
+        """The further captioners of an ensemble, by what their files hold."""
+        return [self._captioner(folder) for folder in self.config.evaluate.ensemble]
+
+    def _captioner(self, folder: Path) -> Input:
+        named = captioner_folder(folder, "evaluate.ensemble")
+        digests = [self._hashes.file(named / name, what=name) for name in train.OUTPUTS]
+        return Input(named, hashlib.sha256("\n".join(digests).encode()).hexdigest())
+
     def _baseline(self) -> Input | None:
         return self._optional_file(self.config.evaluate.baseline, "evaluate.baseline")
 
@@ -253,6 +263,7 @@ class Plan:
             features=self._output_of(extract.NAME, wanted_by=evaluate.NAME),
             captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
             model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
+            ensemble=self._ensemble(),
             baseline=self._baseline(),
             instances=self._things(),
             pictures=self.pictures,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from a2.data.annotations import Skipped, check_limit
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.pipeline.inputs import named_file, picture_folder, weights_file
+from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
@@ -140,6 +140,12 @@ class Preflight:
         baseline = self._config.evaluate.baseline
         return "none" if baseline is None else str(named_file(baseline, "evaluate.baseline"))
 
+    def ensemble(self, stage: str) -> str:
+        """Whether the further captioners of an ensemble are there."""
+        folders = self._config.evaluate.ensemble
+        found = [str(captioner_folder(folder, "evaluate.ensemble")) for folder in folders]
+        return ", ".join(found) or "none"
+
     def java(self, stage: str) -> str:
         """Whether captions can be tokenised and scored."""
         return str(find_java())
@@ -206,6 +212,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
     evaluate.NAME: {
         "java": Preflight.java,
         "baseline": Preflight.baseline,
+        "ensemble": Preflight.ensemble,
         "pictures": Preflight.pictures,
         "device": Preflight.device,
         "place": Preflight.place,

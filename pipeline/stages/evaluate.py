@@ -16,6 +16,9 @@ from a2.pipeline.model_errors import model_errors
 NAME = "evaluate"
 CODE_VERSION = 2
 
+FURTHER_MODEL = "model."
+"""Begins the names of the inputs that are further captioners of an ensemble."""
+
 CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
 ATTENTION = "attention.h5"
 
@@ -26,12 +29,13 @@ def evaluate_stage(
     features: Input,
     captions: Input,
     model: Input,
+    ensemble: Sequence[Input] = (),
     baseline: Input | None,
     instances: Input | None,
     pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner; the pictures are only shown.
+    """The stage over one trained captioner, or an ensemble; the pictures are only shown.
 
     instances: COCO instances with which the attention is compared, where there are some.
     """
@@ -40,11 +44,12 @@ def evaluate_stage(
         **{"features": features, "captions": captions, "model": model},
         **{name: found for name, found in optional.items() if found is not None},
     }
+    inputs |= {f"{FURTHER_MODEL}{number}": found for number, found in enumerate(ensemble, start=2)}
     attention = () if config.attention == "none" else (ATTENTION,)
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
-        params={"evaluate": config.model_dump(mode="json", exclude={"baseline"})},
+        params={"evaluate": config.model_dump(mode="json", exclude={"baseline", "ensemble"})},
         inputs=inputs,
         outputs=plain_outputs(CAPTIONS, METRICS, REPORT, *attention),
         work=partial(_evaluate, config, inputs, pictures, runtime),

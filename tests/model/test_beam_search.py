@@ -124,6 +124,126 @@ def test_captions_end_at_eos_or_at_the_longest_length(tiny, pictures):
     assert [p[0].tokens for p in beam_search(captioner, memory)] == [(2,)] * 3
 
 
+def _runs(tokens, length):
+    return list(zip(*(tokens[start:] for start in range(length)), strict=False))
+
+
+def _stubborn(tiny):
+    """A captioner that says the same words again and again when nothing stops it."""
+    captioner = tiny()
+    captioner.decoder.output.bias.data[[5, 6]] += 4
+    captioner.decoder.output.bias.data[2] -= 4
+    return captioner
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_no_run_of_words_is_said_twice_where_repeats_are_blocked(tiny, pictures, length):
+    captioner = _stubborn(tiny)
+    memory = pictures.encoded(captioner)
+    plain = beam_search(captioner, memory, max_length=9)
+    assert any(
+        len(set(_runs(h.tokens, length))) < len(_runs(h.tokens, length)) for p in plain for h in p
+    )
+    for picture in beam_search(captioner, memory, max_length=9, no_repeat_ngram=length):
+        assert len(picture) == 5
+        for hypothesis in picture:
+            runs = _runs(hypothesis.tokens, length)
+            assert len(set(runs)) == len(runs)
+
+
+def test_blocking_runs_that_nobody_repeats_changes_nothing(tiny, pictures):
+    captioner = _stubborn(tiny)
+    memory = pictures.encoded(captioner)
+    expected = beam_search(captioner, memory, max_length=7)
+    assert beam_search(captioner, memory, max_length=7, no_repeat_ngram=7) == expected
+
+
+def test_greedy_decoding_with_blocked_trigrams_takes_the_best_word_that_is_left(tiny, pictures):
+    captioner = _stubborn(tiny)
+    (found,) = beam_search(
+        captioner, _one(captioner, pictures, 0), beam_size=1, max_length=12, no_repeat_ngram=3
+    )
+    memory, words = _one(captioner, pictures, 0), []
+    while len(words) < 12 and words[-1:] != [2]:
+        said = _runs(words, 3)
+        left = [token for token in ALLOWED if (*words[-2:], token) not in said]
+        log_probs = captioner(memory, torch.tensor([[[1, *words]]]))[0, 0, -1]
+        words.append(max(left, key=lambda token: log_probs[token].item()))
+    assert found[0].tokens == tuple(words)
+    assert len(set(_runs(words, 2))) < len(_runs(words, 2))
+
+
+def test_one_group_is_plain_beam_search(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    assert beam_search(captioner, memory, groups=1, diversity=9.0) == beam_search(captioner, memory)
+
+
+def test_groups_without_diversity_each_find_what_a_smaller_beam_finds(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    alone = beam_search(captioner, memory, beam_size=2, max_length=6)
+    found = beam_search(captioner, memory, beam_size=6, max_length=6, groups=3, diversity=0.0)
+    for one, three in zip(alone, found, strict=True):
+        assert [h.tokens for h in three] == [h.tokens for h in one for _ in range(3)]
+
+
+def _diverse(captioner, memory, *, groups, size, max_length, diversity):
+    """Diverse beam search of one picture, written out, without a cache."""
+    beams = [[((), 0.0)] for _ in range(groups)]
+    for _ in range(max_length):
+        said = dict.fromkeys(range(11), 0)
+        for number, group in enumerate(beams):
+            candidates = []
+            for words, total in group:
+                if words[-1:] == (2,):
+                    candidates.append((total, words, total, None))
+                    continue
+                log_probs = captioner(memory, torch.tensor([[[1, *words]]]))[0, 0, -1].tolist()
+                for token in ALLOWED:
+                    extended = total + log_probs[token]
+                    rank = extended - diversity * said[token]
+                    candidates.append((rank, (*words, token), extended, token))
+            best = sorted(candidates, key=lambda candidate: -candidate[0])[:size]
+            beams[number] = [(words, total) for _, words, total, _ in best]
+            for *_, token in best:
+                if token is not None:
+                    said[token] += 1
+    return sorted((pair for group in beams for pair in group), key=lambda pair: -pair[1])
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 2), (3, 1), (2, 3)])
+@pytest.mark.parametrize("diversity", [0.3, 2.0])
+def test_diverse_groups_are_those_of_the_search_written_out(
+    tiny, pictures, groups, size, diversity
+):
+    captioner = tiny()
+    found = beam_search(
+        captioner,
+        pictures.encoded(captioner),
+        beam_size=groups * size,
+        max_length=5,
+        groups=groups,
+        diversity=diversity,
+    )
+    for number in range(3):
+        memory = _one(captioner, pictures, number)
+        expected = _diverse(
+            captioner, memory, groups=groups, size=size, max_length=5, diversity=diversity
+        )
+        assert sorted(h.tokens for h in found[number]) == sorted(words for words, _ in expected)
+        assert [h.log_prob for h in found[number]] == pytest.approx(
+            [total for _, total in expected], abs=1e-10
+        )
+
+
+def test_very_diverse_groups_of_one_begin_with_different_words(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    for picture in beam_search(captioner, memory, beam_size=6, groups=6, diversity=1e3):
+        assert len({h.tokens[0] for h in picture}) == 6
+
+
 class Scripted:
     """A captioner of fixed log-probabilities, whatever was said, that counts its steps."""
 
@@ -190,6 +310,16 @@ def test_search_leaves_no_gradient(tiny, pictures):
     [
         ({"beam_size": 0}, "beam size is too small: 0; choose 1 (greedy) or more"),
         ({"max_length": 0}, "longest caption is too short: 0; choose 1 token or more"),
+        (
+            {"groups": 2},
+            "5 beams cannot be shared equally by groups: 2; choose a number of groups that divides "
+            "the beam size",
+        ),
+        (
+            {"groups": 0},
+            "5 beams cannot be shared equally by groups: 0; choose a number of groups that divides "
+            "the beam size",
+        ),
     ],
 )
 def test_impossible_sizes_are_refused(tiny, pictures, sizes, message):

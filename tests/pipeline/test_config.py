@@ -120,3 +120,13 @@ def test_every_field_says_what_it_is():
     walk(Config, "")
     assert undescribed == []
     assert yaml.safe_load(Config().to_yaml())["train"]["batch_size"] == 10
+
+
+def test_groups_that_cannot_share_the_beams_are_refused():
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, ["evaluate.groups=2"])
+    assert str(raised.value) == (
+        "1 problem in the configuration:\n  evaluate: 5 beams cannot be shared equally by groups: "
+        "2; choose a number of groups that divides evaluate.beam_size"
+    )
+    assert load_config(None, ["evaluate.groups=2", "evaluate.beam_size=4"]).evaluate.groups == 2

@@ -75,6 +75,7 @@ def plain_values(kind, limits):
 LEAVES = leaves()
 
 ALLOWED_BY_OTHERS = {
+    "evaluate.groups": st.sampled_from([1, 5]),
     "extract.min_regions": st.integers(1, 100),
     "extract.max_regions": st.integers(10, 10**6),
     "extract.proposals": st.integers(10, 10**6),
@@ -93,13 +94,14 @@ def values_of(name):
 
 def plain(value):
     """A value as YAML has it."""
-    return str(value) if isinstance(value, Path) else json.loads(json.dumps(value))
+    return str(value) if isinstance(value, Path) else json.loads(json.dumps(value, default=str))
 
 
 def set_to(name, value):
     """The override that sets a field."""
+    paths = isinstance(value, tuple) and isinstance(value[0], Path)
     text = isinstance(value, Path | str)
-    return override(name, value) if text else f"{name}={json.dumps(value)}"
+    return override(name, value) if text or paths else f"{name}={json.dumps(value)}"
 
 
 def loaded(*arguments):

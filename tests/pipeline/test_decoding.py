@@ -129,6 +129,25 @@ def test_a_length_penalty_ranks_by_the_mean(image_ids, decode):
     assert mean[0] == replace(plain[0], score=pytest.approx(plain[0].score / length))
 
 
+def test_trigrams_are_said_once_where_they_are_blocked(image_ids, decode):
+    plain = decode(image_ids, max_length=20)
+    assert any(repeats(beam.caption.split(), 3) for _, beams in plain for beam in beams)
+    blocked = decode(image_ids, max_length=20, no_repeat_ngram=3)
+    assert not any(repeats(beam.caption.split(), 3) for _, beams in blocked for beam in beams)
+
+
+def repeats(words, length):
+    runs = [tuple(words[start : start + length]) for start in range(len(words) - length + 1)]
+    return len(set(runs)) < len(runs)
+
+
+def test_diverse_groups_begin_differently(image_ids, decode):
+    found = decode(image_ids, beam_size=4, groups=4, diversity=1e3)
+    assert all(
+        len({(beam.caption.split() or [""])[0] for beam in beams}) == 4 for _, beams in found
+    )
+
+
 def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
     def broken():
         raise RuntimeError("read too early")

@@ -123,6 +123,29 @@ def test_without_boxes_there_is_no_grounding(run):
     assert "grounding" not in contents(run.directory, "metrics.json")
 
 
+def test_every_choice_of_decoding_is_named(run):
+    run(
+        EvaluateConfig(beam_size=4, length_penalty=0.7, no_repeat_ngram=3, groups=2, diversity=0.25)
+    )
+    provenance = contents(run.directory, "metrics.json")["provenance"]
+    assert provenance["decoding"] == (
+        "beam 4, at most 20 tokens, length penalty 0.7, no 3 words in a row twice, "
+        "2 groups with diversity 0.25"
+    )
+    assert "ensemble" not in provenance
+
+
+def test_an_ensemble_of_equal_captioners_says_what_one_of_them_says(run, inputs, experiment):
+    again = inputs["model"]
+    config = CONFIG.model_copy(update={"ensemble": (again.path, again.path)})
+    run(config, **{"model.2": again, "model.3": again})
+    expected = contents(experiment.directory("evaluate"), "captions.json")
+    assert contents(run.directory, "captions.json") == expected
+    provenance = contents(run.directory, "metrics.json")["provenance"]
+    assert provenance["ensemble"] == "3 captioners, mean of probabilities"
+    assert "digest of model.3" in provenance
+
+
 def test_captions_are_in_coco_s_results_form(experiment):
     entries = contents(experiment.directory("evaluate"), "captions.json")
     images = contents(experiment.scenes, "dataset_coco.json")["images"]

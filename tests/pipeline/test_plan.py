@@ -113,6 +113,20 @@ def test_a_baseline_counts_by_its_content_and_reruns_evaluation(experiment, tmp_
         assert plan.stage("evaluate").pre_image.key == first
 
 
+def test_an_ensemble_counts_by_what_its_captioners_hold_and_reruns_evaluation(experiment, tmp_path):
+    folder = shutil.copytree(experiment.directory("train-xe"), tmp_path / "another captioner")
+    with experiment.plan(override("evaluate.ensemble", (folder,))) as plan:
+        assert plan.status("evaluate").why == ["inputs.model.2 changed"]
+        first = plan.stage("evaluate").pre_image.key
+    (folder / "manifest.json").unlink()
+    moved = folder.rename(tmp_path / "moved")
+    with experiment.plan(override("evaluate.ensemble", (moved,))) as plan:
+        assert plan.stage("evaluate").pre_image.key == first
+    (moved / "model.json").write_text("{}")
+    with experiment.plan(override("evaluate.ensemble", (moved,))) as plan:
+        assert plan.stage("evaluate").pre_image.key != first
+
+
 @pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
 def test_a_changed_picture_reruns_the_stages_that_look_at_it(
     experiment, copied_scenes, number, first
@@ -228,6 +242,18 @@ def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, 
             plan.stage(stage)
     assert str(raised.value) == (
         f"file of {field} not found: {str(tmp_path / 'none.json')!r}; check the path"
+    )
+
+
+def test_an_ensemble_of_what_is_no_captioner_is_refused(experiment, tmp_path):
+    with experiment.plan(override("evaluate.ensemble", (tmp_path,))) as plan:
+        with pytest.raises(InputError) as raised:
+            plan.stage("evaluate")
+        with pytest.raises(InputError):
+            plan.check(["evaluate"])
+    assert str(raised.value) == (
+        f"evaluate.ensemble names no trained captioner: {str(tmp_path)!r} has no "
+        'model.safetensors; name a directory that "a2 train" has finished'
     )
 
 

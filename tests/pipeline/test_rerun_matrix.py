@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from a2.pipeline.config import Config, load_config, override
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.plan import Plan
+from a2.pipeline.stages import train
 
 READERS = {
     "calibrate": ("extract",),
@@ -37,6 +38,12 @@ class File:
     name: str
     instead_of: tuple[str, ...] = ()
     """Fields that hold another file before and after, `field=name` each."""
+    listed: bool = False
+    """Whether the field holds a list of such."""
+
+    def override(self, field, path):
+        """The override that sets the field to this file, lying at `path`."""
+        return override(field, (path,) if self.listed else path)
 
 
 MATRIX = {
@@ -105,6 +112,11 @@ MATRIX = {
     "evaluate.beam_size": (3, EVALUATE),
     "evaluate.max_length": (10, EVALUATE),
     "evaluate.length_penalty": (1.0, EVALUATE),
+    "evaluate.no_repeat_ngram": (3, EVALUATE),
+    "evaluate.groups": (5, EVALUATE),
+    "evaluate.diversity": (0.2, EVALUATE),
+    "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
+    "evaluate.ensemble_average": ("log_probabilities", EVALUATE),
     "evaluate.batch_size": (3, EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
     "evaluate.baseline_name": ("other", EVALUATE),
@@ -159,6 +171,9 @@ def _write_data(folder):
         (folder / f"{prefix}splits.txt").write_text("".join(lines))
     (folder / "coco.json").write_text(json.dumps(_coco()))
     (folder / "detector.safetensors").write_bytes(b"weights")
+    (folder / "captioner").mkdir()
+    for name in train.OUTPUTS:
+        (folder / "captioner" / name).write_text(name)
     (folder / "metrics.json").write_text('{"metrics": {"CIDEr": 0.5}}')
 
 
@@ -200,7 +215,7 @@ class Keys:
             return [], [f"{field}={json.dumps(value)}"]
         before = [text.split("=") for text in value.instead_of]
         under = [override(name, self.folder / file) for name, file in before]
-        return under, [*under, override(field, self.folder / value.name)]
+        return under, [*under, value.override(field, self.folder / value.name)]
 
     def __call__(self, overrides, *, propagate=False):
         """Stage -> pre-image. propagate: what a stage makes changes with its key, else never."""
@@ -280,7 +295,9 @@ def test_the_same_content_at_another_place_reruns_nothing(keys, field):
     copied = shutil.copytree if place.is_dir() else shutil.copyfile
     copied(place, moved)
     under, overrides = keys.overrides(field, file)
-    assert keys([*under, override(field, moved)], propagate=True) == keys(overrides, propagate=True)
+    assert keys([*under, file.override(field, moved)], propagate=True) == keys(
+        overrides, propagate=True
+    )
 
 
 def test_the_table_of_readers_is_what_the_stages_say(keys):
