@@ -1,8 +1,9 @@
-"""Seconds per picture by stage of the extractor, and its selection against caffe's 1,600 NMS calls.
+"""Seconds per picture: exact and mixed precision against the plain form, by stage, and what agrees.
 
-ResNet-101 with calibrated-random weights on one drawn picture of 640 x 480 pixels, which scales to
-800 x 600. Stages are timed one after the other as `Extractor` runs them, for two numbers of
-proposals in turn.
+ResNet-101 with calibrated-random weights on drawn pictures of 640 x 480 pixels, which scale to
+800 x 600. Plain is the same network unfused and eager with caffe's 1,600 suppressions; where
+detectron2 is installed, its own modules stand beside it. Stages are timed one after the other as
+`Extractor` runs them, for two numbers of proposals in turn.
 """
 
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +24,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from a2.data.regions import Regions
 from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
 from a2.extract.detector import CHUNK, Detector
+from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
+from a2.extract.fused import FusedConvolution, fuse
 from a2.extract.operators import nms, roi_pool
 from a2.extract.picture import read_picture
 from a2.extract.proposals import ScaledSize
@@ -34,10 +39,27 @@ from a2.extract.resnet import STRIDE, Architecture
 from a2.extract.selection import CLASS_OVERLAP, select_regions
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, peak_memory, print_machine, print_table, ratio
+    from benchmarks.measure import (
+        Form,
+        Timing,
+        interleaved,
+        peak_memory,
+        print_machine,
+        print_table,
+        ratio,
+    )
 else:
-    from measure import Timing, peak_memory, print_machine, print_table, ratio
+    from measure import (
+        Form,
+        Timing,
+        interleaved,
+        peak_memory,
+        print_machine,
+        print_table,
+        ratio,
+    )
 
+PLAIN = "plain: unfused, eager, 1,600 suppressions"
 PLAIN_SELECTION = "selection, plain"
 SELECTION = "selection"
 
@@ -80,9 +102,9 @@ class Scored:
     probabilities: NDArray[np.float32]
 
 
-def draw_picture(path: Path) -> None:
+def draw_picture(path: Path, *, seed: int = 0) -> Path:
     """A JPEG of 640 x 480: a colour gradient under some ellipses and rectangles."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     across, down = np.linspace(0, 255, 640), np.linspace(0, 255, 480)
     ground = np.stack(
         [np.tile(across, (480, 1)), np.tile(down[:, None], (1, 640)), np.full((480, 640), 90.0)],
@@ -97,12 +119,15 @@ def draw_picture(path: Path) -> None:
         red, green, blue = (int(value) for value in rng.integers(0, 256, 3))
         shape((x, y, x + width, y + height), fill=(red, green, blue), outline="black")
     image.save(path, quality=90)
+    return path
 
 
 def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: Laps) -> Scored:
     """One picture through all stages, as `Extractor` goes."""
     with laps.lap("decode and resize"):
         blob, size = _read(path, config=config, mean=detector.meta.mean)
+    if isinstance(detector.backbone.stem.conv1, FusedConvolution):
+        blob = blob.contiguous(memory_format=torch.channels_last)  # as ours runs; plain ones do not
     with laps.lap("backbone"):
         maps = detector(blob)
     with laps.lap("RPN and proposals"):
@@ -131,7 +156,7 @@ def _read(
     size = ScaledSize(
         height=blob.shape[2], width=blob.shape[3], scale=scale, factors=(scale, scale)
     )
-    return blob.contiguous(memory_format=torch.channels_last), size
+    return blob, size
 
 
 def _region_features(
@@ -189,6 +214,78 @@ def time_stages(
     return [measured.timings() for measured in laps], last
 
 
+def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDArray[np.int64]:
+    """A picture's regions as the reference implementations go."""
+    laps = Laps()
+    with laps.picture(counts=False):
+        scored = run_stages(detector, path, config=config, laps=laps)
+    return plain_selection(scored, config=config)
+
+
+def time_precisions(
+    detector: Detector, path: Path, base: ExtractConfig, *, rounds: int
+) -> dict[str, Timing]:
+    """The plain form and ours in turn, pictures decoded each time; by name."""
+    forms: dict[str, Form] = {PLAIN: partial(plain_form, detector, path, config=base)}
+    if find_spec("detectron2") is not None:
+        forms["detectron2 eager"] = partial(plain_form, rebuild(detector), path, config=base)
+    for precision, count in (("exact", 36), ("mixed", 36), ("mixed", 100)):
+        extractor = Extractor(detector, config=fixed(base, count, precision=precision))
+        forms[f"{precision}, {count} boxes"] = partial(_extract, extractor, path)
+    return interleaved(forms, rounds=rounds)
+
+
+def fixed(base: ExtractConfig, count: int, *, precision: str) -> ExtractConfig:
+    """A fixed number of regions, or as many as there are proposals."""
+    count = min(count, base.proposals)
+    fields = {"min_regions": count, "max_regions": count, "precision": precision}
+    return base.model_copy(update=fields)
+
+
+def _extract(extractor: Extractor, path: Path) -> Regions:
+    return extractor(read_picture(path))
+
+
+def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
+    """Each form, and by how much it is faster than the plain one."""
+    plain = timings[PLAIN].median
+    rows = [
+        [name, f"{timing.median:.3f}", timing.spread, ratio(plain, timing.median)]
+        for name, timing in timings.items()
+    ]
+    header = ["", "s per picture", "s in each round", "faster by"]
+    print_table(f"one picture, {proposals} proposals, against the plain form", header, rows)
+
+
+def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
+    """Which regions mixed precision keeps of the exact ones, and how far their features are off."""
+    rows = []
+    for count in (36, 100):
+        exact, mixed = (
+            Extractor(detector, config=fixed(base, count, precision=precision))
+            for precision in ("exact", "mixed")
+        )
+        same = total = 0
+        errors = [0.0]
+        for path in paths:
+            ours, theirs = _extract(exact, path), _extract(mixed, path)
+            where = {tuple(box): row for row, box in enumerate(ours.boxes.tolist())}
+            pairs = [
+                (where[tuple(box)], row)
+                for row, box in enumerate(theirs.boxes.tolist())
+                if tuple(box) in where
+            ]
+            same, total = same + len(pairs), total + len(ours.boxes)
+            for a, b in pairs:
+                norm = np.linalg.norm(ours.features[a])
+                errors.append(float(np.linalg.norm(ours.features[a] - theirs.features[b]) / norm))
+        rows.append(
+            [f"{count} boxes", f"{same} of {total}", f"{same / total:.1%}", f"{max(errors):.1e}"]
+        )
+    header = ["", "regions kept", "overlap", "largest feature error"]
+    print_table(f"mixed against exact, {len(paths)} pictures", header, rows)
+
+
 def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
     """Seconds and share of each stage; the plain selection stands outside the total."""
     total = sum(t.median for stage, t in timings.items() if stage != PLAIN_SELECTION)
@@ -241,7 +338,7 @@ def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -
 def main(quick: bool) -> None:
     """Time the extractor stage by stage."""
     print_machine()
-    base, depth, width, rounds = (QUICK, 18, 8, 1) if quick else (FULL, 101, 64, 3)
+    base, depth, width, rounds, pictures = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 5)
     configs = [base.model_copy(update={"proposals": count}) for count in (100, 300)]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         path = Path(folder) / "picture.jpg"
@@ -253,8 +350,14 @@ def main(quick: bool) -> None:
             max_side=base.max_side,
             roi_size=base.roi_size,
             seed=0,
-        ).to(memory_format=torch.channels_last)
-        timings, scored = time_stages(detector, path, configs, rounds=rounds)
+        )
+        many = configs[-1]
+        print_precisions(
+            time_precisions(detector, path, many, rounds=rounds), proposals=many.proposals
+        )
+        paths = [draw_picture(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(pictures)]
+        print_agreement(detector, paths, many)
+        timings, scored = time_stages(fuse(detector), path, configs, rounds=rounds)
         for config, measured in zip(configs, timings, strict=True):
             print_stages(config, measured)
         print_selection(configs, timings, scored)
