@@ -9,13 +9,13 @@ import torch
 
 from a2.data.annotations import Skipped
 from a2.data.attention_file import AttentionFile, write_attention
-from a2.data.batches import picture_batches, strongest
+from a2.data.batches import picture_batches
 from a2.data.captions import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.instances import read_instances
 from a2.data.json_files import read_json, write_json
-from a2.pipeline.caption_attention import attention_of_captions, ground_captions
+from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
@@ -23,6 +23,7 @@ from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
+from a2.pipeline.evaluated_pictures import EvaluatedPictures
 from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score, tokenize
@@ -108,7 +109,11 @@ def evaluate_captioner(
     shown = worst_and_best(scores.per_picture, config.report_pictures)
     chosen = {"all": list(captions), "report": shown, "none": []}[config.attention]
     attention = _attend(config, model, store, captions, chosen, directory=directory, device=device)
-    grounding = _ground(attention, captions, inputs, store, model)
+    boxes = read_instances(inputs["instances"].path) if "instances" in inputs else {}
+    evaluated = EvaluatedPictures(
+        store, model.description.max_regions, files=pictures, instances=boxes, attention=attention
+    )
+    grounding = evaluated.ground(captions)
     evaluation = Evaluation(split, beams, scores, grounding, _provenance(config, inputs, model))
     _write_metrics(
         *(directory / METRICS, scores, split, evaluation.provenance),
@@ -124,11 +129,10 @@ def evaluate_captioner(
         total=split.total,
         skipped=split.skipped,
         provenance=evaluation.provenance,
-        pictures=[
-            _picture(image_id, evaluation, store, pictures.get(image_id)) for image_id in captions
-        ],
+        pictures=[_picture(image_id, evaluation) for image_id in captions],
+        grounding=mean_grounding(grounding.values()),
     )
-    write_report(directory / REPORT, report, max_pictures=config.report_pictures)
+    write_report(directory / REPORT, report, evaluated.show(shown))
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
 
 
@@ -172,7 +176,10 @@ def score_results(
         total=split.total,
         skipped=left_out,
         provenance=provenance,
-        pictures=[],
+        pictures=[
+            ReportPicture(image_id, caption, raw[image_id], scores.per_picture[image_id])
+            for image_id, caption in captions.items()
+        ],
     )
     write_report(output / REPORT, report)
     return ScoredResults(scores, missing, split.total)
@@ -277,25 +284,6 @@ def _attend(
     return AttentionFile(directory / ATTENTION)
 
 
-def _ground(
-    attention: AttentionFile | None,
-    captions: Mapping[str, str],
-    inputs: Mapping[str, Input],
-    store: FeatureStore,
-    model: LoadedCaptioner,
-) -> dict[str, Grounding]:
-    """The grounding by image id; of no picture where there are no annotated boxes."""
-    if attention is None or "instances" not in inputs:
-        return {}
-    most = model.description.max_regions
-    return ground_captions(
-        attention,
-        captions,
-        lambda image_id: strongest(store[image_id], most),
-        read_instances(inputs["instances"].path),
-    )
-
-
 def _provenance(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
 ) -> dict[str, str]:
@@ -364,21 +352,13 @@ def _write_metrics(
     write_json(path, content | ({"grounding": asdict(grounding)} if grounding else {}))
 
 
-def _picture(
-    image_id: str, evaluation: Evaluation, store: FeatureStore, picture: Path | None
-) -> ReportPicture:
-    regions = store[image_id]
+def _picture(image_id: str, evaluation: Evaluation) -> ReportPicture:
     beams = evaluation.beams[image_id]
     return ReportPicture(
         image_id=image_id,
-        picture=picture,
-        width=regions.width,
-        height=regions.height,
-        boxes=regions.boxes,
         caption=beams[0].caption,
         references=evaluation.split.references[image_id],
         scores=evaluation.scores.per_picture[image_id],
         beams=[(beam.caption, beam.score) for beam in beams],
-        class_ids=regions.class_ids,
-        region_scores=regions.scores,
+        grounding=evaluation.grounding.get(image_id),
     )

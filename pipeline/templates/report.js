@@ -1,79 +1,90 @@
-"use strict";
-(() => {
-  const main = document.getElementById("pictures");
-  const cards = [...main.querySelectorAll(".card")];
-  const text = new Map(cards.map((card) => [card, card.textContent.toLowerCase()]));
-  const search = document.getElementById("search");
-  const order = document.getElementById("order");
+// The list of pictures: captions of all, pictures of those that are embedded.
 
-  const orders = {
-    worst: (a, b) => a.dataset.cider - b.dataset.cider,
-    best: (a, b) => b.dataset.cider - a.dataset.cider,
-    id: (a, b) => (a.dataset.id < b.dataset.id ? -1 : 1),
+(() => {
+  const data = JSON.parse(byId("data").textContent);
+  const details = new Map(
+    [...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]),
+  );
+  const chief = Math.max(data.metrics.indexOf("CIDEr"), 0);
+  const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+
+  for (const [place, item] of data.pictures.entries()) {
+    item.place = place;
+    const ids = [item.id, item.id.replace(/^0+/, "")];
+    item.text = { caption: searchable(item.caption, ...ids) };
+    item.text.all = searchable(item.caption, ...item.references, ...ids);
+  }
+
+  const values = {
+    id: (item) => item.id,
+    words: (item) => item.caption.split(" ").length,
+    grounding: (item) => item.grounding?.[1] ?? null,
   };
 
-  function sort() {
-    main.append(...cards.sort(orders[order.value]));
-  }
-
-  function filter() {
-    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const card of cards) {
-      const content = text.get(card);
-      card.hidden = !wanted.every((word) => content.includes(word));
-      shown += !card.hidden;
+  function draw(item) {
+    const card = byId("card").content.firstElementChild.cloneNode(true);
+    const part = (name) => card.querySelector(name);
+    card.dataset.id = item.id;
+    part(".caption").id = `caption-${item.place}`;
+    part(".caption").textContent = item.caption || "(empty caption)";
+    card.setAttribute("aria-labelledby", `caption-${item.place}`);
+    if (details.has(item.id)) {
+      // The best description of a picture for those who cannot see it is a person's.
+      addPicture(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
     }
-    const of = shown < cards.length ? ` of ${cards.length.toLocaleString("en")}` : "";
-    document.getElementById("count").value = `${shown.toLocaleString("en")}${of} pictures`;
-    document.getElementById("nothing").hidden = shown > 0;
+    drawScores(part, item);
+    for (const reference of item.references) addText(part(".references"), "li", reference);
+    drawBeams(part(".beams"), item.beams);
+    return card;
   }
 
-  function point(regions, rect) {
-    regions.querySelector(".current")?.classList.remove("current");
-    rect?.classList.add("current");
-    const readout = regions.closest(".picture").querySelector(".readout");
-    readout.textContent = rect ? rect.querySelector("title").textContent : readout.dataset.rest;
+  function drawScores(part, item) {
+    const value = item.scores[chief];
+    part(".score").hidden = value === undefined;
+    part(".score").style.setProperty("--share", Math.min((value ?? 0) / 2, 1));
+    part(".score b").textContent = score(value);
+    part(".score span").textContent = data.metrics[chief];
+    const others = part(".others");
+    data.metrics.forEach((name, i) => i === chief || addNamed(others, name, score(item.scores[i])));
+    if (item.grounding) {
+      const [original, aligned, even] = item.grounding;
+      const both = original === aligned ? score(original) : `α ${score(original)}, αᵃ ${score(aligned)}`;
+      addNamed(others, "attention on what words name", `${both} (even ${score(even)})`);
+    }
+    addText(others, "span", item.id, "id");
   }
 
-  function step(event) {
-    const regions = event.target.closest(".regions");
-    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (!regions || !(by || event.key === "Escape")) return;
-    event.preventDefault();
-    const count = regions.querySelectorAll("rect").length;
-    const current = Number(regions.querySelector(".current")?.dataset.region ?? (by > 0 ? 0 : 1));
-    const next = ((current - 1 + by + count) % count) + 1;
-    point(regions, by ? regions.querySelector(`[data-region="${next}"]`) : null);
+  function addNamed(parent, name, text) {
+    const element = addText(parent, "span", `${name} `);
+    addText(element, "b", text);
   }
 
-  main.addEventListener("pointerover", (event) => {
-    if (event.target.matches(".regions rect")) point(event.target.closest(".regions"), event.target);
-  });
-  main.addEventListener("pointerout", (event) => {
-    const regions = event.target.closest(".regions");
-    // A finger leaves with the tap; what it chose stays.
-    if (event.pointerType === "touch" || !regions) return;
-    if (!regions.contains(event.relatedTarget)) point(regions, null);
-  });
-  main.addEventListener("keydown", step);
-  main.addEventListener("focusout", (event) => {
-    if (event.target.matches(".regions")) point(event.target, null);
-  });
-  document.getElementById("boxes").addEventListener("change", (event) => {
-    main.classList.toggle("no-regions", !event.target.checked);
-  });
-  search.addEventListener("input", filter);
-  order.addEventListener("change", sort);
-  document.getElementById("tools").addEventListener("submit", (event) => event.preventDefault());
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || document.activeElement?.matches("input, select")) return;
-    event.preventDefault();
-    search.focus();
-  });
+  function drawBeams(beams, found) {
+    beams.hidden = found.length < 2;
+    beams.querySelector("summary").textContent = `${found.length} beams`;
+    for (const [caption, ranked] of found) {
+      const line = addText(beams.querySelector("ol"), "li", `${caption} `);
+      addText(line, "span", score(ranked), "quiet");
+    }
+  }
 
+  const show = makeList(draw);
+
+  function update() {
+    const key = byId("key").value, where = byId("where").value;
+    const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
+    const found = data.pictures.filter((item) => contains(item.text[where], byId("search").value));
+    show(sorted(found, valueOf, Number(byId("direction").value)));
+    sayCount(found.length, data.pictures.length, "pictures");
+  }
+
+  const showRegions = () => byId("list").classList.toggle("no-regions", !byId("boxes").checked);
+  byId("how").hidden = details.size === 0;
+  byId("boxes").addEventListener("change", showRegions);
+  byId("search").addEventListener("input", update);
+  for (const id of ["where", "key", "direction"]) byId(id).addEventListener("change", update);
   // A browser keeps what was typed and chosen over a reload.
-  main.classList.toggle("no-regions", !document.getElementById("boxes").checked);
-  sort();
-  filter();
+  showRegions();
+  update();
+  performance.mark("a2-ready");
 })();

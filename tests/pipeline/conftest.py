@@ -1,8 +1,11 @@
-"""A tiny experiment that all tests of the pipeline share: 40 scenes through all four stages."""
+"""What tests of the pipeline share: 40 scenes taken through all four stages, and a browser."""
 
 import json
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from filelock import FileLock
@@ -10,6 +13,9 @@ from filelock import FileLock
 from a2.data.scenes import write_scenes
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 CONFIG = """
 extract: {weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
@@ -64,3 +70,52 @@ def _make(folder: Path) -> Experiment:
         plan.run(name)
     plan.close()
     return made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """Debian's Chromium, without a window."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed; run: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
+    """Opens a file; what the page says on its console, or asks for, is a failure of the test."""
+    complaints: list[str] = []
+    contexts: list[BrowserContext] = []
+
+    def open_page(
+        path: Path,
+        *,
+        width: int = 1280,
+        touch: bool = False,
+        scheme: Literal["light", "dark"] = "light",
+    ) -> "Page":
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, has_touch=touch, color_scheme=scheme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: (
+                complaints.append(asked.url) if asked.url[:5] not in ("file:", "data:") else None
+            ),
+        )
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

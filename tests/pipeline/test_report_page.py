@@ -1,0 +1,244 @@
+"""The report in a browser: it is drawn, sorts, searches, shows where the captioner looked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from a2.data.attention_file import CaptionAttention
+from a2.pipeline.grounding import Grounding
+from a2.pipeline.report import Report, ReportPicture, write_report
+from a2.pipeline.shown_picture import ShownPicture
+
+pytestmark = [pytest.mark.slow, pytest.mark.chromium]
+
+ORIGINAL = np.array([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8]], dtype=np.float32)
+ATTENTION = CaptionAttention(
+    original=ORIGINAL,
+    aligned=ORIGINAL * np.array([1.0, 1.0, 2.5], dtype=np.float32),
+    keep=np.full((3, 3), 0.25, dtype=np.float32),
+    gate=np.array([0.125, 0.5, 0.75], dtype=np.float32),
+)
+PLAIN = CaptionAttention(ORIGINAL, ORIGINAL)
+BOXES = np.array([[10, 20, 60, 50], [0, 0, 640, 480], [300, 200, 500, 400]], dtype=np.float32)
+WORDS = ("dog", "cat", "bus")
+
+
+def picture(number):
+    return ReportPicture(
+        image_id=f"{number:012d}",
+        caption=f"a {WORDS[number % 3]} here",
+        references=[f"reference {number}", "somebody's other caption"],
+        scores={"Bleu_4": (number * 7) % 10 / 10, "CIDEr": number / 10},
+        beams=[(f"a {WORDS[number % 3]} here", -1.5), ("second beam", -2.25)],
+        grounding=Grounding(0.5, 0.625, 0.25, 2) if number == 0 else None,
+    )
+
+
+def shown(path, attention=ATTENTION):
+    return ShownPicture(
+        path, 640, 480, BOXES, ["dog", "", "cat"], np.array([0.5, 0.9, 1.0]), attention
+    )
+
+
+REPORT = Report(
+    title="Captions of test",
+    metrics={"CIDEr": 0.8, "Bleu_4": 0.27},
+    intervals={"CIDEr": (0.75, 0.85)},
+    baseline={"CIDEr": 0.4},
+    baseline_name="a captioner without features, trained equally long",
+    not_run={"SPICE": "no jars " * 12},
+    n=100,
+    total=100,
+    skipped={},
+    provenance={"vocabulary": "10,201 entries", "digest": "f" * 64},
+    pictures=[picture(number) for number in range(100)],
+    grounding=Grounding(0.5, 0.625, 0.25, 2),
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Three pictures with attention: aligned, plain, and aligned without a file."""
+    folder = tmp_path_factory.mktemp("report page")
+    photo = folder / "photo.jpg"
+    Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
+    pictures = {0: shown(photo), 1: shown(photo, PLAIN), 2: shown(None)}
+    path = folder / "report.html"
+    write_report(path, REPORT, ((f"{n:012d}", one) for n, one in pictures.items()))
+    return path
+
+
+@pytest.fixture
+def page(report, open_page):
+    return open_page(report)
+
+
+def ids(page):
+    return [int(card.get_attribute("data-id")) for card in page.locator(".card").all()]
+
+
+def test_the_worst_come_first_and_more_are_drawn_when_they_come_into_view(page):
+    assert ids(page)[:5] == [0, 1, 2, 3, 4]
+    assert len(ids(page)) < 100
+    while page.locator("#more").is_visible():
+        page.locator("#more").scroll_into_view_if_needed()
+        page.wait_for_timeout(30)
+    assert ids(page) == list(range(100))
+
+
+def test_it_sorts_by_every_metric_both_ways(page):
+    page.select_option("#direction", label="highest first")
+    assert ids(page)[:3] == [99, 98, 97]
+    page.select_option("#key", label="by BLEU-4")
+    assert [number * 7 % 10 for number in ids(page)[:3]] == [9, 9, 9]
+    page.select_option("#key", label="by attention on what words name")
+    assert ids(page)[0] == 0
+    page.select_option("#direction", label="lowest first")
+    assert ids(page)[0] == 0  # the only one with a value
+
+
+def test_it_finds_words_where_they_begin(page):
+    page.fill("#search", "bus")
+    assert page.locator("#count").inner_text() == "33 of 100 pictures"
+    assert {number % 3 for number in ids(page)} == {2}
+    page.fill("#search", "us")
+    assert page.locator("#nothing").is_visible()
+    page.fill("#search", "reference 17")
+    assert ids(page) == [17]
+    page.select_option("#where", label="in captions")
+    assert ids(page) == []
+    page.fill("#search", "17")
+    assert ids(page) == [17]  # by its id
+
+
+def shares(page, look):
+    rects = page.locator(f".card[data-id$='00'] .look:nth-child({look}) rect").all()
+    strengths = {r.get_attribute("data-region"): r.evaluate(STRENGTH) for r in rects}
+    return [float(strengths[str(region)]) for region in range(3)]
+
+
+STRENGTH = "rect => rect.style.getPropertyValue('--share')"
+
+
+def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
+    card = page.locator(".card").first
+    assert card.locator(".look .kind").all_inner_texts() == ["original α", "aligned αᵃ"]
+    card.locator(".word", has_text="dog").hover()
+    strongest = 0.7
+    assert shares(page, 1) == pytest.approx([0.2 / strongest, 1.0, 0.1 / strongest], abs=2e-3)
+    aligned = np.array([0.2, 0.7, 0.25]) / 1.15
+    assert shares(page, 2) == pytest.approx(aligned / strongest, abs=2e-3)
+    assert card.locator(".readout").inner_text() == (
+        "“dog”: 70 % on region 2; aligned 61 % on region 2; Σαᵃ 1.15; gate g 0.50"
+    )
+    rows = [row.locator("th, td").all_inner_texts() for row in card.locator("tbody tr").all()]
+    assert rows[0] == ["2", "0.700", "0.700", "0.250"]
+    assert rows[1] == ["3 · cat", "0.100", "0.250", "0.250"]
+    boxes = [look.bounding_box() for look in card.locator(".look").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+    page.mouse.move(0, 0)
+    assert card.locator("table").is_hidden()
+
+
+def test_a_click_keeps_a_word_and_escape_lets_it_go(page):
+    card = page.locator(".card").first
+    card.locator(".word").nth(2).click()
+    page.mouse.move(0, 0)
+    assert card.locator("tbody tr").first.locator("th").inner_text() == "3 · cat"
+    page.keyboard.press("Escape")
+    page.locator("#search").focus()
+    assert card.locator("table").is_hidden()
+
+
+def test_the_keyboard_reaches_words_and_regions(page):
+    page.locator("#boxes").focus()
+    page.keyboard.press("Tab")
+    first = page.locator(".card").first
+    assert page.evaluate("document.activeElement.matches('.regions')")
+    page.keyboard.press("ArrowRight")
+    assert first.locator(".region").first.inner_text() == "region 1 of 3 · dog · 0.50"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "a"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent") == "dog"
+    assert "“dog”" in first.locator(".readout").inner_text()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    assert first.locator(".word").nth(2).get_attribute("aria-pressed") == "true"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "2 beams"
+
+
+def test_a_captioner_without_alignment_shows_its_attention_alone(page):
+    card = page.locator(".card").nth(1)
+    assert card.locator(".look").count() == 1
+    card.locator(".word").nth(1).hover()
+    assert card.locator(".look .kind").inner_text() == "attention α · 70 %"
+    heads = card.locator("thead th").all()
+    visible = [head.inner_text() for head in heads if head.is_visible()]
+    assert visible == ["region", "original α"]
+
+
+def test_a_picture_that_is_not_at_hand_is_said_to_be_so_and_its_boxes_are_there(page):
+    card = page.locator(".card").nth(2)
+    assert card.locator(".absent").first.is_visible()
+    assert card.locator("img").count() == 0
+    assert card.locator("rect").count() == 6
+
+
+def test_a_picture_that_is_not_embedded_has_its_captions_and_scores(page):
+    card = page.locator(".card").nth(3)
+    assert card.locator(".picture").is_hidden()
+    assert card.locator("h2").inner_text() == "a dog here"
+    assert card.locator(".references li").all_inner_texts()[0] == "reference 3"
+    card.locator("summary").click()
+    assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
+
+
+def test_pictures_have_a_person_s_words_as_alternative_text(page):
+    first = page.locator(".card").first
+    texts = [image.get_attribute("alt") for image in first.locator("img").all()]
+    assert texts == ["reference 0", ""]  # the second is the same picture
+
+
+def test_regions_can_be_hidden_but_not_while_looking(page):
+    page.locator("#boxes").uncheck()
+    overlay = page.locator(".card .regions").first
+    assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "hidden"
+    page.locator(".card .word").first.hover()
+    assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "visible"
+
+
+def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_keeps_a_word(report, open_page):
+    page = open_page(report, width=375, touch=True)
+    page.locator(".notes summary").last.click()
+    page.locator(".card .word").nth(1).tap()
+    assert page.locator(".card tbody tr").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    looks = [look.bounding_box() for look in page.locator(".card").first.locator(".look").all()]
+    assert looks[0]["y"] == looks[1]["y"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_as_dark_as_the_reader_wants(report, open_page, scheme):
+    page = open_page(report, scheme=scheme)
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    brightness = sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+    assert (brightness > 600) is (scheme == "light")
+
+
+def test_text_from_outside_is_no_markup(tmp_path, open_page):
+    bad = "</script><img src=x onerror=alert(1)> <b>&amp;"
+    hostile = replace(
+        picture(1), image_id=bad, caption=bad, references=[bad], beams=[(bad, 0.0), (bad, 0.0)]
+    )
+    path = tmp_path / "report.html"
+    one = replace(shown(None, PLAIN), names=[bad] * 3)
+    write_report(path, replace(REPORT, title=bad, pictures=[hostile]), [(bad, one)])
+    page = open_page(path)
+    page.locator(".card .word").first.hover()
+    assert page.locator("img, main b b").count() == 0
+    assert page.locator(".card .references li").inner_text() == bad
