@@ -1,0 +1,91 @@
+"""N-grams of a batch are counted and weighed as one would one by one."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2.model.ngrams import (
+    END_OF_CAPTION,
+    END_OF_REFERENCE,
+    InverseDocumentFrequencies,
+    inside,
+    occurrences,
+)
+
+SENTENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=4)
+
+
+def batch(sentences, end, longest=8):
+    """(L, N) int32."""
+    return torch.tensor(
+        [[*sentence, *[end] * (longest - len(sentence))] for sentence in sentences],
+        dtype=torch.int32,
+    ).T
+
+
+def ngrams(sentence, size):
+    return [tuple(sentence[place : place + size]) for place in range(len(sentence) - size + 1)]
+
+
+@given(SENTENCES, st.lists(st.integers(0, 3), max_size=8))
+def test_every_ngram_is_found_as_often_as_it_stands_there(sentences, other):
+    words = batch(sentences, END_OF_CAPTION)
+    others = batch([other] * len(sentences), END_OF_REFERENCE)
+    found = list(zip(occurrences(words, others), inside(words), strict=True))
+    assert [len(counts) for counts, _ in found] == [8, 7, 6, 5]
+    for size, (counts, valid) in enumerate(found, start=1):
+        expected = Counter(ngrams(other, size))
+        for column, sentence in enumerate(sentences):
+            here = ngrams(sentence, size)
+            assert valid[:, column].sum() == len(here)
+            assert counts[: len(here), column].tolist() == [expected[ngram] for ngram in here]
+
+
+def table(counts, documents):
+    rows = [[*ngram, *[-1] * (4 - len(ngram))] for ngram in counts]
+    return InverseDocumentFrequencies(
+        torch.tensor(rows, dtype=torch.int32).reshape(-1, 4),
+        torch.tensor(list(counts.values()), dtype=torch.int32),
+        documents=documents,
+    )
+
+
+@given(st.lists(SENTENCES, min_size=1, max_size=4), SENTENCES)
+def test_an_ngram_weighs_the_logarithm_of_documents_by_those_that_hold_it(corpus, asked):
+    counts = Counter(
+        ngram
+        for group in corpus
+        for ngram in {n for s in group for size in (1, 2, 3, 4) for n in ngrams(s, size)}
+    )
+    weights = table(counts, len(corpus))(batch(asked, END_OF_CAPTION))
+    for size, found in enumerate(weights, start=1):
+        for column, sentence in enumerate(asked):
+            here = ngrams(sentence, size)
+            expected = [math.log(len(corpus) / max(1, counts[ngram])) for ngram in here]
+            assert found[: len(here), column].tolist() == pytest.approx(expected)
+
+
+def test_words_that_the_table_does_not_know_weigh_as_in_one_document():
+    weights = table({(1,): 2, (1, 2): 1, (2,): 4}, 4)(torch.tensor([[1], [9], [2], [-1]]))
+    assert next(weights).flatten().tolist() == pytest.approx(
+        [math.log(2), math.log(4), 0, math.log(4)]
+    )
+    assert next(weights).flatten().tolist() == pytest.approx([math.log(4)] * 3)
+
+
+def test_an_ngram_without_its_beginning_is_refused():
+    with pytest.raises(ValueError, match="lack the beginning") as error:
+        table({(1, 2): 1, (2,): 4}, 4)
+    assert str(error.value) == (
+        "document frequencies lack the beginning of an n-gram; count them again"
+    )
+
+
+def test_no_documents_are_refused():
+    with pytest.raises(ValueError, match="documents") as error:
+        table({(1,): 1}, 0)
+    assert str(error.value) == "too few documents: 0; count over one picture or more"

@@ -1,0 +1,200 @@
+"""CIDEr-D and BLEU-4 of a batch are coco-caption's, for the same words."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pycocoevalcap.bleu.bleu_scorer import BleuScorer
+from pycocoevalcap.cider.cider import Cider
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+from a2.model.ngrams import InverseDocumentFrequencies
+from a2.model.reward import CaptionReward, References
+
+PAD, EOS, UNK = 0, 2, 3
+SENTENCE = st.lists(st.integers(3, 9), max_size=9)
+REFERENCE = st.lists(st.integers(4, 11), max_size=12)
+CORPUS = st.lists(st.lists(REFERENCE, min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+def text(sentence):
+    # <unk> of a caption is no word of any reference, whatever these hold
+    return " ".join("<unk>" if word == UNK else str(word) for word in sentence)
+
+
+def table(documents):
+    """Counted one by one; documents: groups of sentences."""
+    counts = Counter()
+    for group in documents:
+        counts.update(
+            {
+                tuple(sentence[start : start + size])
+                for sentence in group
+                for size in (1, 2, 3, 4)
+                for start in range(len(sentence) - size + 1)
+            }
+        )
+    rows = [[*ngram, *[-1] * (4 - len(ngram))] for ngram in counts]
+    return InverseDocumentFrequencies(
+        torch.tensor(rows, dtype=torch.int32).reshape(-1, 4),
+        torch.tensor(list(counts.values()), dtype=torch.int32),
+        documents=len(documents),
+    )
+
+
+def captions(rows, longest):
+    """(B, K, L) int64 of words, <eos>, <pad>."""
+    return torch.tensor(
+        [[[*c, EOS, *[PAD] * (longest - len(c))][:longest] for c in row] for row in rows]
+    )
+
+
+class Everything(list[object]):
+    """Captions of a few pictures, scored as if those of the whole corpus stood among them."""
+
+    def __init__(self, items, documents):
+        super().__init__(items)
+        self.documents = documents
+
+    def __len__(self):
+        return self.documents
+
+
+def cider_d(pairs, documents):
+    """Of (caption, references) by coco-caption, its counts taken over other documents."""
+    scorer = CiderScorer()
+    for group in documents:
+        scorer.cook_append(None, [text(sentence) for sentence in group])
+    scorer.compute_doc_freq()
+    scored = CiderScorer()
+    scored.document_frequency = scorer.document_frequency
+    for caption, references in pairs:
+        scored.cook_append(text(caption), [text(sentence) for sentence in references])
+    scored.crefs = Everything(scored.crefs, len(documents))
+    return scored.compute_cider()
+
+
+def bleu_4(pairs):
+    scorer = BleuScorer()
+    for caption, references in pairs:
+        scorer += (text(caption), [text(sentence) for sentence in references])
+    return scorer.compute_score(option="closest", verbose=0)[1][3]
+
+
+@settings(deadline=None)
+@given(CORPUS, st.data(), st.booleans(), st.booleans())
+def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
+    assume(any(sentence for group in corpus for sentence in group))
+    rows = data.draw(
+        st.lists(
+            st.lists(SENTENCE, min_size=2, max_size=2),
+            min_size=len(corpus),
+            max_size=len(corpus),
+        )
+    )
+    end = [EOS] if eos else []
+    ended = [[[*sentence, *end] for sentence in group] for group in corpus]
+    documents = [[s] for group in ended for s in group] if by_caption else ended
+    pairs = [
+        ([*caption, *end], group) for row, group in zip(rows, ended, strict=True) for caption in row
+    ]
+    everything = captions(rows, 10)
+    pictures = torch.arange(len(corpus))
+    frequencies = table(documents)
+    plain = CaptionReward(frequencies, References.of(corpus), eos=eos)(pictures, everything)
+    assert plain.shape == (len(corpus), 2)
+    assert plain.dtype == torch.float64
+    expected = np.array(cider_d(pairs, documents))
+    np.testing.assert_allclose(plain.flatten(), expected, atol=1e-9)
+    mixed = CaptionReward(frequencies, References.of(corpus), eos=eos, bleu_weight=0.5)
+    if all(caption and all(group) for caption, group in pairs):
+        np.testing.assert_allclose(
+            mixed(pictures, everything).flatten(),
+            expected + 0.5 * np.array(bleu_4(pairs)),
+            atol=1e-6,
+        )
+
+
+def test_a_caption_that_is_its_only_reference_earns_ten():
+    corpus = [[[4, 5, 6, 7, 8]], [[9, 10]]]
+    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+    found = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
+    assert found.tolist() == [[pytest.approx(10), 0, 0]]
+
+
+def test_only_with_eos_does_it_matter_whether_a_caption_ends():
+    corpus = [[[4, 5, 6]], [[7, 8]]]
+    whole = torch.tensor([[[4, 5, 6, EOS], [4, 5, 6, PAD]]])
+    for eos in (False, True):
+        documents = [[[*s, EOS] for s in group] for group in corpus] if eos else corpus
+        reward = CaptionReward(table(documents), References.of(corpus), eos=eos)
+        ended, cut = reward(torch.tensor([0]), whole)[0].tolist()
+        assert (ended > cut) == eos
+        assert (ended == cut) == (not eos)
+
+
+def test_pictures_are_named_by_number_in_any_order():
+    corpus = [[[4, 5]], [[6, 7], [8, 9, 4]], [[5, 5, 5, 6]]]
+    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+    said = [[[6, 7]], [[8, 9]], [[5, 5]]]
+    together = reward(torch.arange(3), captions(said, 5))
+    order = torch.tensor([2, 0, 1])
+    assert torch.equal(reward(order, captions(said, 5)[order]), together[order])
+    alone = [reward(torch.tensor([b]), captions([said[b]], 5)) for b in range(3)]
+    assert torch.allclose(torch.cat(alone), together)
+
+
+def test_many_equal_words_are_counted_beyond_a_byte():
+    corpus = [[[4] * 400], [[5]]]
+    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+    found = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
+    assert found.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
+
+
+def test_references_without_words_are_refused():
+    with pytest.raises(ValueError, match="no reference") as error:
+        CaptionReward(table([[[4]]]), References.of([[[]], [[], []]]), eos=True)
+    assert str(error.value) == "no reference has a word; give each picture captions"
+
+
+@pytest.mark.shared
+def test_real_captions_earn_what_pycocoevalcap_gives_them():
+    """500 captions of COCO: the first of each picture against its others."""
+    file = Path(__file__).parents[2].parent / "shared" / "coco" / "dataset_coco.json"
+    if not file.is_file():
+        pytest.skip(f"no {file}")
+    pictures = [
+        [sentence["tokens"] for sentence in picture["sentences"]]
+        for picture in json.loads(file.read_text())["images"]
+    ]
+    pictures = [sentences for sentences in pictures if len(sentences) > 1]
+    assert len(pictures) * 5 >= 500
+    numbers: dict[str, int] = {}
+    for sentences in pictures:
+        for word in (word for sentence in sentences for word in sentence):
+            numbers.setdefault(word, len(numbers) + 4)
+    compared = 0
+    for place in range(5):
+        said = [sentences[place % len(sentences)] for sentences in pictures]
+        others = [
+            [s for n, s in enumerate(sentences) if n != place % len(sentences)]
+            for sentences in pictures
+        ]
+        _, expected = Cider().compute_score(
+            {n: [" ".join(s) for s in group] for n, group in enumerate(others)},
+            {n: [" ".join(caption)] for n, caption in enumerate(said)},
+        )
+        corpus = [[[numbers[word] for word in s] for s in group] for group in others]
+        rows = [[[numbers[word] for word in caption]] for caption in said]
+        reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+        found = reward(torch.arange(len(corpus)), captions(rows, 1 + max(map(len, said))))
+        np.testing.assert_allclose(found.flatten(), expected, atol=1e-9)
+        assert math.isfinite(found.mean().item())
+        compared += len(said)
+    assert compared >= 500

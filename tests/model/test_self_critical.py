@@ -1,0 +1,130 @@
+"""Self-critical training: baselines, and the gradient of step-by-step back-propagation."""
+
+import pytest
+import torch
+
+from a2.model.beam_search import beam_search
+from a2.model.sampling import sample_captions
+from a2.model.self_critical import attempt, self_critical_loss
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+def counted_words(captions):
+    """A reward that differs from caption to caption: how many tokens are 5 or 7."""
+    return ((captions == 5) | (captions == 7)).double().sum(dim=-1)
+
+
+def attempts(captioner, memory, reward=counted_words, **options):
+    return attempt(captioner, memory, reward, generator=torch.Generator().manual_seed(3), **options)
+
+
+def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, pictures):
+    captioner = tiny()
+    found = attempts(captioner, pictures.encoded(captioner), samples=4)
+    assert found.captions.shape[:2] == found.rewards.shape == (3, 4)
+    for rewards, baseline in zip(found.rewards.tolist(), found.baseline.tolist(), strict=True):
+        for place, value in enumerate(baseline):
+            others = rewards[:place] + rewards[place + 1 :]
+            assert value == pytest.approx(sum(others) / 3)
+    assert found.advantages.sum(dim=1).tolist() == pytest.approx([0, 0, 0])
+
+
+def test_greedy_compares_samples_with_the_greedy_caption(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    found = attempts(captioner, memory, baseline="greedy", samples=1)
+    greedy = counted_words(sample_captions(captioner, memory, temperature=0))
+    assert torch.equal(found.baseline, greedy)
+    assert torch.equal(found.advantages, found.rewards - greedy)
+
+
+def test_beam_mean_compares_the_beams_with_their_mean(tiny, pictures):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    found = attempts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
+    for rows, beams in zip(
+        found.captions.tolist(),
+        beam_search(captioner, memory, beam_size=3, max_length=5),
+        strict=True,
+    ):
+        assert [row[: len(b.tokens)] for row, b in zip(rows, beams, strict=True)] == [
+            list(b.tokens) for b in beams
+        ]
+    assert torch.allclose(found.baseline, found.rewards.mean(dim=1, keepdim=True).expand(3, 3))
+
+
+def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, pictures):
+    captioner = tiny()
+    # at most one token of 8 that may be said: the beam of 12 is not filled
+    found = attempts(
+        captioner, pictures.encoded(captioner), baseline="beam_mean", samples=12, max_length=1
+    )
+    exists = (found.captions != PAD).any(dim=-1)
+    assert exists.sum(dim=1).tolist() == [8, 8, 8]
+    expected = (found.rewards * exists).sum(dim=1) / 8
+    assert torch.allclose(found.baseline[:, 0], expected)
+
+
+def test_one_sample_cannot_be_left_out(tiny, pictures):
+    captioner = tiny()
+    with pytest.raises(ValueError, match="leave one out") as error:
+        attempts(captioner, pictures.encoded(captioner), samples=1)
+    assert str(error.value) == "too few samples to leave one out: 1; choose 2 or more"
+
+
+def test_the_loss_counts_every_token_up_to_eos_once():
+    log_probs = torch.tensor([[[-1.0, -2.0, -4.0], [-3.0, 0.0, 0.0]]], requires_grad=True)
+    loss = self_critical_loss(log_probs, torch.tensor([[0.5, -2.0]]))
+    assert loss.item() == pytest.approx(0.5 * 7 - 2.0 * 3)
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy", "beam_mean"])
+@pytest.mark.parametrize("fusion", ["none", "max", "moving", "decay", "gate"])
+def test_the_gradient_is_that_of_back_propagation_through_every_step(
+    tiny, pictures, fusion, baseline
+):
+    captioner = tiny(fusion=fusion)
+    captioner.schedule_step.fill_(70_000)
+    memory = pictures.encoded(captioner)
+    found = attempts(captioner, memory, baseline=baseline)
+    scored = captioner.score(memory, found.captions)
+    parameters = dict(captioner.named_parameters())
+    loss = self_critical_loss(scored.log_probs, found.advantages)
+    once = torch.autograd.grad(loss, parameters.values(), allow_unused=True)
+
+    state = captioner.start(pictures.encoded(captioner), found.captions.shape[1])
+    tokens = found.captions.flatten(0, 1)
+    last, total = torch.full((len(tokens),), BOS), 0
+    for column in tokens.T:
+        output = captioner.step(last, state)
+        picked = output.log_probs.gather(1, column[:, None]).squeeze(1)
+        total = total - (picked * (column != PAD) * found.advantages.flatten()).sum()
+        last, state = column, output.state
+    stepwise = torch.autograd.grad(total, parameters.values(), allow_unused=True)
+
+    assert found.advantages.abs().max() > 0
+    for name, one, other in zip(parameters, once, stepwise, strict=True):
+        assert (one is None) == (other is None), name
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+    moved = {name for name, one in zip(parameters, once, strict=True) if one is not None}
+    assert not any("mask_network" in name for name in moved)
+    assert {"decoder.output.weight", "encoder.embedding.weight"} & moved
+
+
+def test_ascending_the_reward_raises_it(tiny, pictures):
+    captioner = tiny()
+    optimiser = torch.optim.Adam(captioner.parameters(), lr=3e-3)
+    means = []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        memory = pictures.encoded(captioner)
+        found = attempt(captioner, memory, counted_words, max_length=6, generator=generator)
+        scored = captioner.score(memory, found.captions)
+        tokens = (found.captions != PAD).sum()
+        optimiser.zero_grad()
+        (self_critical_loss(scored.log_probs, found.advantages) / tokens).backward()
+        optimiser.step()
+        means.append(found.rewards.mean().item())
+    assert means[-1] > means[0] + 2
