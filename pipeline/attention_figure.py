@@ -8,7 +8,6 @@ import io
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from a2.data.errors import ConfigError
+from a2.data.attention_file import CaptionAttention
+from a2.data.errors import A2Error, ConfigError
 from a2.data.regions import Regions
 from a2.extract.picture import read_picture
-from a2.pipeline.captioning import Captioned, WordAttention
+from a2.pipeline.captioning import Captioned
 from a2.pipeline.engine.durable import write_durably
 from a2.pipeline.named_pictures import NamedPicture
 
@@ -70,8 +70,16 @@ class FigurePlaces:
 
 
 def write_figure(path: Path, picture: NamedPicture, captioned: Captioned) -> None:
-    """Draws the attention at each word of the best caption; the suffix of `path` is the format."""
-    figure = attention_figure(read_picture(picture.path)[:, :, ::-1], captioned)
+    """Draws the attention at each word of the best caption; the suffix of `path` is the format.
+
+    A2Error where the captioner has no attention.
+    """
+    if captioned.attention is None:
+        raise A2Error(
+            "nothing to draw: this captioner has no attention to regions; leave --figure out"
+        )
+    pixels = read_picture(picture.path)[:, :, ::-1]
+    figure = attention_figure(pixels, captioned, captioned.attention)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         # matplotlib's font lacks some scripts; a box in place of a word is no reason to stop.
@@ -80,37 +88,37 @@ def write_figure(path: Path, picture: NamedPicture, captioned: Captioned) -> Non
     write_durably(path, drawn.getvalue())
 
 
-def attention_figure(pixels: NDArray[np.uint8], captioned: Captioned) -> Figure:
+def attention_figure(
+    pixels: NDArray[np.uint8], captioned: Captioned, attention: CaptionAttention
+) -> Figure:
     """The picture with its caption, and below it two panels per word, six words in a row.
 
     pixels: (H, W, 3) uint8 RGB. Without alignment there is one panel per word.
     """
-    words, regions = captioned.words, captioned.regions
-    kinds = _kinds(words)
-    rows = math.ceil(len(words) / _COLUMNS)
+    caption = captioned.beams[0].caption
+    words = caption.split()
+    kinds = {"original": attention.original}
+    if attention.keep is not None:
+        kinds["aligned"] = attention.aligned
+    rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
     shown = _shown(pixels)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
-    size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * len(kinds) * (height + 0.25))
+    size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(
-        1 + rows * len(kinds), _COLUMNS, height_ratios=[2.0] + [1.0] * (rows * len(kinds))
-    )
-    _show_picture(figure.add_subplot(grid[0, :]), shown, captioned.beams[0].caption)
-    strongest = max(
-        (float(getattr(word, kind).max()) for word in words for kind in kinds), default=1
-    )
+    grid = figure.add_gridspec(1 + rows, _COLUMNS, height_ratios=[2.0] + [1.0] * rows)
+    _show_picture(figure.add_subplot(grid[0, :]), shown, caption)
+    strongest = max((float(paid.max()) for paid in kinds.values() if paid.size), default=1.0)
     for place, word in enumerate(words):
-        row, column = divmod(place, _COLUMNS)
-        for below, kind in enumerate(kinds):
-            axes = figure.add_subplot(grid[1 + row * len(kinds) + below, column])
-            _show_attention(axes, shown, regions, getattr(word, kind) / strongest)
-            _label(axes, word, kind, first_column=column == 0, aligned_shown=len(kinds) > 1)
+        line, column = divmod(place, _COLUMNS)
+        for below, (kind, paid) in enumerate(kinds.items()):
+            axes = figure.add_subplot(grid[1 + line * len(kinds) + below, column])
+            _show_attention(axes, shown, captioned.regions, paid[place] / strongest)
+            axes.set_title("" if below else word, fontsize=9, parse_math=False)
+            if below and attention.gate is not None:
+                axes.set_xlabel(f"gate {attention.gate[place]:.2f}", fontsize=7)
+            if column == 0 and len(kinds) > 1:
+                axes.set_ylabel(kind, fontsize=8)
     return figure
-
-
-def _kinds(words: Sequence[WordAttention]) -> tuple[str, ...]:
-    aligned = any(word.keep is not None for word in words)
-    return ("original", "aligned") if aligned else ("original",)
 
 
 def _shown(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -151,14 +159,3 @@ def _brightness(
         part = strength[rows, max(0, math.floor(x1)) : max(0, math.ceil(x2))]
         np.maximum(part, weight, out=part)
     return _WEAKEST + (_STRONGEST - _WEAKEST) * strength
-
-
-def _label(
-    axes: Axes, word: WordAttention, kind: str, *, first_column: bool, aligned_shown: bool
-) -> None:
-    if kind == "original":
-        axes.set_title(word.word, fontsize=9, parse_math=False)
-    elif word.gate is not None:
-        axes.set_xlabel(f"gate {word.gate:.2f}", fontsize=7)
-    if first_column and aligned_shown:
-        axes.set_ylabel(kind, fontsize=8)

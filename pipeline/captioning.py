@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from a2.data.batches import Batch, Item, collate, strongest
@@ -19,7 +18,6 @@ from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
-from a2.model.captioner import StepAttention, attend
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_batches
 from a2.pipeline.device import prepare_device
@@ -29,35 +27,23 @@ from a2.pipeline.model_errors import model_errors
 from a2.pipeline.named_pictures import NamedPicture
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS
 
+if TYPE_CHECKING:
+    from a2.data.attention_file import CaptionAttention
+
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WordAttention:
-    """Where a captioner looked before it said a word, averaged over layers and heads.
-
-    original, aligned: (R,) float32; aligned sums to more than 1 unless it is renormalised.
-    keep: (R,) float32, the mask m in (0, 1), or None without masks; gate: 1 where the fusion
-    leaves the attention as it is, or None without a gate.
-    """
-
-    word: str
-    original: NDArray[np.float32]
-    aligned: NDArray[np.float32]
-    keep: NDArray[np.float32] | None
-    gate: float | None
 
 
 @dataclass(frozen=True)
 class Captioned:
     """What was said of a picture, best first, and the R regions that the captioner was given.
 
-    words: attention to the regions at each word of the best caption; empty unless asked for.
+    attention: to the regions, at each word of the best caption; None unless it was asked for, and
+    where the captioner has none.
     """
 
     beams: list[Beam]
     regions: Regions
-    words: list[WordAttention]
+    attention: "CaptionAttention | None" = None
 
 
 def caption_files(
@@ -135,20 +121,21 @@ class _Decoder:
         )
         with model_errors():
             for regions, (_, beams) in zip(pictures, decoded, strict=True):
-                yield Captioned(beams, regions, [])
+                yield Captioned(beams, regions)
 
     def with_attention(self, captioned: Captioned) -> Captioned:
         """The same, with the attention at each word of the best caption."""
-        words = captioned.beams[0].caption.split()
-        if not words:
-            return captioned
-        captioner = self.loaded.captioner
-        batch = _batch([captioned.regions]).to(self.device)
-        tokens = torch.tensor([self.loaded.vocabulary.encode(words)], device=self.device)
-        with model_errors(), torch.inference_mode():
-            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-            steps = attend(captioner, memory, tokens)
-        return replace(captioned, words=list(map(_word_attention, words, steps)))
+        from a2.pipeline.caption_attention import attention_of_captions  # loads h5py
+
+        paid = attention_of_captions(
+            self.loaded.captioner,
+            [_batch([captioned.regions])],
+            {"0": captioned.beams[0].caption},
+            self.loaded.vocabulary,
+            device=self.device,
+        )
+        with model_errors():
+            return replace(captioned, attention=next((found for _, found in paid), None))
 
 
 def _growing(pictures: Iterable[NamedPicture], batch_size: int) -> Iterator[list[NamedPicture]]:
@@ -175,16 +162,6 @@ def _regions(
 
 def _batch(pictures: Sequence[Regions]) -> Batch:
     return collate([Item(str(place), regions, None) for place, regions in enumerate(pictures)])
-
-
-def _word_attention(word: str, step: StepAttention) -> WordAttention:
-    return WordAttention(
-        word,
-        step.original[0].float().cpu().numpy(),
-        step.aligned[0].float().cpu().numpy(),
-        None if step.keep is None else step.keep[0].float().cpu().numpy(),
-        None if step.gate is None else float(step.gate[0].mean()),
-    )
 
 
 def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from a2.data.attention_file import CaptionAttention
 from a2.data.errors import ConfigError
 from a2.data.regions import Regions
 from a2.pipeline.attention_figure import FigurePlaces, attention_figure, write_figure
-from a2.pipeline.captioning import Captioned, WordAttention
+from a2.pipeline.captioning import Captioned
 from a2.pipeline.decoding import Beam
 from a2.pipeline.named_pictures import NamedPicture
 
@@ -26,17 +27,23 @@ REGIONS = Regions(
 BLACK = np.zeros((80, 100, 3), np.uint8)
 
 
-def attention(word, original, aligned):
-    values = [np.array(values, np.float32) for values in (original, aligned, [0.5, 0.5])]
-    return WordAttention(word, *values, gate=0.25)
-
-
 def captioned(*words):
-    caption = " ".join(word.word for word in words)
-    return Captioned([Beam(caption, -1.0)], REGIONS, list(words))
+    """words: each with its original and its aligned attention to the two regions."""
+    originals, aligned = (
+        np.array([word[kind] for word in words], np.float32).reshape(-1, 2) for kind in (1, 2)
+    )
+    count = len(words)
+    paid = CaptionAttention(
+        originals, aligned, np.full((count, 2), 0.5), np.full(count, 0.25, np.float32)
+    )
+    return Captioned([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, paid)
 
 
-SEVEN = captioned(*[attention(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
+def figure_of(found, pixels=BLACK):
+    return attention_figure(pixels, found, found.attention)
+
+
+SEVEN = captioned(*[(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
 
 
 def drawn(axes):
@@ -45,7 +52,7 @@ def drawn(axes):
 
 
 def test_each_word_has_its_original_above_its_aligned_attention():
-    picture, *panels = attention_figure(BLACK, SEVEN).axes
+    picture, *panels = figure_of(SEVEN).axes
     assert picture.get_title() == "w0 w1 w2 w3 w4 w5 w6"
     assert [axes.get_title() for axes in panels] == [
         word for n in range(7) for word in (f"w{n}", "")
@@ -60,8 +67,8 @@ def test_each_word_has_its_original_above_its_aligned_attention():
 
 
 def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
-    words = [attention("a", [0.5, 0], [1, 0]), attention("b", [0, 0.25], [0, 0.75])]
-    panels = attention_figure(BLACK, captioned(*words)).axes[1:]
+    found = captioned(("a", [0.5, 0], [1, 0]), ("b", [0, 0.25], [0, 0.75]))
+    panels = figure_of(found).axes[1:]
     weights = [(0.5, 0), (1, 0), (0, 0.25), (0, 0.75)]
     for axes, (first, second) in zip(panels, weights, strict=True):
         shown = drawn(axes)
@@ -74,22 +81,22 @@ def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
 
 def test_large_pictures_are_shown_smaller_with_their_boxes():
     large = replace(REGIONS, boxes=REGIONS.boxes * 40, width=4000, height=3200)
-    word = attention("a", [0, 1], [0, 1])
-    found = Captioned([Beam("a", -1.0)], large, [word])
-    axes = attention_figure(np.zeros((3200, 4000, 3), np.uint8), found).axes[1]
+    found = replace(captioned(("a", [0, 1], [0, 1])), regions=large)
+    axes = figure_of(found, np.zeros((3200, 4000, 3), np.uint8)).axes[1]
     assert drawn(axes).shape == (256, 320)
     assert axes.patches[0].get_bbox().bounds == pytest.approx((160, 128, 160, 128))
 
 
 def test_without_masks_there_is_one_panel_per_word():
-    words = [replace(word, keep=None, gate=None) for word in SEVEN.words]
-    panels = attention_figure(BLACK, captioned(*words)).axes[1:]
+    paid = SEVEN.attention
+    plain = CaptionAttention(paid.original, paid.original)
+    panels = figure_of(replace(SEVEN, attention=plain)).axes[1:]
     assert [axes.get_title() for axes in panels] == [f"w{n}" for n in range(7)]
     assert not any(axes.get_ylabel() or axes.get_xlabel() for axes in panels)
 
 
 def test_a_caption_without_words_shows_the_picture():
-    [picture] = attention_figure(BLACK, captioned()).axes
+    [picture] = figure_of(captioned()).axes
     assert picture.get_title() == "(no words)"
 
 
@@ -98,7 +105,7 @@ def test_a_caption_without_words_shows_the_picture():
 )
 def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, format_):
     Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
-    words = captioned(attention("$x_狗", [0.5, 0.5], [1, 1]))
+    words = captioned(("$x_狗", [0.5, 0.5], [1, 1]))
     write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
     with Image.open(tmp_path / name) as figure:
         assert figure.format == format_
@@ -108,7 +115,7 @@ def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, form
 @pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
 def test_figures_for_print_are_vectors(tmp_path, name, start):
     Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
-    words = captioned(attention("dog", [0.5, 0.5], [1, 1]))
+    words = captioned(("dog", [0.5, 0.5], [1, 1]))
     write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
     assert (tmp_path / name).read_bytes().startswith(start)
 

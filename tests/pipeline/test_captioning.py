@@ -14,7 +14,7 @@ from PIL import Image
 
 from a2.data.batches import collate
 from a2.data.errors import InputError, WeightsError
-from a2.pipeline import captioning
+from a2.pipeline import caption_attention, captioning
 from a2.pipeline.captioning import caption_files, extract_config
 from a2.pipeline.cli import cli
 from a2.pipeline.named_pictures import NamedPicture
@@ -270,13 +270,24 @@ def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
     pictures = list(evaluated(experiment))[:2]
     found = caption(pictures, model=model, boxes=boxes, attention=True)
     for _, captioned in found:
-        assert [word.word for word in captioned.words] == captioned.beams[0].caption.split()
-        for word in captioned.words:
-            count = len(captioned.regions)
-            assert word.original.shape == word.aligned.shape == word.keep.shape == (count,)
-            assert word.original.sum() == pytest.approx(1, abs=1e-5)
-            assert word.aligned.sum() >= 1 - 1e-5  # not renormalised: [1, e]
-            assert 0 < word.gate < 1
+        paid = captioned.attention
+        shape = len(captioned.beams[0].caption.split()), len(captioned.regions)
+        assert paid.original.shape == paid.aligned.shape == paid.keep.shape == shape
+        assert np.allclose(paid.original.sum(axis=1), 1, atol=1e-5)
+        assert (paid.aligned.sum(axis=1) >= 1 - 1e-5).all()  # not renormalised: [1, e]
+        assert ((paid.gate > 0) & (paid.gate < 1)).all()
+    unasked = caption(pictures, model=model, boxes=boxes)
+    assert [captioned.attention for _, captioned in unasked] == [None, None]
+
+
+def test_a_captioner_without_attention_draws_nothing(experiment, a2_words, tmp_path, monkeypatch):
+    monkeypatch.setattr(caption_attention, "attend", lambda *arguments: [])
+    picture = next(iter(evaluated(experiment)))
+    answer = a2_words(picture, "--figure", tmp_path / "a.png")
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        "a2: nothing to draw: this captioner has no attention to regions; leave --figure out\n",
+    )
 
 
 def test_a_captioner_of_given_boxes_asks_for_them(experiment, model):
