@@ -1,10 +1,13 @@
 """The compiled operators of torchvision, with one clear line where they cannot be loaded."""
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +20,7 @@ def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
 
     boxes: (N, 4) float32, continuous edges; scores: (N,) float32. Returns kept indices, best first.
     """
-    return cast(Tensor, _torchvision_ops().nms(boxes, scores, threshold))
+    return cast(Tensor, _compiled().nms(boxes, scores, threshold))
 
 
 def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
@@ -28,13 +31,18 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
 
     torchvision pools on one CPU thread; here the regions are shared among as many as torch has.
     """
-    pool = partial(_torchvision_ops().roi_pool, output_size=size, spatial_scale=scale)
+    pool = partial(_roi_pool, _compiled(), size=size, scale=scale)
     threads = torch.get_num_threads() if maps.device.type == "cpu" else 1
     parts = rois.tensor_split(min(threads, max(len(rois), 1)))
     if len(parts) == 1:
-        return cast(Tensor, pool(maps, rois))
+        return pool(maps, rois)
     with ThreadPoolExecutor(len(parts)) as workers:
         return torch.cat(list(workers.map(partial(_without_gradient, pool, maps), parts)))
+
+
+def _roi_pool(compiled: Any, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+    pooled, _ = compiled.roi_pool(maps, rois, scale, size, size)
+    return cast(Tensor, pooled)
 
 
 def _without_gradient(
@@ -52,6 +60,30 @@ def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     """
     align = _torchvision_ops().roi_align
     return cast(Tensor, align(maps, rois, size, scale, sampling_ratio=0, aligned=True))
+
+
+def _compiled() -> Any:
+    """The compiled operators, without torchvision's Python where no gradient is asked for.
+
+    Importing all of torchvision takes as long as importing torch, since it loads torch's compiler;
+    the library alone takes milliseconds. The gradients are registered in Python.
+    """
+    if not torch.is_grad_enabled() and "torchvision" not in sys.modules and _load_library():
+        return torch.ops.torchvision
+    _torchvision_ops()
+    return torch.ops.torchvision
+
+
+@cache
+def _load_library() -> bool:
+    """Whether the compiled library could be loaded by itself; if not, the import says why."""
+    try:
+        spec = find_spec("torchvision")
+        folder = Path(next(iter((spec and spec.submodule_search_locations) or ())))
+        torch.ops.load_library(str(next(folder.glob("_C*.so"))))  # type: ignore[no-untyped-call]
+    except (ImportError, RuntimeError, OSError, StopIteration):
+        return False
+    return all(hasattr(torch.ops.torchvision, name) for name in ("nms", "roi_pool"))
 
 
 def _torchvision_ops() -> ModuleType:

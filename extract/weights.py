@@ -15,6 +15,7 @@ from torch import Tensor
 
 from a2.data.errors import WeightsError
 from a2.data.tensor_files import save_tensors
+from a2.data.unfilled import Unfilled
 from a2.extract.caffemodel import load_caffemodel
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.extract.detector import Detector
@@ -83,7 +84,7 @@ def assemble_detector(
 ) -> Detector:
     """Detector made of exactly these tensors; name is the file's, for messages."""
     _check_meta(meta, architecture, name=name)
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         detector = Detector(architecture, meta)
     expected = {key: tuple(tensor.shape) for key, tensor in detector.state_dict().items()}
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}

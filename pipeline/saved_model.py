@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from a2.data.errors import A2Error
 from a2.data.json_files import read_json, write_json
 from a2.data.tensor_files import save_tensors
+from a2.data.unfilled import Unfilled
 from a2.data.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
@@ -95,7 +96,8 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
             f"{vocabulary.digest[:12]}, the model was trained with "
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
-    captioner = new_captioner(description)
+    with Unfilled():
+        captioner = new_captioner(description)
     try:
         captioner.load_state_dict(load_file(directory / TENSORS))
     except (SafetensorError, RuntimeError) as error:

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 
 import pytest
@@ -36,3 +37,21 @@ def test_a_torchvision_that_does_not_fit_is_one_clear_line(monkeypatch):
         "operator torchvision::nms does not exist; "
         "install both from the same index, both for CPU or both for the same CUDA"
     )
+
+
+@pytest.mark.slow
+def test_without_gradients_all_of_torchvision_need_not_be_imported():
+    script = (
+        "import sys, torch\n"
+        "from a2.extract.operators import nms, roi_pool\n"
+        "with torch.inference_mode():\n"
+        "    kept = nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5)\n"
+        "    roi_pool(torch.ones(1, 1, 4, 4), torch.zeros(2, 5), size=1, scale=1)\n"
+        "assert kept.tolist() == [0]\n"
+        "assert 'torchvision' not in sys.modules\n"
+        "maps = torch.ones(1, 1, 4, 4, requires_grad=True)\n"
+        "nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5)\n"
+        "assert 'torchvision' in sys.modules\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert finished.returncode == 0, finished.stderr
