@@ -5,8 +5,10 @@ a worker would not do: they begin anew when a training resumes.
 """
 
 import math
+import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -79,6 +81,27 @@ class Batch:
             region_mask=change(self.region_mask),
             tokens=None if self.tokens is None else change(self.tokens),
         )
+
+
+@dataclass(frozen=True)
+class Share:
+    """What process `rank` of `processes` computes of every batch, in `parts` one after the other.
+
+    The items of a batch are dealt out in turn, so the batch itself depends on neither number.
+    """
+
+    rank: int = 0
+    processes: int = 1
+    parts: int = 1
+
+    def of(self, batch: Sequence[Key]) -> list[list[Key]]:
+        """The parts of this process, those without an item left out."""
+        dealt = batch[self.rank :: self.processes]
+        parts = [list(dealt[part :: self.parts]) for part in range(self.parts)]
+        return [part for part in parts if part]
+
+
+ALL = Share()
 
 
 class CaptionDataset(Dataset[Item]):
@@ -198,19 +221,23 @@ def training_batches(
     seed: int,
     epoch: int,
     start: int = 0,
+    share: Share = ALL,
     workers: int = 0,
     pin_memory: bool = False,
-) -> Iterator[Batch]:
-    """The batches of an epoch from number `start` on; the last one holds what is left.
+) -> Iterator[list[Batch]]:
+    """The batches of an epoch from number `start` on, each as the parts that `share` names.
 
-    `batch_size` counts items: pictures, or pairs where the dataset is grouped by caption. Equal
-    for any number of workers. Draws nothing from the global random state.
+    `batch_size` counts items: pictures, or pairs where the dataset is grouped by caption. The last
+    batch holds what is left, of which a process may have no part. Equal for any number of workers.
+    Draws nothing from the global random state.
     """
     _check_at_least_one(batch_size, "batch size")
     order = epoch_order(len(dataset), seed=seed, epoch=epoch)
     keys = [(epoch, int(index)) for index in order[start * batch_size :]]
-    loader = _loader(dataset, _chunks(keys, batch_size), workers=workers, pin_memory=pin_memory)
-    return iter(loader)
+    batches = [share.of(batch) for batch in _chunks(keys, batch_size)]
+    parts = [part for batch in batches for part in batch]
+    loaded = iter(_loader(dataset, parts, workers=workers, pin_memory=pin_memory))
+    return (list(islice(loaded, len(batch))) for batch in batches)
 
 
 def batches_per_epoch(dataset: CaptionDataset, *, batch_size: int) -> int:
@@ -252,8 +279,18 @@ def _loader(
         collate_fn=collate,
         pin_memory=pin_memory,
         generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
     )
     return loader
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """Lets a loader live through a signal to its process group: its parent then stops and ends it.
+
+    Ctrl-C and torchrun signal the group, and a loader that dies would keep the parent from saving.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:

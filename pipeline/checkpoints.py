@@ -136,5 +136,26 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
     name, keys, *rest = states["numpy"]
     np.random.set_state((name, keys.numpy(), *rest))
     torch.set_rng_state(states["torch"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    for number, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(state, number)
+
+
+def surroundings(device: torch.device, *, processes: int) -> dict[str, str]:
+    """What a training has to find again so that its resumption is exact, by name."""
+    on_cpu = device.type == "cpu"
+    return {
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "device": torch.backends.cpu.get_cpu_capability()
+        if on_cpu
+        else torch.cuda.get_device_name(device),
+        "threads": str(torch.get_num_threads()) if on_cpu else "any",
+        "processes": str(processes),
+    }
+
+
+def surroundings_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, in words: `torch 2.15.0 -> 2.16.0`."""
+    return [
+        f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]
+    ]

@@ -18,6 +18,7 @@ from a2.pipeline.command_group import (
     force_option,
     log,
     set_option,
+    trains_together,
     verbose_option,
 )
 from a2.pipeline.printing import (
@@ -111,12 +112,16 @@ def preprocess(
 
 @cli.command()
 @experiment_options
+@trains_together
 @force_option
 def train(
     experiment: Experiment,
     force: bool,
 ) -> None:
     """Features and captions to a trained captioner.
+
+    With several GPUs: torchrun --nproc-per-node 2 -m a2.pipeline train, and the options below. The
+    batch is that of all processes together; stages, keys and results are those of one.
 
     \b
     Example:
@@ -189,6 +194,7 @@ def evaluate(
 
 @cli.command()
 @experiment_options
+@trains_together
 @click.option(
     "--until",
     type=click.Choice(["extract", "preprocess", "train", "evaluate"]),

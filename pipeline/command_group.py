@@ -15,6 +15,7 @@ from a2.data.errors import A2Error, ConfigError, LockedError
 from a2.pipeline.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
+    from a2.pipeline.config import Config
     from a2.pipeline.plan import Plan
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
@@ -89,13 +90,18 @@ class Experiment:
     artifacts: Path
     verbose: bool
 
+    def config(self, *overrides: str) -> "Config":
+        """The experiment's configuration, with more fields overridden."""
+        from a2.pipeline.config import load_config
+
+        return load_config(self.config_file, (*self.overrides, *overrides))
+
     def plan(self, *overrides: str) -> "Plan":
         """The experiment's stages, with more fields overridden."""
-        from a2.pipeline.config import load_config
         from a2.pipeline.plan import Plan
 
         log(self.verbose)
-        return Plan(load_config(self.config_file, (*self.overrides, *overrides)), self.artifacts)
+        return Plan(self.config(*overrides), self.artifacts)
 
 
 set_option = click.option(
@@ -145,6 +151,30 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
+
+
+def trains_together(command: Callable[..., None]) -> Callable[..., None]:
+    """Of the processes of torchrun the first one runs the command, the others join its trainings.
+
+    Stands below `experiment_options`.
+    """
+
+    @wraps(command)
+    def together(experiment: Experiment, **options: object) -> None:
+        from a2.pipeline import torchrun
+        from a2.pipeline.stages import train
+
+        started = torchrun.launch()
+        if not started.together:
+            command(experiment, **options)
+        elif started.rank == 0:
+            with torchrun.leading(experiment.config().runtime):
+                command(experiment, **options)
+        else:
+            log(experiment.verbose)
+            torchrun.follow(experiment.config().runtime, train.join)
+
+    return together
 
 
 def log(verbose: bool) -> None:

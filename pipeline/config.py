@@ -24,6 +24,9 @@ Section = ConfigDict(
 )
 
 
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
 class TrainConfig(BaseModel):
     """Cross-entropy training (the recipe of Cornia et al. 2020 that the A2 paper follows)."""
 
@@ -39,7 +42,17 @@ class TrainConfig(BaseModel):
     """image: a batch is pictures with several captions each, encoded once. caption: a batch is
     (picture, caption) pairs, as in M2."""
     batch_size: Annotated[int, Field(ge=1)] = 10
-    """Pictures per batch, or pairs when grouping by caption."""
+    """Pictures per update, or pairs when grouping by caption: of all processes together."""
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    """Parts of a batch that are computed one after the other, for less memory. The gradient is that
+    of the whole batch, but for rounding and the noise of dropout."""
+    precision: Precision = "fp32"
+    """fp32. tf32: matrix products of float32 rounded to 10 bits on a GPU, as fp32 on a CPU. bf16:
+    matrix products in bfloat16; parameters, masks, fusion, penalty and losses stay in float32.
+    Validation decodes in float32."""
+    compile: bool = False
+    """Layers through torch.compile, or as they are where that fails, which is said in a line. Read
+    by the key: compiled dropout draws other noise."""
     captions_per_picture: Annotated[int, Field(ge=1)] = 5
     """Captions of each picture in a batch, when grouping by image."""
     max_regions: Annotated[int, Field(ge=1)] | None = None

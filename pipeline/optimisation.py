@@ -5,32 +5,50 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from a2.data.batches import Batch
-from a2.model.losses import MaskStatistics, TwoLosses, two_losses
+from a2.model.losses import TwoLosses, two_losses
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig
+from a2.pipeline.precision import forward_precision
+from a2.pipeline.processes import ALONE, Processes
+
+_READ_EVERY = 20
+"""Updates on a GPU between two looks at their figures."""
 
 
 @dataclass(frozen=True)
 class StepLosses:
-    """What one update measured.
+    """What one update measured, over the whole batch: of all its parts in all processes.
 
-    caption, mask: nats per token (mask: Eq. 4, None without a mask network); tokens: targets in
-    the batch, <eos> included; gradient_norm: of both sides together, before clipping.
+    number: of the update; image_ids: of the pictures of this process; measured: by name the means
+    over tokens; tokens: targets in the batch, <eos> included; gradient_norm:
+    of both sides together, before clipping.
     """
 
-    caption: float
-    mask: float | None
+    number: int
+    image_ids: tuple[str, ...]
+    measured: dict[str, float]
     tokens: int
     lr: float
     gradient_norm: float
-    statistics: MaskStatistics | None
+
+    @property
+    def caption(self) -> float:
+        """Nats per token."""
+        return self.measured["caption_loss"]
+
+    @property
+    def mask(self) -> float | None:
+        """Eq. 4, against nats per token; None without a mask network."""
+        return self.measured.get("mask_loss")
 
     @property
     def finite(self) -> bool:
@@ -39,28 +57,41 @@ class StepLosses:
 
     def scalars(self) -> dict[str, float]:
         """Everything by name, for TensorBoard."""
-        found = {
-            "caption_loss": self.caption,
-            "lr": self.lr,
-            "gradient_norm": self.gradient_norm,
-        }
-        if self.mask is not None:
-            found["mask_loss"] = self.mask
-        if self.statistics is not None:
-            found["mean_mask"] = self.statistics.keep.item()
-            found["mask_penalty"] = self.statistics.penalty.item()
-            found["delta_nll"] = self.statistics.harm.item()
-            if self.statistics.gate is not None:
-                found["mean_gate"] = self.statistics.gate.item()
-        return found
+        return {**self.measured, "lr": self.lr, "gradient_norm": self.gradient_norm}
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An update whose figures have not been read yet.
+
+    values: (M,) float32, this process's part of the means over tokens; gradient_norm: a scalar, of
+    all processes.
+    """
+
+    number: int
+    image_ids: tuple[str, ...]
+    values: Tensor
+    tokens: int
+    lr: float
+    gradient_norm: Tensor
 
 
 class CrossEntropyOptimisation:
-    """The two Adams of a captioner and its mask network."""
+    """The two Adams of a captioner and its mask network.
 
-    def __init__(self, captioner: TransformerCaptioner, config: TrainConfig) -> None:
+    The gradient is that of the whole batch, whatever the number of parts and of processes: each
+    part is weighed by its tokens, and each side is clipped by itself after all have been added up.
+    """
+
+    def __init__(
+        self, captioner: TransformerCaptioner, config: TrainConfig, processes: Processes = ALONE
+    ) -> None:
         self._captioner = captioner
         self._config = config
+        self._processes = processes
+        self._device = next(captioner.parameters()).device
+        self._read_every = _read_every(self._device)
+        self._pending: list[_Pending] = []
         sides = (list(captioner.caption_parameters()), list(captioner.mask_parameters()))
         self._optimisers = [
             torch.optim.Adam(parameters, lr=0.0, betas=config.betas)
@@ -68,24 +99,48 @@ class CrossEntropyOptimisation:
             if parameters
         ]
 
-    def step(self, batch: Batch, number: int) -> StepLosses:
-        """Update `number` (1 is the first) on one batch with tokens (B, K, L).
+    def step(self, parts: Sequence[Batch], number: int) -> list[StepLosses]:
+        """Update `number` (1 is the first) on this process's parts of a batch, tokens (B, K, L).
 
-        Nothing is updated where a loss or a gradient is not finite.
+        Returns what is read of this update and those before it: every update on a CPU, else now
+        and then. On a CPU nothing is updated where a loss or a gradient is not finite.
         """
-        losses = self._losses(batch, number)
-        norms = self._clipped_gradients(losses.total())
-        found = StepLosses(
-            caption=losses.caption.item(),
-            mask=None if losses.mask is None else losses.mask.item(),
-            tokens=int(losses.tokens),
-            lr=learning_rate(self._config, number, width=self._captioner.config.width),
-            gradient_norm=math.hypot(*norms),
-            statistics=losses.statistics,
-        )
-        if found.finite:
-            self._update(found.lr)
+        self._captioner.schedule_step.fill_(number)
+        for optimiser in self._optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        # counted before they are on a GPU, so that nothing waits for it
+        counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
+        tokens = int(self._processes.total(torch.tensor(sum(counts))))
+        values = torch.zeros(len(self._names), device=self._device)
+        for part, count in zip(parts, counts, strict=True):
+            values += self._backward(part, count / max(tokens, 1))
+        rate = learning_rate(self._config, number, width=self._captioner.config.width)
+        image_ids = tuple(name for part in parts for name in part.image_ids)
+        norm = self._clip()
+        self._pending.append(_Pending(number, image_ids, values, tokens, rate, norm))
+        found = self.read() if len(self._pending) >= self._read_every else []
+        if all(losses.finite for losses in found):
+            self._update(rate)
         return found
+
+    def read(self) -> list[StepLosses]:
+        """What the updates measured that have not been read yet."""
+        if not self._pending:
+            return []
+        pending, self._pending = self._pending, []
+        values = self._processes.total(torch.stack([update.values for update in pending]))
+        norms = torch.stack([update.gradient_norm for update in pending])
+        return [
+            StepLosses(
+                number=update.number,
+                image_ids=update.image_ids,
+                measured=dict(zip(self._names, measured, strict=True)),
+                tokens=update.tokens,
+                lr=update.lr,
+                gradient_norm=norm,
+            )
+            for update, measured, norm in zip(pending, values.tolist(), norms.tolist(), strict=True)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of both optimisers."""
@@ -96,31 +151,62 @@ class CrossEntropyOptimisation:
         for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
 
-    def _losses(self, batch: Batch, number: int) -> TwoLosses:
-        if batch.tokens is None:
-            raise ValueError("batch has no captions; train on batches of a CaptionDataset")
-        captioner = self._captioner
-        captioner.schedule_step.fill_(number)
-        memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-        return two_losses(captioner, memory, batch.tokens)
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """What is measured; the same in a process that has no part of a batch."""
+        if not self._captioner.has_masks:
+            return ("caption_loss",)
+        gated = self._captioner.config.alignment.fusion == "gate"
+        masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
+        return ("caption_loss", *masks, *(("mean_gate",) if gated else ()))
 
-    def _clipped_gradients(self, loss: Tensor) -> list[float]:
-        """Fills and clips the gradients; returns the norm of each side's before clipping."""
-        for optimiser in self._optimisers:
-            optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+    def _backward(self, part: Batch, weight: float) -> Tensor:
+        """Adds the part's gradients, and returns its part of what is measured, (M,) float32."""
+        batch = part.to(self._device, non_blocking=True)
+        captioner = self._captioner
+        with forward_precision(self._config.precision, self._device):
+            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            losses = two_losses(captioner, memory, _tokens(batch))
+        torch.autograd.backward(losses.total() * weight)
+        return torch.stack(_measured(losses)).float() * weight
+
+    def _clip(self) -> Tensor:
+        """Adds up and clips the gradients; returns the norm of both sides before clipping."""
         largest = math.inf if self._config.clip_norm is None else self._config.clip_norm
-        return [
-            nn.utils.clip_grad_norm_(group["params"], largest).item()
-            for optimiser in self._optimisers
-            for group in optimiser.param_groups
-        ]
+        norms: list[Tensor] = []
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                self._processes.add_gradients(group["params"])
+                norms.append(nn.utils.clip_grad_norm_(group["params"], largest))
+        return torch.stack(norms).square().sum().sqrt()
 
     def _update(self, rate: float) -> None:
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.step()
+
+
+def _read_every(device: torch.device) -> int:
+    """Reading a figure waits for a GPU; on a CPU it is there already."""
+    return 1 if device.type == "cpu" else _READ_EVERY
+
+
+def _tokens(batch: Batch) -> Tensor:
+    if batch.tokens is None:
+        raise ValueError("batch has no captions; train on batches of a CaptionDataset")
+    return batch.tokens
+
+
+def _measured(losses: TwoLosses) -> list[Tensor]:
+    """In the order of `CrossEntropyOptimisation._names`, without gradient."""
+    found = [losses.caption.detach()]
+    if losses.mask is not None and losses.statistics is not None:
+        masks = losses.statistics
+        found += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]
+        if masks.gate is not None:
+            found.append(masks.gate)
+    return found
 
 
 def learning_rate(config: TrainConfig, step: int, *, width: int) -> float:

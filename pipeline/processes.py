@@ -5,10 +5,11 @@ lays its buckets out anew after the first update, and a sum over three processes
 where in a bucket a number lies. A training that resumes would then differ from one left alone.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -58,22 +59,26 @@ class Processes:
         return values
 
     def gathered(self, value: Value) -> list[Value]:
-        """The value that each process has, by rank; no process goes on before all are here."""
+        """The value that each process has, by rank; no process goes on before all are here.
+
+        Plain types and tensors, as `weights_only` loading accepts them.
+        """
         if self.count == 1:
             return [value]
-        values: list[Any] = [None] * self.count
+        mine = _packed(value)
         with self._within_reach():
-            dist.all_gather_object(values, value)
-        return cast("list[Value]", values)
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+            dist.all_gather(sizes, torch.tensor([len(mine)]))
+            longest = int(max(sizes))
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded[: len(mine)] = mine
+            packed = [torch.empty_like(padded) for _ in range(self.count)]
+            dist.all_gather(packed, padded)
+        return [_unpacked(share[:size]) for share, size in zip(packed, sizes, strict=True)]
 
     def of_first(self, value: Value) -> Value:
         """The value that process 0 has."""
-        if self.count == 1:
-            return value
-        values: list[Any] = [value]
-        with self._within_reach():
-            dist.broadcast_object_list(values, src=0)
-        return cast("Value", values[0])
+        return self.gathered(value)[0]
 
     def make_equal(self, tensors: Iterable[Tensor]) -> None:
         """Gives all processes the tensors of process 0."""
@@ -115,6 +120,20 @@ class Processes:
                 f"process {self.rank} of {self.count} lost the others ({reason}); "
                 "see what they say, then run the same command again"
             ) from error
+
+
+ALONE = Processes()
+
+
+def _packed(value: object) -> Tensor:
+    """A value as (n,) uint8."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor) -> Any:
+    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

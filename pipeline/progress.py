@@ -50,9 +50,14 @@ class _BarProgress:
 
 
 @contextmanager
-def track(what: str, *, total: int, done: int = 0) -> Iterator[_LineProgress | _BarProgress]:
-    """Shows how far `what` is; call `advance(count)` on what it yields."""
-    if not sys.stderr.isatty():
+def track(
+    what: str, *, total: int, done: int = 0, shown: bool = True
+) -> Iterator[_LineProgress | _BarProgress]:
+    """Shows how far `what` is; call `advance(count)` on what it yields.
+
+    shown: False in a process that is not to take a terminal's last line.
+    """
+    if not shown or not sys.stderr.isatty():
         yield _LineProgress(what, total, done)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

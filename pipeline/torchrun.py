@@ -25,6 +25,8 @@ Announcement = dict[str, Any]
 Join = Callable[[Announcement, RuntimeConfig], None]
 
 _SECONDS_BETWEEN_LOOKS = 0.1
+_CONNECTION = timedelta(minutes=5)
+"""How long processes wait for each other at the start."""
 _PATIENCE = timedelta(minutes=30)
 """How long a process waits for the others in the middle of a training, say for a checkpoint."""
 
@@ -122,7 +124,7 @@ def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
     device = prepare_device(runtime)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, processes = next(iter(rendezvous("env://", timeout=_PATIENCE)))
+    store, rank, processes = next(iter(rendezvous("env://", timeout=_CONNECTION)))
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
         store=PrefixStore("group", store),

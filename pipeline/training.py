@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from a2.data.batches import (
     Batch,
     CaptionDataset,
+    Share,
     batches_per_epoch,
     picture_batches,
     training_batches,
@@ -29,9 +31,17 @@ from a2.data.captions import CaptionFile
 from a2.data.errors import A2Error, InputError
 from a2.data.feature_store import FeatureStore
 from a2.data.vocabulary import Vocabulary
+from a2.model.compilation import compile_layers
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
-from a2.pipeline.checkpoints import Checkpoints, random_states, restore_random_states
+from a2.pipeline.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    random_states,
+    restore_random_states,
+    surroundings,
+    surroundings_changed,
+)
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.device import prepare_device
@@ -41,6 +51,8 @@ from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import StopRequest, stop_between_steps
 from a2.pipeline.metrics import cider
 from a2.pipeline.optimisation import CrossEntropyOptimisation, StepLosses
+from a2.pipeline.precision import matrix_precision
+from a2.pipeline.processes import LostProcesses, Processes
 from a2.pipeline.progress import duration, track
 from a2.pipeline.saved_model import (
     EXTRACTOR,
@@ -105,10 +117,12 @@ def train_captioner(
 ) -> None:
     """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
 
-    Raises StoreError where pictures have no features, InputError where vocabulary and captions do
-    not belong together, A2Error on a loss that is not finite, Interrupted after saving.
+    Of processes that train together each calls this; only the first one writes. Raises StoreError
+    where pictures have no features, InputError where vocabulary and captions do not belong
+    together, A2Error on a loss that is not finite, Interrupted after saving.
     """
     device = prepare_device(runtime)
+    processes = Processes.connected()
     data = read_training_data(features, captions)
     description = ModelDescription(
         model=model,
@@ -119,20 +133,36 @@ def train_captioner(
     )
     torch.manual_seed(config.seed)
     captioner = new_captioner(description).to(device)
-    with _board(directory) as board, stop_between_steps() as stop:
+    processes.make_equal(captioner.state_dict().values())
+    if config.compile:
+        compile_layers(captioner, say=logger.warning)
+    with (
+        _board(directory if processes.leads else None) as board,
+        stop_between_steps() as stop,
+        matrix_precision(config.precision),
+    ):
         training = Training(
-            config, captioner, data, runtime, directory=directory, events=events, board=board
+            config,
+            captioner,
+            data,
+            runtime,
+            processes=processes,
+            directory=directory,
+            events=events,
+            board=board,
         )
         training.resume()
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except RuntimeError:
-                # a signal to the process group ends the loader's processes too, and torch then
-                # raises wherever this one is; so nothing more is saved
+            except (RuntimeError, LostProcesses):
+                # a signal to the process group may end loaders and other processes before this one
+                # comes to look at it, and then this one fails wherever it is; nothing more is saved
                 stop.raise_if_pending()
                 raise
             stop.raise_if_pending()
+        if not processes.leads:
+            return
         best = training.best_tensors()
     save_model(directory, tensors=best, description=description, vocabulary=data.vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
@@ -170,16 +200,18 @@ class Training:
         data: TrainingData,
         runtime: RuntimeConfig,
         *,
+        processes: Processes,
         directory: Path,
         events: EventLog,
         board: Any,
     ) -> None:
         self._config = config
+        self._processes = processes
         self._captioner = captioner
         self._data = data
         self._workers = runtime.workers
         self._device = next(captioner.parameters()).device
-        self._optimisation = CrossEntropyOptimisation(captioner, config)
+        self._optimisation = CrossEntropyOptimisation(captioner, config, processes)
         self._checkpoints = Checkpoints(directory / "checkpoints")
         self._metrics = directory / "metrics.jsonl"
         self._events = events
@@ -207,35 +239,50 @@ class Training:
 
     def resume(self) -> None:
         """Takes up the newest checkpoint that verifies, if there is one."""
-        found = self._checkpoints.latest()
+        if not self._processes.leads:  # else all processes would drop out the same
+            torch.manual_seed(_noise_seed(self._config.seed, self._processes.rank))
+        found = self._newest_checkpoint()
         if found is None:
             return
         state: dict[str, Any] = found.state
         self._captioner.load_state_dict(found.tensors)
         self._optimisation.load_state_dict(state["optimisation"])
         self.position = Position(**state["position"])
-        restore_random_states(state["random"])
+        self._restore_noise(state["random"])
+        if not self._processes.leads:
+            return
         # the killed run may have died before it did so, and this one may be at its end already
         self._checkpoints.drop_old(self.position.best_step)
         self._events.write("resume", step=found.step)
         logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
+        changes = surroundings_changed(state["surroundings"], self._surroundings())
+        if changes:
+            logger.warning(
+                "train: %s since the checkpoint; the result will not be that of an uninterrupted "
+                "run bit for bit",
+                ", ".join(changes),
+            )
 
     def run_epoch(self, stop: StopRequest) -> None:
         """Trains to the end of the epoch, validates, and writes a checkpoint."""
         self._captioner.train()
         what = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
-        with track(what, total=self._batches, done=self.position.batch) as progress:
+        with track(
+            what, total=self._batches, done=self.position.batch, shown=self._processes.leads
+        ) as progress:
             started = time.monotonic()
-            for batch in self._remaining_batches():
-                self._train_step(batch)
+            for parts in self._remaining_batches():
+                self._train_step(parts)
                 now = time.monotonic()
                 self.position.seconds += now - started
                 started = now
                 progress.advance(1)
+                self._processes.agree_to_stop(stop)
                 if self.position.step % self._config.checkpoint_every == 0 or stop.pending:
                     self._save()
                 stop.raise_if_pending()
         self._end_epoch()
+        self._processes.agree_to_stop(stop)
 
     def best_tensors(self) -> dict[str, torch.Tensor]:
         """The captioner's tensors at the epoch of the best validation CIDEr."""
@@ -244,39 +291,65 @@ class Training:
             raise A2Error("no epoch has ended yet: nothing to save; set train.epochs to 1 or more")
         return self._checkpoints.load(best).tensors
 
-    def _remaining_batches(self) -> Iterator[Batch]:
-        return iter(
-            training_batches(
-                self._dataset,
-                batch_size=self._config.batch_size,
-                seed=self._config.seed,
-                epoch=self.position.epoch,
-                start=self.position.batch,
-                workers=self._workers,
-            )
+    def _newest_checkpoint(self) -> Checkpoint | None:
+        """The one that the first process found; the others read it from the same disk."""
+        found = self._checkpoints.latest() if self._processes.leads else None
+        step = self._processes.of_first(None if found is None else found.step)
+        return found if found is not None or step is None else self._checkpoints.load(step)
+
+    def _restore_noise(self, saved: list[dict[str, Any]]) -> None:
+        """Random states by rank; a process that the checkpoint does not know draws other noise."""
+        rank = self._processes.rank
+        if rank < len(saved):
+            restore_random_states(saved[rank])
+        else:
+            torch.manual_seed(_noise_seed(self._config.seed, rank, self.position.step))
+
+    def _remaining_batches(self) -> Iterator[list[Batch]]:
+        return training_batches(
+            self._dataset,
+            batch_size=self._config.batch_size,
+            seed=self._config.seed,
+            epoch=self.position.epoch,
+            start=self.position.batch,
+            share=Share(self._processes.rank, self._processes.count, self._config.accumulate),
+            workers=self._workers,
+            pin_memory=self._device.type == "cuda",
         )
 
-    def _train_step(self, batch: Batch) -> None:
-        """One update; A2Error where it is not made of numbers."""
-        losses = self._optimisation.step(batch.to(self._device), self.position.step + 1)
-        if not losses.finite:
-            raise A2Error(
-                f"loss is not finite at step {self.position.step + 1}: caption {losses.caption}, "
-                f"mask {losses.mask}, gradient norm {losses.gradient_norm} "
-                f"(pictures {', '.join(batch.image_ids)}); the last good checkpoint is kept, "
-                "lower train.lr and train again"
-            )
+    def _train_step(self, parts: list[Batch]) -> None:
+        """One update; A2Error where it, or one before it, was not made of numbers."""
+        found = self._optimisation.step(parts, self.position.step + 1)
+        self._take_in(found)
         self.position.step += 1
         self.position.batch += 1
-        self.position.loss += losses.caption
-        self.position.mask_loss += losses.mask or 0.0
-        self.position.tokens += losses.tokens
-        if self.position.step % _BOARD_EVERY == 0:
-            self._write_scalars(losses)
+
+    def _take_in(self, updates: list[StepLosses]) -> None:
+        """Adds what updates measured to the epoch's sums."""
+        for losses in updates:
+            self._require_finite(losses)
+            self.position.loss += losses.caption
+            self.position.mask_loss += losses.mask or 0.0
+            self.position.tokens += losses.tokens
+            if losses.number % _BOARD_EVERY == 0 and self._processes.leads:
+                self._write_scalars(losses)
+
+    def _require_finite(self, losses: StepLosses) -> None:
+        if losses.finite:
+            return
+        shares = self._processes.gathered(losses.image_ids)
+        pictures = ", ".join(name for share in shares for name in share)
+        raise A2Error(
+            f"loss is not finite at step {losses.number}: caption {losses.caption}, "
+            f"mask {losses.mask}, gradient norm {losses.gradient_norm} "
+            f"(pictures {pictures}); the last good checkpoint is kept, "
+            "lower train.lr and train again"
+        )
 
     def _end_epoch(self) -> None:
         """Validates, writes the epoch's line and a checkpoint, and says how it went."""
         position, config = self.position, self._config
+        self._take_in(self._optimisation.read())
         score = self._validate()
         speed = position.tokens / max(position.seconds, 1e-9)
         line = {
@@ -287,8 +360,9 @@ class Training:
             "CIDEr": score,
             "tokens_per_second": round(speed),
         }
-        self._append_metrics(line)
-        self._board.add_scalar("validation/CIDEr", score, position.step)
+        if self._processes.leads:
+            self._append_metrics(line)
+            self._board.add_scalar("validation/CIDEr", score, position.step)
         better = score > position.best_cider
         if better:
             position.best_cider, position.best_step = score, position.step
@@ -313,14 +387,18 @@ class Training:
         )
 
     def _validate(self) -> float:
-        """CIDEr on the validation split, of captions decoded as the evaluation does it."""
+        """CIDEr on the validation split, of captions decoded as the evaluation does it.
+
+        Each process decodes a share of the pictures, the first one scores them all.
+        """
         self._captioner.eval()
+        processes = self._processes
         chosen = self._data.validation[: self._config.validation_pictures]
         decoded = caption_batches(
             self._captioner,
             picture_batches(
                 self._data.store.path,
-                chosen,
+                chosen[processes.rank :: processes.count],
                 batch_size=50,
                 max_regions=self._config.max_regions,
             ),
@@ -329,21 +407,35 @@ class Training:
             max_length=self._config.max_length,
             device=self._device,
         )
-        candidates = {image_id: beams[0].caption for image_id, beams in decoded}
-        return cider(candidates, {image_id: self._data.references[image_id] for image_id in chosen})
+        shares = processes.gathered([(name, beams[0].caption) for name, beams in decoded])
+        if not processes.leads:
+            return processes.of_first(0.0)
+        candidates = dict(pair for share in shares for pair in share)
+        return processes.of_first(
+            cider(candidates, {image_id: self._data.references[image_id] for image_id in chosen})
+        )
 
     def _save(self) -> None:
-        self._checkpoints.save(
-            self.position.step,
-            tensors=self._captioner.state_dict(),
-            state={
-                "optimisation": self._optimisation.state_dict(),
-                "position": asdict(self.position),
-                "random": random_states(),
-            },
-            best_step=self.position.best_step,
-        )
-        self._events.write("checkpoint", step=self.position.step)
+        """Writes a checkpoint; no process goes on before it is there."""
+        self._take_in(self._optimisation.read())
+        random = self._processes.gathered(random_states())
+        if self._processes.leads:
+            self._checkpoints.save(
+                self.position.step,
+                tensors=self._captioner.state_dict(),
+                state={
+                    "optimisation": self._optimisation.state_dict(),
+                    "position": asdict(self.position),
+                    "random": random,
+                    "surroundings": self._surroundings(),
+                },
+                best_step=self.position.best_step,
+            )
+            self._events.write("checkpoint", step=self.position.step)
+        self._processes.gathered(None)
+
+    def _surroundings(self) -> dict[str, str]:
+        return surroundings(self._device, processes=self._processes.count)
 
     def _append_metrics(self, line: dict[str, float]) -> None:
         """Adds an epoch's line, replacing that of a run that died between line and checkpoint."""
@@ -354,12 +446,21 @@ class Training:
 
     def _write_scalars(self, losses: StepLosses) -> None:
         for name, value in losses.scalars().items():
-            self._board.add_scalar(f"train/{name}", value, self.position.step)
+            self._board.add_scalar(f"train/{name}", value, losses.number)
+
+
+def _noise_seed(seed: int, rank: int, step: int = 0) -> int:
+    """What seeds the dropout of a process other than the first; 64 bits."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(rank, step))
+    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 @contextmanager
-def _board(directory: Path) -> Iterator[Any]:
-    """A TensorBoard writer below the stage's directory."""
+def _board(directory: Path | None) -> Iterator[Any]:
+    """A TensorBoard writer below the stage's directory; None for a process that does not write."""
+    if directory is None:
+        yield None
+        return
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(directory / "tensorboard")) as writer:

@@ -9,6 +9,7 @@ from a2.model.config import ModelConfig
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.model_errors import model_errors
+from a2.pipeline.torchrun import Announcement, announce
 
 NAME = "train-xe"
 CODE_VERSION = 1
@@ -38,6 +39,20 @@ def train_stage(
     )
 
 
+def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
+    """Takes part in the training that the first process announces, without writing anything."""
+    directory = Path(announcement["directory"])
+    _fill(
+        TrainConfig.model_validate(announcement["train"]),
+        ModelConfig.model_validate(announcement["model"]),
+        Path(announcement["features"]),
+        Path(announcement["captions"]),
+        runtime,
+        directory,
+        EventLog(directory),
+    )
+
+
 def _train(
     config: TrainConfig,
     model: ModelConfig,
@@ -47,10 +62,32 @@ def _train(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
+    announce(
+        {
+            "stage": NAME,
+            "train": config.model_dump(mode="json"),
+            "model": model.model_dump(mode="json"),
+            "features": str(features),
+            "captions": str(captions),
+            "directory": str(directory),
+        }
+    )
+    _fill(config, model, features, captions, runtime, directory, events)
+    return []
+
+
+def _fill(
+    config: TrainConfig,
+    model: ModelConfig,
+    features: Path,
+    captions: Path,
+    runtime: RuntimeConfig,
+    directory: Path,
+    events: EventLog,
+) -> None:
     from a2.pipeline.training import train_captioner
 
     with model_errors():
         train_captioner(
             config, model, features, captions, runtime, directory=directory, events=events
         )
-    return []

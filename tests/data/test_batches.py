@@ -12,6 +12,7 @@ from a2.data.batches import (
     Batch,
     CaptionDataset,
     Item,
+    Share,
     batches_per_epoch,
     collate,
     picture_batches,
@@ -91,8 +92,19 @@ def assert_all_equal(left, right):
         assert_equal(found, expected)
 
 
+def items(batch):
+    """Each picture of a batch with its captions, without padding."""
+    rows = zip(batch.image_ids, batch.tokens.tolist(), strict=True)
+    return [(name, [[word for word in row if word] for row in tokens]) for name, tokens in rows]
+
+
+def whole_batches(dataset, **options):
+    """The batches of an epoch as one process sees them that computes each at once."""
+    return (batch for [batch] in training_batches(dataset, **options))
+
+
 def test_a_batch_has_the_documented_shapes_and_types(store):
-    [batch] = training_batches(make_dataset(store), batch_size=99, seed=7, epoch=0)
+    [batch] = whole_batches(make_dataset(store), batch_size=99, seed=7, epoch=0)
     most = max(len(make_regions(image_id)) for image_id in IDS)
     assert sorted(batch.image_ids) == IDS
     assert (batch.features.shape, batch.features.dtype) == ((11, most, WIDTH), torch.float32)
@@ -102,7 +114,7 @@ def test_a_batch_has_the_documented_shapes_and_types(store):
 
 
 def test_a_batch_holds_the_regions_of_its_pictures_and_zeros(store):
-    for batch in training_batches(make_dataset(store), batch_size=4, seed=7, epoch=0):
+    for batch in whole_batches(make_dataset(store), batch_size=4, seed=7, epoch=0):
         for row, image_id in enumerate(batch.image_ids):
             regions = FeatureStore(store)[image_id]
             there = batch.region_mask[row]
@@ -123,7 +135,7 @@ def test_boxes_are_shares_of_the_picture_and_of_its_area():
 def test_tokens_are_the_chosen_captions(store):
     dataset = make_dataset(store, captions_per_image=3)
     order = epoch_order(11, seed=7, epoch=4)
-    first = next(training_batches(dataset, batch_size=4, seed=7, epoch=4))
+    first = next(whole_batches(dataset, batch_size=4, seed=7, epoch=4))
     assert first.image_ids == tuple(IDS[index] for index in order[:4])
     for row, index in enumerate(order[:4]):
         chosen = caption_choice(5, 3, seed=7, epoch=4, index=index)
@@ -150,7 +162,7 @@ def test_tokens_are_cut_to_the_longest_caption_and_lose_no_word(lengths, spare):
 
 def test_the_batches_of_an_epoch_hold_every_picture_once(store):
     dataset = make_dataset(store)
-    batches = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    batches = list(whole_batches(dataset, batch_size=4, seed=7, epoch=0))
     assert [len(batch.image_ids) for batch in batches] == [4, 4, 3]
     assert sorted(name for batch in batches for name in batch.image_ids) == IDS
     assert batches_per_epoch(dataset, batch_size=4) == 3
@@ -158,8 +170,8 @@ def test_the_batches_of_an_epoch_hold_every_picture_once(store):
 
 def test_another_epoch_has_another_order_and_other_captions(store):
     dataset = make_dataset(store, captions_per_image=1)
-    [zero] = training_batches(dataset, batch_size=11, seed=7, epoch=0)
-    [one] = training_batches(dataset, batch_size=11, seed=7, epoch=1)
+    [zero] = whole_batches(dataset, batch_size=11, seed=7, epoch=0)
+    [one] = whole_batches(dataset, batch_size=11, seed=7, epoch=1)
     assert zero.image_ids != one.image_ids
     assert set(zero.tokens[:, 0, 0].tolist()) != set(one.tokens[:, 0, 0].tolist())
 
@@ -167,23 +179,23 @@ def test_another_epoch_has_another_order_and_other_captions(store):
 @pytest.mark.parametrize("start", range(5))
 def test_an_epoch_goes_on_from_any_batch(store, start):
     dataset = make_dataset(store)
-    whole = list(training_batches(dataset, batch_size=4, seed=7, epoch=2))
-    rest = training_batches(dataset, batch_size=4, seed=7, epoch=2, start=start)
+    whole = list(whole_batches(dataset, batch_size=4, seed=7, epoch=2))
+    rest = whole_batches(dataset, batch_size=4, seed=7, epoch=2, start=start)
     assert_all_equal(rest, whole[start:])
 
 
 @pytest.mark.parametrize("grouping", ["image", "caption"])
 def test_two_workers_give_the_batches_of_none(store, grouping):
     dataset = make_dataset(store, grouping=grouping)
-    alone = list(training_batches(dataset, batch_size=4, seed=7, epoch=1, start=1))
-    helped = training_batches(dataset, batch_size=4, seed=7, epoch=1, start=1, workers=2)
+    alone = list(whole_batches(dataset, batch_size=4, seed=7, epoch=1, start=1))
+    helped = whole_batches(dataset, batch_size=4, seed=7, epoch=1, start=1, workers=2)
     assert_all_equal(helped, alone)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_no_random_state_is_changed(store, workers):
     before = (torch.get_rng_state(), random.getstate(), pickle.dumps(np.random.get_state()))
-    list(training_batches(make_dataset(store), batch_size=4, seed=7, epoch=0, workers=workers))
+    list(whole_batches(make_dataset(store), batch_size=4, seed=7, epoch=0, workers=workers))
     list(picture_batches(store, IDS, batch_size=4, workers=workers))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
@@ -193,16 +205,57 @@ def test_no_random_state_is_changed(store, workers):
 def test_no_random_state_is_read(store):
     dataset = make_dataset(store)
     torch.manual_seed(1)
-    first = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    first = list(whole_batches(dataset, batch_size=4, seed=7, epoch=0))
     torch.manual_seed(2)
-    assert_all_equal(training_batches(dataset, batch_size=4, seed=7, epoch=0), first)
+    assert_all_equal(whole_batches(dataset, batch_size=4, seed=7, epoch=0), first)
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+@pytest.mark.parametrize(("processes", "parts"), [(1, 3), (2, 1), (2, 2), (3, 2), (7, 1)])
+def test_the_shares_of_all_processes_are_the_batches_of_one(store, grouping, processes, parts):
+    dataset = make_dataset(store, grouping=grouping)
+    options = {"batch_size": 4, "seed": 7, "epoch": 1, "start": 1}
+    whole = list(whole_batches(dataset, **options))
+    shared = [
+        list(training_batches(dataset, **options, share=Share(rank, processes, parts)))
+        for rank in range(processes)
+    ]
+    assert [len(batches) for batches in shared] == [len(whole)] * processes
+    for batch, *shares in zip(whole, *shared, strict=True):
+        found = sorted(item for share in shares for part in share for item in items(part))
+        assert found == sorted(items(batch))
+
+
+def test_a_batch_is_dealt_out_in_turn(store):
+    dataset = make_dataset(store)
+    [whole] = whole_batches(dataset, batch_size=11, seed=7, epoch=0)
+    names = whole.image_ids
+    for rank in range(2):
+        [parts] = training_batches(
+            dataset, batch_size=11, seed=7, epoch=0, share=Share(rank, processes=2, parts=2)
+        )
+        assert [part.image_ids for part in parts] == [names[rank::4], names[rank + 2 :: 4]]
+
+
+def test_a_process_without_an_item_of_the_last_batch_has_no_part_of_it(store):
+    batches = training_batches(
+        make_dataset(store), batch_size=10, seed=7, epoch=0, share=Share(1, processes=2)
+    )
+    assert [[len(part.image_ids) for part in parts] for parts in batches] == [[5], []]
+
+
+def test_parts_differ_by_one_item_at_most_and_none_is_empty(store):
+    batches = training_batches(
+        make_dataset(store), batch_size=9, seed=7, epoch=0, share=Share(parts=4)
+    )
+    assert [[len(part.image_ids) for part in parts] for parts in batches] == [[3, 2, 2, 2], [1, 1]]
 
 
 def test_grouped_by_caption_every_pair_comes_once(store):
     counts = {image_id: 1 + number % 3 for number, image_id in enumerate(IDS)}
     dataset = make_dataset(store, counts, grouping="caption")
     assert len(dataset) == sum(counts.values())
-    batches = list(training_batches(dataset, batch_size=4, seed=7, epoch=0))
+    batches = list(whole_batches(dataset, batch_size=4, seed=7, epoch=0))
     assert len(batches) == batches_per_epoch(dataset, batch_size=4) == 6
     assert {batch.tokens.shape[1] for batch in batches} == {1}
     pairs = [
@@ -219,7 +272,7 @@ def test_grouped_by_caption_every_pair_comes_once(store):
 
 def test_pictures_with_too_few_captions_repeat_some(store):
     dataset = make_dataset(store, {IDS[0]: 2, IDS[1]: 7})
-    [batch] = training_batches(dataset, batch_size=2, seed=7, epoch=0)
+    [batch] = whole_batches(dataset, batch_size=2, seed=7, epoch=0)
     assert batch.tokens.shape[:2] == (2, 5)
     distinct = [len(set(row)) for row in batch.tokens[:, :, 0].tolist()]
     assert dict(zip(batch.image_ids, distinct, strict=True)) == {IDS[0]: 2, IDS[1]: 5}
@@ -255,7 +308,7 @@ def test_pictures_to_evaluate_come_in_the_order_asked_for(store, workers):
 
 def test_max_regions_holds_in_training_too(store):
     dataset = make_dataset(store, max_regions=2)
-    [batch] = training_batches(dataset, batch_size=11, seed=7, epoch=0)
+    [batch] = whole_batches(dataset, batch_size=11, seed=7, epoch=0)
     assert batch.features.shape[1] == 2
 
 
@@ -322,7 +375,7 @@ def test_numbers_below_one_are_refused(store, ask, message):
 
 def test_a_batch_goes_to_a_device_whole(store):
     for batch in (
-        next(training_batches(make_dataset(store), batch_size=2, seed=7, epoch=0)),
+        next(whole_batches(make_dataset(store), batch_size=2, seed=7, epoch=0)),
         next(iter(picture_batches(store, IDS, batch_size=2))),
     ):
         moved = batch.to("meta")
@@ -337,6 +390,6 @@ def test_every_tensor_of_a_batch_is_pinned(store, monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "pin_memory", lambda tensor: (pinned.append(tensor), tensor)[1]
     )
-    batch = next(training_batches(make_dataset(store), batch_size=2, seed=7, epoch=0))
+    batch = next(whole_batches(make_dataset(store), batch_size=2, seed=7, epoch=0))
     assert_equal(batch.pin_memory(), batch)
     assert len(pinned) == 4

@@ -1,18 +1,24 @@
 """What tests of the pipeline share: 40 scenes taken through all four stages, and a browser."""
 
 import json
+import multiprocessing
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+import torch
+import torch.distributed as dist
 from filelock import FileLock
 
 from a2.data.scenes import write_scenes
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
+from a2.pipeline.processes import Processes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -119,3 +125,39 @@ def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+Together = Callable[[int, Callable[[Processes], Any]], list[Any]]
+
+
+@pytest.fixture(scope="session")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
+    """Does work in so many forked processes, each given its `Processes`; what each returns."""
+
+    def run(count: int, work: Callable[[Processes], Any]) -> list[Any]:
+        folder = tmp_path_factory.mktemp("together")
+        context = multiprocessing.get_context("fork")
+        children = [
+            context.Process(target=_child, args=(folder, rank, count, work))
+            for rank in range(count)
+        ]
+        for started in children:
+            started.start()
+        for started in children:
+            started.join(60)
+        return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(count)]
+
+    return run
+
+
+def _child(folder: Path, rank: int, count: int, work: Callable[[Processes], Any]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(folder / "store"), count),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=20),
+    )
+    result = work(Processes.connected())
+    (folder / str(rank)).write_bytes(pickle.dumps(result))

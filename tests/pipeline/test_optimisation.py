@@ -13,8 +13,10 @@ from a2.model.captioner import decoder_input
 from a2.model.config import AlignmentConfig, ModelConfig
 from a2.model.losses import two_losses
 from a2.model.transformer import TransformerCaptioner
+from a2.pipeline import optimisation as updates_of_training
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.optimisation import CrossEntropyOptimisation, learning_rate
+from a2.pipeline.precision import forward_precision
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 
@@ -42,6 +44,12 @@ def batch():
     region_mask = torch.tensor([[True, True, True], [True, True, False]])
     tokens = torch.tensor([[[4, 5, 6, 2], [7, 2, 0, 0]], [[8, 9, 2, 0], [10, 4, 2, 0]]])
     return Batch(("1", "2"), features * region_mask[..., None], boxes, region_mask, tokens)
+
+
+def update(optimisation, batch, number):
+    """What one update on a whole batch measured."""
+    [losses] = optimisation.step([batch], number)
+    return losses
 
 
 def equal(one, other):
@@ -91,7 +99,7 @@ def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
     stepped(parameters, gradients(loss, parameters), CONSTANT)
     before = [parameter.clone() for parameter in getattr(model, f"{side}_parameters")()]
 
-    CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
+    update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
 
     after = list(getattr(model, f"{side}_parameters")())
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -100,7 +108,7 @@ def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
 
 def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
     model = captioner()
-    found = CrossEntropyOptimisation(copy.deepcopy(model), CONSTANT).step(batch, 1)
+    found = update(CrossEntropyOptimisation(copy.deepcopy(model), CONSTANT), batch, 1)
     model.schedule_step.fill_(1)
     memory = model.encode(batch.features, batch.boxes, batch.region_mask)
     log_probs = model(memory, decoder_input(batch.tokens, bos=1))
@@ -113,7 +121,7 @@ def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
 def test_losses_are_those_before_the_update(batch):
     model = captioner()
     expected = losses_of(copy.deepcopy(model), batch)
-    found = CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
+    found = update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
     assert found.caption == expected.caption.item()
     assert found.mask == expected.mask.item()
     assert found.finite
@@ -122,7 +130,7 @@ def test_losses_are_those_before_the_update(batch):
 def test_each_side_is_clipped_by_itself(batch):
     model = captioner()
     unclipped = copy.deepcopy(model)
-    CrossEntropyOptimisation(unclipped, CONSTANT).step(batch, 1)
+    update(CrossEntropyOptimisation(unclipped, CONSTANT), batch, 1)
     sides = (
         (model.caption_parameters, unclipped.caption_parameters),
         (
@@ -132,7 +140,7 @@ def test_each_side_is_clipped_by_itself(batch):
     )
     norms = [norm(before()) for _, before in sides]
     largest = sum(norms) / 2  # above the smaller norm, below the larger
-    found = CrossEntropyOptimisation(model, clipped_at(largest)).step(batch, 1)
+    found = update(CrossEntropyOptimisation(model, clipped_at(largest)), batch, 1)
     assert [norm(after()) for after, _ in sides] == pytest.approx(
         [min(before, largest) for before in norms], rel=1e-4
     )
@@ -142,14 +150,14 @@ def test_each_side_is_clipped_by_itself(batch):
 
 def test_a_norm_that_is_not_reached_changes_nothing(batch):
     model, other = captioner(), captioner()
-    CrossEntropyOptimisation(model, CONSTANT).step(batch, 1)
-    CrossEntropyOptimisation(other, clipped_at(1e6)).step(batch, 1)
+    update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
+    update(CrossEntropyOptimisation(other, clipped_at(1e6)), batch, 1)
     assert equal(model, other)
 
 
 def test_without_fusion_there_is_one_optimiser_and_no_mask_loss(batch):
     optimisation = CrossEntropyOptimisation(captioner(fusion="none"), CONSTANT)
-    found = optimisation.step(batch, 1)
+    found = update(optimisation, batch, 1)
     assert len(optimisation.state_dict()["optimisers"]) == 1
     assert found.mask is None
     assert found.finite
@@ -158,7 +166,7 @@ def test_without_fusion_there_is_one_optimiser_and_no_mask_loss(batch):
 
 def test_with_fusion_there_are_two_optimisers_and_the_masks_are_reported(batch):
     optimisation = CrossEntropyOptimisation(captioner(), CONSTANT)
-    found = optimisation.step(batch, 1)
+    found = update(optimisation, batch, 1)
     assert len(optimisation.state_dict()["optimisers"]) == 2
     assert found.scalars().keys() == {
         "caption_loss",
@@ -174,14 +182,14 @@ def test_with_fusion_there_are_two_optimisers_and_the_masks_are_reported(batch):
 
 
 def test_only_a_gated_fusion_reports_a_gate(batch):
-    found = CrossEntropyOptimisation(captioner(fusion="max"), CONSTANT).step(batch, 1)
+    found = update(CrossEntropyOptimisation(captioner(fusion="max"), CONSTANT), batch, 1)
     assert "mean_gate" not in found.scalars()
     assert "mean_mask" in found.scalars()
 
 
 def test_the_captioner_knows_the_number_of_the_update(batch):
     model = captioner(fusion="decay")
-    CrossEntropyOptimisation(model, CONSTANT).step(batch, 7)
+    update(CrossEntropyOptimisation(model, CONSTANT), batch, 7)
     assert model.schedule_step.item() == 7
 
 
@@ -190,7 +198,7 @@ def test_a_gradient_that_is_no_number_updates_neither_side(batch, side):
     model = captioner()
     before = copy.deepcopy(model)
     next(getattr(model, side)()).register_hook(lambda gradient: gradient * math.nan)
-    found = CrossEntropyOptimisation(model, CONSTANT).step(batch, 0)
+    found = update(CrossEntropyOptimisation(model, CONSTANT), batch, 0)
     assert math.isfinite(found.caption)
     assert not found.finite
     assert math.isnan(found.gradient_norm)
@@ -203,7 +211,7 @@ def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
     before = copy.deepcopy(model)
     broken = replace(batch, features=batch.features * math.inf)
     config = CONSTANT.model_copy(update={"clip_norm": clip_norm})
-    found = CrossEntropyOptimisation(model, config).step(broken, 0)
+    found = update(CrossEntropyOptimisation(model, config), broken, 0)
     assert not found.finite
     assert equal(model, before)
 
@@ -211,25 +219,169 @@ def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
 def test_a_restored_state_goes_on_bit_for_bit(batch):
     model = captioner()
     optimisation = CrossEntropyOptimisation(model, CONSTANT)
-    optimisation.step(batch, 1)
+    update(optimisation, batch, 1)
     twin = copy.deepcopy(model)
     restored = CrossEntropyOptimisation(twin, CONSTANT)
     restored.load_state_dict(copy.deepcopy(optimisation.state_dict()))
-    optimisation.step(batch, 2)
-    restored.step(batch, 2)
+    update(optimisation, batch, 2)
+    update(restored, batch, 2)
     assert equal(model, twin)
+
+
+def part(batch, rows):
+    """Some of a batch's pictures, cut to their longest caption and most regions."""
+    length = int((batch.tokens[rows] != 0).any(dim=(0, 1)).sum())
+    most = int(batch.region_mask[rows].any(dim=0).sum())
+    return Batch(
+        tuple(batch.image_ids[row] for row in rows),
+        batch.features[rows, :most],
+        batch.boxes[rows, :most],
+        batch.region_mask[rows, :most],
+        batch.tokens[rows, :, :length],
+    )
+
+
+@pytest.fixture
+def uneven(batch):
+    """Three pictures whose captions have 6, 2 and 9 tokens."""
+    both = batch.tokens[1]
+    tokens = torch.stack([batch.tokens[0], both * (both == 2), both.flip(0)])
+    tokens[1] = torch.tensor([[2, 0, 0, 0], [2, 0, 0, 0]])
+    tokens[2] = torch.tensor([[8, 9, 4, 5], [10, 4, 7, 2]])
+    rows = [0, 1, 0]
+    return Batch(
+        ("1", "2", "3"),
+        batch.features[rows] * torch.tensor([1.0, 1.0, -1.0])[:, None, None],
+        batch.boxes[rows],
+        batch.region_mask[rows],
+        tokens,
+    )
+
+
+@pytest.mark.parametrize("fusion", ["gate", "none"])
+@pytest.mark.parametrize("rows", [[[0], [1], [2]], [[0, 2], [1]]])
+def test_the_gradient_of_parts_is_that_of_the_whole_batch(uneven, fusion, rows):
+    config = clipped_at(0.5)
+    whole, parted = captioner(fusion=fusion), captioner(fusion=fusion)
+    expected = update(CrossEntropyOptimisation(whole, config), uneven, 1)
+    parts = [part(uneven, some) for some in rows]
+    [found] = CrossEntropyOptimisation(parted, config).step(parts, 1)
+    assert_same_gradients(parted, whole)
+    assert_same_losses(found, expected)
+
+
+def assert_same_gradients(one, other):
+    for (name, found), expected in zip(one.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def assert_same_losses(found, expected):
+    assert found.tokens == expected.tokens
+    # the mean mask is one over regions too, by which parts are not weighed
+    weighed = expected.measured.keys() - {"mean_mask"}
+    assert {name: found.measured[name] for name in weighed} == pytest.approx(
+        {name: expected.measured[name] for name in weighed}, rel=1e-4, abs=1e-6
+    )
+    assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+
+
+def test_parts_of_equal_weight_would_give_another_gradient(uneven):
+    """Else the test before this one would show nothing."""
+    model, config = captioner(), clipped_at(1e6)
+    expected = update(CrossEntropyOptimisation(copy.deepcopy(model), config), uneven, 1)
+    each = [
+        update(CrossEntropyOptimisation(copy.deepcopy(model), config), part(uneven, [row]), 1)
+        for row in range(3)
+    ]
+    mean = sum(losses.caption for losses in each) / 3
+    assert abs(mean - expected.caption) > 0.01 * expected.caption
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("fusion", ["gate", "none"])
+def test_processes_make_the_update_that_one_makes_of_the_same_batch(uneven, fusion, together):
+    """The third process has no part of it.
+
+    In float64: where a gradient is 0 in theory, Adam makes a step of its rounding.
+    """
+    config = clipped_at(0.5)
+    uneven = replace(uneven, features=uneven.features.double(), boxes=uneven.boxes.double())
+    shares = [[part(uneven, [0]), part(uneven, [1])], [part(uneven, [2])], []]
+
+    def updates(group):
+        model = captioner(fusion=fusion).double()
+        optimisation = CrossEntropyOptimisation(model, config, group)
+        found = [optimisation.step(shares[group.rank], number) for number in (1, 2)]
+        return found, model.state_dict()
+
+    alone = captioner(fusion=fusion).double()
+    optimisation = CrossEntropyOptimisation(alone, config)
+    expected = [update(optimisation, uneven, number) for number in (1, 2)]
+    made = together(3, updates)
+    for found, tensors in made:
+        for [losses], of_one in zip(found, expected, strict=True):
+            assert_same_losses(losses, of_one)
+        torch.testing.assert_close(tensors, alone.state_dict(), rtol=1e-6, atol=1e-8)
+        assert all(torch.equal(tensors[name], made[0][1][name]) for name in tensors)
+    assert [found[0][0].image_ids for found, _ in made] == [("1", "2"), ("3",), ()]
+
+
+def test_what_is_read_later_is_what_would_have_been_read_at_once(batch, monkeypatch):
+    at_once = CrossEntropyOptimisation(captioner(), CONSTANT)
+    expected = [update(at_once, batch, number) for number in range(1, 6)]
+    monkeypatch.setattr(updates_of_training, "_read_every", lambda device: 3)
+    later = CrossEntropyOptimisation(captioner(), CONSTANT)
+    found = [later.step([batch], number) for number in range(1, 6)]
+    assert [len(some) for some in found] == [0, 0, 3, 0, 0]
+    assert [*found[2], *later.read()] == expected
+    assert later.read() == []
+
+
+def test_a_gpu_is_not_waited_for_at_every_update():
+    assert updates_of_training._read_every(torch.device("cuda")) > 1
+    assert updates_of_training._read_every(torch.device("cpu")) == 1
+
+
+def test_in_bf16_losses_are_close_and_what_is_kept_is_float32(batch):
+    model, other = captioner(), captioner()
+    config = CONSTANT.model_copy(update={"precision": "bf16"})
+    exact = update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
+    kept = CrossEntropyOptimisation(other, config)
+    found = update(kept, batch, 1)
+    assert found.measured == pytest.approx(exact.measured, rel=0.02, abs=0.02)
+    assert found.measured != exact.measured
+    assert {parameter.dtype for parameter in other.parameters()} == {torch.float32}
+    states = [
+        state for saved in kept.state_dict()["optimisers"] for state in saved["state"].values()
+    ]
+    assert {state["exp_avg"].dtype for state in states} == {torch.float32}
+
+
+def test_in_bf16_each_side_still_follows_its_own_loss_alone(batch):
+    config = CONSTANT.model_copy(update={"precision": "bf16"})
+    for loss, still in (("mask", "caption_parameters"), ("caption", "mask_parameters")):
+        model = captioner()
+        with forward_precision("bf16", torch.device("cpu")):
+            losses = losses_of(model, batch)
+        parameters = list(getattr(model, still)())
+        found = torch.autograd.grad(getattr(losses, loss), parameters, allow_unused=True)
+        assert all(gradient is None for gradient in found)
+    before = [parameter.clone() for parameter in model.parameters()]
+    update(CrossEntropyOptimisation(model, config), batch, 1)
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
 
 
 def test_updates_lower_both_losses_where_each_can(batch):
     model = captioner()
     optimisation = CrossEntropyOptimisation(model, CONSTANT)
-    first, *_, last = [optimisation.step(batch, number) for number in range(1, 60)]
+    first, *_, last = [update(optimisation, batch, number) for number in range(1, 60)]
     assert last.caption < 0.1 * first.caption
 
 
 def test_a_batch_without_captions_is_refused(batch):
     with pytest.raises(ValueError, match="batch has no captions") as error:
-        CrossEntropyOptimisation(captioner(), CONSTANT).step(replace(batch, tokens=None), 1)
+        update(CrossEntropyOptimisation(captioner(), CONSTANT), replace(batch, tokens=None), 1)
     assert str(error.value) == "batch has no captions; train on batches of a CaptionDataset"
 
 
@@ -240,7 +392,7 @@ def test_an_update_is_made_at_the_rate_of_its_number(batch, schedule, rates):
     config = TrainConfig(schedule=schedule, lr=0.3 if schedule == "constant" else 0.6, warmup=4)
     optimisation = CrossEntropyOptimisation(captioner(), config)
     for number, rate in zip((2, 4, 16), rates, strict=True):
-        assert optimisation.step(batch, number).lr == pytest.approx(rate)
+        assert update(optimisation, batch, number).lr == pytest.approx(rate)
         for state in optimisation.state_dict()["optimisers"]:
             assert state["param_groups"][0]["lr"] == pytest.approx(rate)
 

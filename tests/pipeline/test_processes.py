@@ -1,13 +1,9 @@
 """Several processes that train together: sums, values and stops are the same in all of them."""
 
-import multiprocessing
-import pickle
 import signal
-from datetime import timedelta
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from a2.pipeline import processes
@@ -15,34 +11,6 @@ from a2.pipeline.interruption import Interrupted, StopRequest
 from a2.pipeline.processes import LostProcesses, Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-
-
-@pytest.fixture
-def together(tmp_path):
-    """Does work in so many forked processes, each given its `Processes`; what each returns."""
-
-    def run(count, work):
-        def child(rank):
-            torch.set_num_threads(1)
-            dist.init_process_group(
-                "gloo",
-                store=dist.FileStore(str(tmp_path / "store"), count),
-                rank=rank,
-                world_size=count,
-                timeout=timedelta(seconds=20),
-            )
-            result = work(Processes.connected())
-            (tmp_path / str(rank)).write_bytes(pickle.dumps(result))
-
-        context = multiprocessing.get_context("fork")
-        children = [context.Process(target=child, args=(rank,)) for rank in range(count)]
-        for started in children:
-            started.start()
-        for started in children:
-            started.join(30)
-        return [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(count)]
-
-    return run
 
 
 def parameters(*sizes):

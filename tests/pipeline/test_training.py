@@ -83,8 +83,8 @@ def signals(monkeypatch):
     at = {}
     update = CrossEntropyOptimisation.step
 
-    def update_and_signal(self, batch, number):
-        losses = update(self, batch, number)
+    def update_and_signal(self, parts, number):
+        losses = update(self, parts, number)
         for sent in at.get(number, ()):
             signal.raise_signal(sent)
         return losses
@@ -319,7 +319,7 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
 ):
     """torch raises RuntimeError wherever this process is when one of its loaders dies."""
 
-    def update(self, batch, number):
+    def update(self, parts, number):
         for number_of_signal in sent:
             signal.raise_signal(number_of_signal)
         raise RuntimeError("DataLoader worker (pid 7) exited unexpectedly")
@@ -552,9 +552,9 @@ def test_a_loss_that_is_no_number_names_step_and_pictures_and_keeps_the_last_goo
     seen = []
     update = CrossEntropyOptimisation.step
 
-    def step(self, batch, number):
-        seen.append(batch.image_ids)
-        return update(self, batch, number)
+    def step(self, parts, number):
+        seen.append(parts[0].image_ids)
+        return update(self, parts, number)
 
     monkeypatch.setattr(CrossEntropyOptimisation, "step", step)
     with pytest.raises(A2Error) as error:
@@ -631,9 +631,9 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
     seen, validated = set(), set()
     update = CrossEntropyOptimisation.step
 
-    def step(self, batch, number):
-        seen.update(batch.image_ids)
-        return update(self, batch, number)
+    def step(self, parts, number):
+        seen.update(parts[0].image_ids)
+        return update(self, parts, number)
 
     def score(candidates, references):
         validated.update(candidates)

@@ -1,0 +1,28 @@
+"""How exactly training computes, and that nothing of it outlasts training."""
+
+import pytest
+import torch
+
+from a2.pipeline.precision import forward_precision, matrix_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)],
+)
+def test_only_bf16_multiplies_in_bfloat16(precision, dtype):
+    with forward_precision(precision, CPU):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")]
+)
+def test_only_tf32_rounds_float32_and_only_in_the_block(precision, expected):
+    with pytest.raises(ZeroDivisionError), matrix_precision(precision):
+        assert torch.get_float32_matmul_precision() == expected
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -1,0 +1,237 @@
+"""Several processes train what one does, and stop, resume and fail together."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from a2.data.errors import A2Error, InputError
+from a2.pipeline import optimisation, training
+from a2.pipeline.checkpoints import Checkpoints
+from a2.pipeline.config import load_config
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.interruption import Interrupted
+from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.processes import Processes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
+KEY_BIAS = re.compile(r"(key_value|query_key_value)\.bias")
+OUTPUTS = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
+
+
+@pytest.fixture(scope="module")
+def train(experiment):
+    """Trains on the tiny experiment's features and captions, in this process."""
+    features, captions = experiment.directory("extract"), experiment.directory("preprocess")
+
+    def run(directory, *overrides):
+        directory.mkdir(exist_ok=True)
+        config = load_config(experiment.config_file, (*SMALL, *overrides))
+        training.train_captioner(
+            config.train,
+            config.model,
+            features,
+            captions,
+            config.runtime,
+            directory=directory,
+            events=EventLog(directory),
+        )
+        return directory
+
+    return run
+
+
+def how_it_ended(work):
+    """Nothing, the signal that stopped it, or what the error said."""
+    try:
+        work()
+    except Interrupted as stop:
+        return stop.signal_number
+    except A2Error as error:
+        return str(error)
+    return None
+
+
+def lines(directory):
+    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{**line, "tokens_per_second": 0} for line in found]
+
+
+def assert_equal_results(one, other):
+    for name in OUTPUTS:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert lines(one) == lines(other)
+
+
+def assert_close_results(one, other):
+    """Losses and tensors, but for the biases of keys: no loss depends on them, so that Adam makes
+    full steps of what rounding leaves of their gradient."""
+    for line, its in zip(lines(one), lines(other), strict=True):
+        assert line == pytest.approx(its, rel=1e-4)
+    found, expected = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    for name in (name for name in found if not KEY_BIAS.search(name)):
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("overrides", [(), ("train.accumulate=2", "train.grouping=caption")])
+def test_two_processes_train_what_one_does_with_the_same_batches(
+    train, together, tmp_path, overrides
+):
+    settings = ("model.dropout=0", "train.lr=0.1", *overrides)
+    alone = train(tmp_path / "alone", *settings)
+    found = tmp_path / "together"
+    assert together(2, lambda _: how_it_ended(lambda: train(found, *settings))) == [None, None]
+    assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
+    assert_close_results(found, alone)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(train, together, tmp_path_factory):
+    """What two processes train that are left alone, with dropout."""
+    found = tmp_path_factory.mktemp("together") / "uninterrupted"
+    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    return found
+
+
+@pytest.fixture
+def signals(monkeypatch):
+    """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
+    at = {}
+    update = CrossEntropyOptimisation.step
+
+    def update_and_signal(self, parts, number):
+        losses = update(self, parts, number)
+        sent = at.get((Processes.connected().rank, number))
+        if sent is not None:
+            signal.raise_signal(sent)
+        return losses
+
+    monkeypatch.setattr(CrossEntropyOptimisation, "step", update_and_signal)
+    return at
+
+
+def test_a_signal_to_one_process_stops_all_and_they_end_as_if_left_alone(
+    train, together, uninterrupted, tmp_path, signals
+):
+    found = tmp_path / "stopped"
+    for rank, step in ((1, 3), (0, 6), (1, 9)):
+        signals.clear()
+        signals[rank, step] = signal.SIGTERM
+        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+        assert ended == [signal.SIGTERM] * 2
+        assert Checkpoints(found / "checkpoints").steps()[-1] == step
+        assert not (found / "model.safetensors").exists()
+    signals.clear()
+    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    assert_equal_results(found, uninterrupted)
+
+
+def test_processes_drop_out_each_by_a_noise_of_its_own(uninterrupted):
+    state = Checkpoints(uninterrupted / "checkpoints").latest().state
+    first, other = state["random"]
+    assert not torch.equal(first["torch"], other["torch"])
+    assert state["surroundings"]["processes"] == "2"
+
+
+def test_another_number_of_processes_goes_on_where_the_first_ones_stopped_and_says_so(
+    train, together, tmp_path, signals, caplog
+):
+    settings = ("model.dropout=0", "train.lr=0.1")
+    alone, found = train(tmp_path / "alone", *settings), tmp_path / "changed"
+    signals[0, 5] = signal.SIGINT
+    ended = together(2, lambda _: how_it_ended(lambda: train(found, *settings)))
+    assert ended == [signal.SIGINT] * 2
+    signals[0, 8] = signal.SIGINT
+    assert how_it_ended(lambda: train(found, *settings)) == signal.SIGINT
+    assert (
+        "train: processes 2 -> 1 since the checkpoint; the result will not be that of an "
+        "uninterrupted run bit for bit"
+    ) in caplog.messages
+    signals.clear()
+    assert together(3, lambda _: how_it_ended(lambda: train(found, *settings))) == [None] * 3
+    assert_close_results(found, alone)
+
+
+def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_pictures_of_all(
+    train, together, tmp_path, monkeypatch
+):
+    """The pictures of the one process whose loss it is are not known to be the cause."""
+    compute = optimisation.two_losses
+
+    def poisoned(captioner, memory, captions):
+        losses = compute(captioner, memory, captions)
+        broken = captioner.schedule_step.item() == 6 and Processes.connected().rank == 1
+        return replace(losses, caption=losses.caption * torch.nan) if broken else losses
+
+    monkeypatch.setattr(optimisation, "two_losses", poisoned)
+    found = tmp_path / "poisoned"
+    one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
+    assert one == other
+    assert one.startswith("loss is not finite at step 6: caption nan, mask -")
+    assert len(re.search(r"\(pictures (.*)\);", one)[1].split(", ")) == 2
+    assert Checkpoints(found / "checkpoints").latest().step == 4
+
+
+def test_a_process_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
+    update = CrossEntropyOptimisation.step
+
+    def die(self, parts, number):
+        if number == 6 and Processes.connected().rank == 1:
+            raise InputError("its disk is gone")
+        return update(self, parts, number)
+
+    monkeypatch.setattr(CrossEntropyOptimisation, "step", die)
+    found = tmp_path / "died"
+    one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
+    assert other == "its disk is gone"
+    assert one.startswith("process 0 of 2 lost the others (")
+    assert Checkpoints(found / "checkpoints").latest().step == 4
+
+
+# with torchrun
+
+
+def torchrun(experiment, artifacts, *overrides):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "a2.pipeline", "train"]
+    command += ["-c", str(experiment.config_file), "--artifacts", str(artifacts)]
+    command += [word for override in overrides for word in ("--set", override)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_under_torchrun_a_stopped_stage_resumes_and_ends_as_if_left_alone(
+    experiment, uninterrupted, tmp_path
+):
+    ignored = shutil.ignore_patterns("train-xe", "evaluate")
+    artifacts = Path(shutil.copytree(experiment.artifacts, tmp_path / "artifacts", ignore=ignored))
+    with experiment.plan(*SMALL, artifacts=artifacts) as plan:
+        key = plan.stage("train-xe").pre_image.key
+    partial = artifacts / "train-xe" / f"{key}.partial"
+    started = torchrun(experiment, artifacts, *SMALL)
+    while started.poll() is None and not list(partial.glob("checkpoints/step-*")):
+        time.sleep(0.01)
+    started.send_signal(signal.SIGTERM)
+    _, said = started.communicate(timeout=120)
+    assert started.returncode != 0
+    assert said.count("a2: stopped; the same command takes up where this one left") == 2, said
+    assert partial.is_dir()
+
+    ended = torchrun(experiment, artifacts, *SMALL)
+    printed, said = ended.communicate(timeout=120)
+    assert ended.returncode == 0, said
+    assert printed.startswith("train-xe: done in")
+    assert_equal_results(artifacts / "train-xe" / key, uninterrupted)
