@@ -227,7 +227,7 @@ def time_precisions(
 ) -> dict[str, Timing]:
     """The plain form and ours in turn, pictures decoded each time; by name."""
     forms: dict[str, Form] = {PLAIN: partial(plain_form, detector, path, config=base)}
-    if find_spec("detectron2") is not None:
+    if find_spec("detectron2") is not None and detector.architecture.has_bottlenecks:
         forms["detectron2 eager"] = partial(plain_form, rebuild(detector), path, config=base)
     for precision, count in (("exact", 36), ("mixed", 36), ("mixed", 100)):
         extractor = Extractor(detector, config=fixed(base, count, precision=precision))

@@ -21,6 +21,7 @@ from a2.pipeline.command_group import (
     trains_together,
     verbose_option,
 )
+from a2.pipeline.conversion_commands import CONVERSION
 from a2.pipeline.printing import (
     print_evaluation,
     print_scores,
@@ -264,7 +265,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for command in (*CAPTIONING, *UPKEEP):
+for command in (*CAPTIONING, *CONVERSION, *UPKEEP):
     cli.add_command(command)
 
 

@@ -1,0 +1,45 @@
+"""Widths and heights of pictures, for feature formats that do not keep them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from PIL import Image
+
+from a2.data.errors import InputError
+from a2.data.identity import find_pictures
+from a2.data.identity import image_id as identity_of
+from a2.data.json_files import read_json
+from a2.data.peer_features import Sizes
+
+
+def sizes_in_coco(path: Path) -> Sizes:
+    """Of a COCO file's `images`; InputError where it lists none with file_name, width, height."""
+    content = cast("dict[str, Any]", read_json(path))
+    try:
+        return {
+            identity_of(image["file_name"]): (int(image["width"]), int(image["height"]))
+            for image in content["images"]
+        }
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{path.name!r} does not list file_name, width and height of its images; "
+            "name a COCO captions, instances or image-info file"
+        ) from error
+
+
+class PictureSizes(Mapping[str, tuple[int, int]]):
+    """Of the pictures below a folder, read from their headers when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pictures = find_pictures(folder)
+
+    def __getitem__(self, image_id: str) -> tuple[int, int]:
+        with Image.open(self._pictures[image_id]) as picture:
+            return picture.size
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pictures)
+
+    def __len__(self) -> int:
+        return len(self._pictures)

@@ -1,0 +1,218 @@
+"""Region features from one project's format into another's, read back and compared at the end."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from a2.data.annotations import Skipped
+from a2.data.errors import InputError, StoreError
+from a2.data.feature_record import FeatureType
+from a2.data.feature_seal import DATA_FILE, SEAL_FILE
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.data.peer_features import (
+    ContentChecksum,
+    Picture,
+    Sizes,
+    Source,
+    Target,
+    checksum,
+)
+from a2.data.peer_hdf5 import M2Source, M2Target
+from a2.data.peer_npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
+from a2.data.peer_tsv import TsvSource, TsvTarget
+from a2.data.picture_sizes import PictureSizes, sizes_in_coco
+from a2.data.regions import Regions
+from a2.pipeline.engine.durable import write_durably
+from a2.pipeline.progress import track
+
+Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made.
+
+    count: pictures; regions: fewest and most of a picture; checksum: of the content, the same for
+    every format that holds it; skipped: what of the source could not be read, with reasons.
+    """
+
+    count: int
+    regions: tuple[int, int]
+    checksum: str
+    skipped: list[Skipped]
+
+
+class StoreTarget:
+    """A feature store of ours; one that is interrupted is resumed."""
+
+    def __init__(self, path: Path, *, dtype: FeatureType) -> None:
+        self._writer = FeatureWriter(path, dtype=dtype)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._writer
+
+    def add(self, image_id: str, regions: Regions) -> None:
+        """Adds one picture."""
+        self._writer.add(image_id, regions)
+
+    def finish(self) -> None:
+        """Seals the store."""
+        self._writer.seal()
+
+    def close(self) -> None:
+        """Commits what was added."""
+        self._writer.flush()
+        self._writer.close()
+
+
+class StoreSource:
+    """The pictures of a feature store of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._store = FeatureStore(path)
+
+    def __iter__(self) -> Iterator[Picture | Skipped]:
+        for image_id in self._store:
+            try:
+                yield Picture(image_id, self._store[image_id])
+            except StoreError as error:
+                yield Skipped(image_id, str(error))
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    form: Format,
+    dtype: FeatureType = "float16",
+    sizes: Path | None = None,
+    prefix: str = "",
+) -> Converted:
+    """Reads `source`, whatever its format, and writes `target`; an interrupted run is taken up.
+
+    sizes: folder of the pictures or a COCO file, for formats that do not keep their sizes; prefix:
+    of LXMERT's names. Raises InputError where the target is there, the source is of no known
+    format, or nothing in it can be read, and StoreError where what was written is not what was
+    read.
+    """
+    _require_new(target)
+    reading = open_source(source, _sizes(sizes))
+    writing = _open_target(target, form, dtype=dtype, prefix=prefix)
+    stored = np.dtype(dtype if form == "a2" else "float32")
+    done = _Done()
+    try:
+        with track("convert", total=len(reading)) as progress:
+            for item in reading:
+                if isinstance(item, Skipped):
+                    done.skipped.append(item)
+                else:
+                    regions = replace(item.regions, features=item.regions.features.astype(stored))
+                    if item.image_id not in writing:
+                        writing.add(item.image_id, regions)
+                    done.add(item.image_id, regions)
+                progress.advance(1)
+        if not done.counts:
+            raise InputError(_nothing_readable(source, done.skipped))
+        writing.finish()
+    finally:
+        writing.close()
+    _list_skipped(target, done.skipped)
+    _require_equal(target, done)
+    counts = min(done.counts), max(done.counts)
+    return Converted(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
+
+
+def open_source(path: Path, sizes: Sizes) -> Source:
+    """The reader for what lies at `path`; InputError where it is of no known format."""
+    if path.is_dir():
+        if (path / SEAL_FILE).exists():
+            return StoreSource(path)
+        if any(path.glob("*_att")):
+            return AttBoxSource(path, sizes=sizes)
+        if any(path.glob("*.npz")):
+            return MilvlgSource(path)
+    elif path.is_file():
+        with path.open("rb") as file:
+            is_hdf5 = file.read(len(_HDF5)) == _HDF5
+        return M2Source(path, sizes=sizes) if is_hdf5 else TsvSource(path)
+    raise InputError(
+        f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
+    )
+
+
+@dataclass
+class _Done:
+    """What has been read of the source, and what of it can be compared afterwards."""
+
+    checksum: ContentChecksum = field(default_factory=ContentChecksum)
+    skipped: list[Skipped] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, image_id: str, regions: Regions) -> None:
+        self.checksum.add(image_id, regions)
+        self.counts.append(len(regions))
+        self.sizes[image_id] = regions.width, regions.height
+
+
+def _require_new(target: Path) -> None:
+    if (target / SEAL_FILE).exists() or (target.exists() and not (target / DATA_FILE).exists()):
+        raise InputError(f"{str(target)!r} is there already; name another place, or remove it")
+
+
+def _sizes(path: Path | None) -> Sizes:
+    if path is None:
+        return {}
+    return PictureSizes(path) if path.is_dir() else sizes_in_coco(path)
+
+
+def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str) -> Target:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if form == "a2":
+        return StoreTarget(target, dtype=dtype)
+    if form == "att-box":
+        return AttBoxTarget(target)
+    if form == "milvlg":
+        return MilvlgTarget(target)
+    if form == "m2":
+        return M2Target(target)
+    return TsvTarget(target, columns=form, prefix=prefix)
+
+
+def _nothing_readable(source: Path, skipped: list[Skipped]) -> str:
+    first = f", first {skipped[0].image_id!r}: {skipped[0].reason}" if skipped else ""
+    return f"no picture of {str(source)!r} can be read{first}; get the file again"
+
+
+def _list_skipped(target: Path, skipped: list[Skipped]) -> None:
+    """Beside the target, because it may be a file."""
+    if skipped:
+        lines = (json.dumps({"id": item.image_id, "reason": item.reason}) for item in skipped)
+        text = "".join(f"{line}\n" for line in lines)
+        write_durably(skipped_file(target), text.encode())
+
+
+def skipped_file(target: Path) -> Path:
+    """Where the pictures that could not be converted are listed."""
+    return target.with_name(f"{target.name}.skipped.jsonl")
+
+
+def _require_equal(target: Path, done: _Done) -> None:
+    """Reads back what was written."""
+    found = checksum(open_source(target, done.sizes))
+    if found.hexdigest() != done.checksum.hexdigest():
+        raise StoreError(
+            f"what lies in {str(target)!r} is not what was read: {found.count} pictures of "
+            f"{done.checksum.count}; remove it and convert again"
+        )

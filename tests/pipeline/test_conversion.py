@@ -1,0 +1,310 @@
+"""Features of one store in every format and back."""
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from a2.data.errors import InputError, StoreError
+from a2.data.feature_store import FeatureStore
+from a2.data.feature_writer import FeatureWriter
+from a2.data.peer_features import Picture
+from a2.data.regions import Regions
+from a2.pipeline import conversion
+from a2.pipeline.cli import cli
+from a2.pipeline.conversion import FORMATS, convert, open_source
+
+PEERS = [form for form in FORMATS if form != "a2"]
+IDS = ("000000000009", "000000000025", "000000132417")
+
+
+def make_regions(seed, *, count=None, attributes=True):
+    rng = np.random.default_rng(seed)
+    count = count or 3 + seed
+    corners = np.sort(rng.uniform(0, 90, (count, 2, 2)).astype(np.float32), axis=1)
+    return Regions(
+        boxes=corners.reshape(count, 4),
+        features=rng.standard_normal((count, 8)).astype(np.float32),
+        scores=rng.uniform(0.1, 1, count).astype(np.float32),
+        class_ids=rng.integers(0, 20, count).astype(np.int32),
+        attribute_ids=rng.integers(0, 5, count).astype(np.int32) if attributes else None,
+        width=120,
+        height=100,
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "our features"
+    with FeatureWriter(path, dtype="float32") as writer:
+        for seed, image_id in enumerate(IDS):
+            writer.add(image_id, make_regions(seed))
+        writer.seal()
+    return path
+
+
+@pytest.fixture
+def sizes(tmp_path):
+    path = tmp_path / "captions.json"
+    images = [{"file_name": f"COCO_x_{name}.jpg", "width": 120, "height": 100} for name in IDS]
+    path.write_text(json.dumps({"images": images}))
+    return path
+
+
+@pytest.mark.parametrize("form", PEERS)
+def test_features_survive_every_format_and_the_way_back(store, sizes, form, tmp_path):
+    there = convert(store, tmp_path / "theirs", form=form)
+    back = convert(tmp_path / "theirs", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
+    assert there.checksum == back.checksum
+    assert (there.count, there.regions, there.skipped) == (3, (3, 5), [])
+    ours, again = FeatureStore(store), FeatureStore(tmp_path / "back")
+    assert list(again) == list(IDS)
+    for image_id in IDS:
+        assert np.array_equal(ours[image_id].boxes, again[image_id].boxes)
+        assert np.array_equal(ours[image_id].features, again[image_id].features)
+        assert (again[image_id].width, again[image_id].height) == (120, 100)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_lxmerts_columns_keep_classes_scores_and_attributes(store, tmp_path):
+    convert(store, tmp_path / "a.tsv", form="lxmert", prefix="COCO_val2014_")
+    assert (tmp_path / "a.tsv").read_bytes().startswith(b"COCO_val2014_000000000009\t100\t120\t")
+    convert(tmp_path / "a.tsv", tmp_path / "back", form="a2", dtype="float32")
+    assert FeatureStore(tmp_path / "back").digest == FeatureStore(store).digest
+
+
+def test_what_a_format_does_not_say_is_marked_and_not_guessed(store, tmp_path):
+    convert(store, tmp_path / "a.tsv", form="caffe")
+    item = next(iter(open_source(tmp_path / "a.tsv", {})))
+    assert isinstance(item, Picture)
+    assert set(item.regions.class_ids) == {-1}
+    assert set(item.regions.scores) == {0}
+    assert item.regions.attribute_ids is None
+
+
+def test_m2s_probabilities_give_classes_and_scores_back(store, sizes, tmp_path):
+    convert(store, tmp_path / "a.hdf5", form="m2")
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        assert "9_cls_prob" in file
+    convert(tmp_path / "a.hdf5", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
+    for image_id in IDS:
+        ours, again = FeatureStore(store)[image_id], FeatureStore(tmp_path / "back")[image_id]
+        assert np.array_equal(ours.class_ids, again.class_ids)
+        np.testing.assert_allclose(ours.scores, again.scores)
+
+
+def test_half_precision_is_compared_with_what_it_can_hold(store, tmp_path):
+    made = convert(store, tmp_path / "half", form="a2")
+    assert FeatureStore(tmp_path / "half").dtype == "float16"
+    assert made.checksum != convert(store, tmp_path / "whole", form="a2", dtype="float32").checksum
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_interrupted_conversion_is_taken_up(store, form, tmp_path, monkeypatch):
+    expected = convert(store, tmp_path / "at once", form=form, dtype="float32")
+    whole = conversion.StoreSource.__iter__
+
+    def interrupted(self):
+        for number, item in enumerate(whole(self)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield item
+
+    monkeypatch.setattr(conversion.StoreSource, "__iter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert(store, tmp_path / "theirs", form=form, dtype="float32")
+    monkeypatch.setattr(conversion.StoreSource, "__iter__", whole)
+    assert convert(store, tmp_path / "theirs", form=form, dtype="float32") == expected
+
+
+@pytest.mark.parametrize("form", ["caffe", "lxmert"])
+def test_a_line_that_a_killed_run_left_unfinished_is_written_again(store, form, tmp_path):
+    expected = convert(store, tmp_path / "at once", form=form)
+    whole = (tmp_path / "at once").read_bytes()
+    (tmp_path / "theirs.partial").write_bytes(whole[: len(whole) // 2])
+    assert convert(store, tmp_path / "theirs", form=form) == expected
+    assert (tmp_path / "theirs").read_bytes() == whole
+
+
+def test_hdf5_that_a_killed_run_left_open_is_begun_anew(store, tmp_path, caplog):
+    (tmp_path / "a.hdf5.partial").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
+    convert(store, tmp_path / "a.hdf5", form="m2")
+    assert "'a.hdf5.partial' was left open by a killed run and is begun anew" in caplog.messages
+
+
+def test_corrupt_lines_are_listed_and_the_others_kept(store, tmp_path):
+    convert(store, tmp_path / "a.tsv", form="caffe")
+    first, second, third = (tmp_path / "a.tsv").read_bytes().splitlines(keepends=True)
+    columns = second.split(b"\t")
+    short = b"\t".join([*columns[:5], base64.b64encode(b"1234") + b"\n"])
+    broken = b"\t".join([*columns[:4], b"A", columns[5]])
+    few = b"1\t2\n"
+    narrow = b"\t".join([*third.split(b"\t")[:5], base64.b64encode(b"\0" * 60) + b"\n"])
+    (tmp_path / "a.tsv").write_bytes(first + short + broken + few + first + narrow + third[:-9])
+    made = convert(tmp_path / "a.tsv", tmp_path / "store", form="a2")
+    assert made.count == 1
+    assert [(item.image_id, item.reason) for item in made.skipped] == [
+        ("line 2", "features has 4 bytes, which are not 4 boxes"),
+        (
+            "line 3",
+            "Invalid base64-encoded string: number of data characters (1) cannot be 1 more than a "
+            "multiple of 4",
+        ),
+        ("line 4", "2 of 6 columns"),
+        ("line 5", "a second line of image '000000000009'"),
+        ("line 6", "3 numbers per region, not 8"),
+        ("line 7", "features has 156 bytes, which are not 5 boxes"),
+    ]
+    listed = (tmp_path / "store.skipped.jsonl").read_text().splitlines()
+    assert json.loads(listed[0]) == {"id": "line 2", "reason": made.skipped[0].reason}
+
+
+def test_broken_npz_files_are_listed(store, tmp_path):
+    convert(store, tmp_path / "npz", form="milvlg")
+    (tmp_path / "npz" / "000000000009.npz").write_bytes(b"PK no zip")
+    np.savez(
+        tmp_path / "npz" / "000000000025.npz",
+        x=np.zeros((2, 8)),
+        bbox=np.zeros((3, 4)),
+        image_w=1,
+        image_h=1,
+    )
+    np.savez(tmp_path / "npz" / "7.npz", x=np.zeros((2, 8)))
+    made = convert(tmp_path / "npz", tmp_path / "store", form="a2")
+    assert made.count == 1
+    reasons = {item.image_id: item.reason for item in made.skipped}
+    assert reasons.keys() == {"000000000009.npz", "000000000025.npz", "7.npz"}
+    assert reasons["000000000025.npz"] == (
+        "boxes of shape (3, 4) beside features of shape (2, 8); make the file again"
+    )
+
+
+def test_a_pickle_in_npz_is_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (tmp_path / "ran").touch, ()
+
+    (tmp_path / "npz").mkdir()
+    info = np.array(Evil(), dtype=object)
+    np.savez(tmp_path / "npz" / "1.npz", bbox=info, x=np.zeros((1, 8)), image_w=9, image_h=9)
+    with pytest.raises(InputError, match=r"no picture of .* can be read, first '1\.npz': "):
+        convert(tmp_path / "npz", tmp_path / "store", form="a2")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_sizes_that_are_not_known_are_asked_for(store, tmp_path):
+    convert(store, tmp_path / "npz", form="att-box")
+    with pytest.raises(InputError) as error:
+        convert(tmp_path / "npz", tmp_path / "store", form="a2")
+    assert str(error.value) == (
+        f"no picture of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
+        "'000000132417' is not known; name its pictures with --images, or a COCO file that lists "
+        "it with --sizes; get the file again"
+    )
+
+
+def test_ids_without_a_number_do_not_fit_everywhere(tmp_path):
+    with FeatureWriter(tmp_path / "store") as writer:
+        writer.add("holiday/beach", make_regions(0))
+        writer.seal()
+    for form, name in (("caffe", "a"), ("m2", "b"), ("att-box", "c")):
+        message = (
+            f"image 'holiday/beach' has no number, which '{name}' needs; convert to another format"
+        )
+        with pytest.raises(InputError, match=message):
+            convert(tmp_path / "store", tmp_path / name, form=form)
+    message = "image 'holiday/beach' lies in a folder, which 'd' has not; convert to another format"
+    with pytest.raises(InputError, match=message):
+        convert(tmp_path / "store", tmp_path / "d", form="milvlg")
+    convert(tmp_path / "store", tmp_path / "e", form="lxmert")
+    convert(tmp_path / "e", tmp_path / "back", form="a2")
+    assert list(FeatureStore(tmp_path / "back")) == ["holiday/beach"]
+
+
+def test_a_target_that_is_there_is_kept(store, tmp_path):
+    (tmp_path / "a.tsv").write_text("precious")
+    for target in (tmp_path / "a.tsv", store):
+        with pytest.raises(InputError) as error:
+            convert(store, target, form="caffe")
+        assert str(error.value) == (
+            f"{str(target)!r} is there already; name another place, or remove it"
+        )
+    assert (tmp_path / "a.tsv").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "a\tb\n",
+            "first line of 'a' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of "
+            "one of them",
+        ),
+        (
+            None,
+            "no region features at {path!r}; name a store, a TSV or HDF5 file, or a folder of npz",
+        ),
+    ],
+)
+def test_a_source_of_no_known_format_is_refused(tmp_path, content, message):
+    path = tmp_path / "a"
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(InputError) as error:
+        convert(path, tmp_path / "store", form="a2")
+    assert str(error.value) == message.format(path=str(path))
+
+
+def test_what_was_written_is_read_back(store, tmp_path, monkeypatch):
+    add = conversion.TsvTarget.add
+    monkeypatch.setattr(
+        conversion.TsvTarget,
+        "add",
+        lambda self, name, regions: add(self, name, replace(regions, boxes=regions.boxes + 1)),
+    )
+    with pytest.raises(StoreError) as error:
+        convert(store, tmp_path / "a.tsv", form="caffe")
+    assert str(error.value) == (
+        f"what lies in {str(tmp_path / 'a.tsv')!r} is not what was read: 3 pictures of 3; "
+        "remove it and convert again"
+    )
+
+
+def test_the_command_says_count_and_content(store, tmp_path):
+    target = tmp_path / "a.tsv"
+    answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
+    assert answer.exit_code == 0
+    first, second = answer.stdout.splitlines()
+    assert first == f"3 pictures with 3 to 5 regions in {target}"
+    assert second == f"content: {convert(store, tmp_path / 'b.tsv', form='caffe').checksum}"
+
+
+def test_the_command_names_the_list_of_what_was_left_out(store, tmp_path):
+    convert(store, tmp_path / "a.tsv", form="caffe")
+    with (tmp_path / "a.tsv").open("ab") as file:
+        file.write(b"1\t2\n")
+    target = tmp_path / "store"
+    answer = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.tsv"), str(target)])
+    assert answer.exit_code == 3
+    assert answer.stderr.endswith(f"a2: 1 could not be read: {target}.skipped.jsonl\n")
+
+
+@pytest.mark.shared
+def test_the_published_rows_are_kept_to_the_bit(tmp_path):
+    folder = Path(__file__).parents[2].parent / "shared" / "reference" / "caffe_features"
+    if not folder.is_dir():
+        pytest.skip("the reference features are not beside the checkout")
+    tsv = folder / "train2014_obj36.tsv"
+    made = convert(tsv, tmp_path / "store", form="a2", dtype="float32")
+    assert (made.count, made.regions, made.skipped) == (10, (36, 36), [])
+    back = convert(tmp_path / "store", tmp_path / "a.tsv", form="lxmert", prefix="COCO_train2014_")
+    assert back.checksum == made.checksum
+    columns = [line.split(b"\t") for line in sorted(tsv.read_bytes().splitlines())]
+    written = [line.split(b"\t") for line in sorted((tmp_path / "a.tsv").read_bytes().splitlines())]
+    for theirs, ours in zip(columns, written, strict=True):
+        kept = [*range(5), 5, 7, 8, 9]  # the confidence of attributes is not stored
+        assert [theirs[i] for i in kept] == [ours[i] for i in kept]
