@@ -15,7 +15,7 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path, exists=True))
+@click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--to",
@@ -34,7 +34,7 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 )
 @click.option(
     "--sizes",
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     help="Folder of the pictures, or a COCO file that lists their sizes: att-box and m2 have none.",
 )
 @click.option("--prefix", default="", help="Before the number in LXMERT's names: COCO_val2014_.")
