@@ -1,7 +1,9 @@
-"""In how many pictures each n-gram occurs: the idf of CIDEr (Vedantam et al. 2015, section 3).
+"""In how many documents each n-gram occurs: the idf of CIDEr (Vedantam et al. 2015, section 3).
 
 The counts are those of pycocoevalcap 1.2 (`CiderScorer.compute_doc_freq`) over the references of
-the training pictures: n-grams of 1 to 4 words, each counted once per picture.
+the training pictures: n-grams of 1 to 4 words, each counted once per picture, and once per caption
+for rewards that take every caption for a document (M2). Each caption ends in `<eos>`; a reward that
+does not count it never asks for an n-gram that holds it.
 """
 
 import io
@@ -15,24 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2.data.errors import InputError
-from a2.data.vocabulary import SPECIALS, Vocabulary
+from a2.data.vocabulary import EOS, SPECIALS, Vocabulary
 
 LONGEST_NGRAM = 4
 
 
 @dataclass(frozen=True, eq=False)
 class DocumentFrequencies:
-    """Counts of M n-grams over `documents` pictures.
+    """Counts of M n-grams over `documents` pictures with `captions` captions.
 
     words: by number, the vocabulary's first with its own numbers, then all other reference words.
     ngrams: (M, 4) int32 numbers into `words`, -1 after the end of a shorter n-gram; shorter ones
-    first, then by number. counts: (M,) int32 in [1, documents].
+    first, then by number. counts: (M,) int32 in [1, documents], the pictures that hold it;
+    caption_counts: (M,) int32 in [1, captions].
     """
 
     words: tuple[str, ...]
     ngrams: NDArray[np.int32]
     counts: NDArray[np.int32]
     documents: int
+    caption_counts: NDArray[np.int32]
+    captions: int
 
     def save(self, path: Path) -> None:
         """Write an .npz; equal values give equal bytes, which numpy's own savez does not."""
@@ -42,6 +47,8 @@ class DocumentFrequencies:
             "ngrams": self.ngrams,
             "counts": self.counts,
             "documents": np.int64(self.documents),
+            "caption_counts": self.caption_counts,
+            "captions": np.int64(self.captions),
         }
         with zipfile.ZipFile(path, "w") as archive:
             for name, array in arrays.items():
@@ -61,13 +68,16 @@ class DocumentFrequencies:
                 words = tuple(json.loads(archive["words"].tobytes()))
                 ngrams, counts = archive["ngrams"], archive["counts"]
                 documents = int(archive["documents"])
+                caption_counts = archive["caption_counts"]
+                captions = int(archive["captions"])
         except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise _damaged(path, str(error)) from error
-        if counts.ndim != 1 or ngrams.shape != (len(counts), LONGEST_NGRAM):
+        fit = counts.shape == caption_counts.shape == ngrams.shape[:1]
+        if not fit or ngrams.shape[1:] != (LONGEST_NGRAM,):
             raise _damaged(path, "n-grams and counts do not belong together")
         if len(ngrams) and not (ngrams.min() >= -1 and ngrams.max() < len(words)):
             raise _damaged(path, "an n-gram holds an unknown word")
-        return cls(words, ngrams, counts, documents)
+        return cls(words, ngrams, counts, documents, caption_counts, captions)
 
 
 def count_document_frequencies(
@@ -82,7 +92,7 @@ def count_document_frequencies(
         for sentence in group
     ]
     numbers, words = _number_words(sentences, vocabulary)
-    lengths = [len(sentence) for _, sentence in sentences]
+    lengths = [len(sentence) + 1 for _, sentence in sentences]
     sentence_of = np.repeat(np.arange(len(sentences)), lengths)
     image_of = np.repeat([image for image, _ in sentences], lengths).astype(np.int64)
     counted = [
@@ -90,23 +100,26 @@ def count_document_frequencies(
     ]
     return DocumentFrequencies(
         words=words,
-        ngrams=np.concatenate([ngrams for ngrams, _ in counted]),
-        counts=np.concatenate([counts for _, counts in counted]),
+        ngrams=np.concatenate([ngrams for ngrams, _, _ in counted]),
+        counts=np.concatenate([counts for _, counts, _ in counted]),
         documents=len(references),
+        caption_counts=np.concatenate([counts for _, _, counts in counted]),
+        captions=len(sentences),
     )
 
 
 def _number_words(
     sentences: Sequence[tuple[int, list[str]]], vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The numbers of all words in a row, and the word of each number."""
+    """The numbers of all words in a row, <eos> after each sentence, and the word of each number."""
     own = vocabulary.words
     # The text "<unk>" in a reference is a word like any other.
     known = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
     others = sorted({word for _, sentence in sentences for word in sentence if word not in known})
     known |= {word: number for number, word in enumerate(others, start=len(own))}
     numbers = np.fromiter(
-        (known[word] for _, sentence in sentences for word in sentence), dtype=np.int32
+        (n for _, sentence in sentences for n in (*map(known.__getitem__, sentence), EOS)),
+        dtype=np.int32,
     )
     return numbers, (*own, *others)
 
@@ -116,24 +129,35 @@ def _count_ngrams(
     sentence_of: NDArray[np.int64],
     image_of: NDArray[np.int64],
     size: int,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The n-grams of `size` words, (m, 4) int32, and in how many images each occurs, (m,) int32."""
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """The n-grams of `size` words, (m, 4) int32, and in how many images and in how many sentences
+    each occurs, (m,) int32."""
     windows = max(0, len(numbers) - size + 1)
     last_of = sentence_of[size - 1 :]
     inside = np.flatnonzero(sentence_of[:windows] == last_of[:windows])
     columns = [numbers[inside + offset] for offset in range(size)]
-    keys: list[NDArray[np.integer]] = [image_of[inside], *reversed(columns)]
+    # sentences of one image are neighbours, so that in their order images are too
+    keys: list[NDArray[np.integer]] = [sentence_of[inside], *reversed(columns)]
     order = np.lexsort(keys)
     columns = [column[order] for column in columns]
     is_new = _differs_from_previous(columns)
-    is_new_in_image = is_new | _differs_from_previous([image_of[inside][order]])
+    documents = [
+        is_new | _differs_from_previous([document_of[inside][order]])
+        for document_of in (image_of, sentence_of)
+    ]
     starts = np.flatnonzero(is_new)
     ngrams = np.full((len(starts), LONGEST_NGRAM), -1, dtype=np.int32)
     for position, column in enumerate(columns):
         ngrams[:, position] = column[starts]
-    # The images of one n-gram are neighbours, so a running count gives the number of each group.
-    seen = np.concatenate([[0], np.cumsum(is_new_in_image)])
-    return ngrams, np.diff(seen[np.append(starts, len(order))]).astype(np.int32)
+    ends = np.append(starts, len(order))
+    in_images, in_sentences = (_count_between(ends, is_new) for is_new in documents)
+    return ngrams, in_images, in_sentences
+
+
+def _count_between(ends: NDArray[np.intp], marked: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """How many are marked from each end to the next."""
+    seen = np.concatenate([[0], np.cumsum(marked)])
+    return np.diff(seen[ends]).astype(np.int32)
 
 
 def _differs_from_previous(columns: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from a2.pipeline.java import find_java
 from a2.pipeline.metrics import tokenize
 
 NAME = "preprocess"
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 VOCABULARY, CAPTIONS, REFERENCES = "vocabulary.json", "captions.h5", "references.json"
 FREQUENCIES = "document_frequencies.npz"

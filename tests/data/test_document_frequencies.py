@@ -18,11 +18,14 @@ REFERENCES = {"1": ["a dog runs", "a dog"], "2": ["the dog runs"], "3": []}
 SENTENCES = st.lists(st.sampled_from(["a", "dog", "cat", "<unk>", "é"]), max_size=7).map(" ".join)
 
 
-def spelled(found: DocumentFrequencies) -> dict[tuple[str, ...], int]:
-    return {
+def spelled(found: DocumentFrequencies, counts=None) -> dict[tuple[str, ...], int]:
+    """N-gram -> count, those without <eos> unless counts are named."""
+    named = found.counts if counts is None else counts
+    everything = {
         tuple(found.words[number] for number in ngram if number >= 0): count
-        for ngram, count in zip(found.ngrams.tolist(), found.counts.tolist(), strict=True)
+        for ngram, count in zip(found.ngrams.tolist(), named.tolist(), strict=True)
     }
+    return {n: c for n, c in everything.items() if counts is not None or "<eos>" not in n}
 
 
 def refusal(call) -> str:
@@ -33,13 +36,34 @@ def refusal(call) -> str:
 
 @given(st.dictionaries(st.text(), st.lists(SENTENCES, max_size=5), min_size=1, max_size=6))
 def test_counts_are_those_of_pycocoevalcap(references):
-    scorer = CiderScorer()
+    by_image, by_caption = CiderScorer(), CiderScorer()
     for group in references.values():
-        scorer.cook_append(None, group)
-    scorer.compute_doc_freq()
+        ended = [f"{sentence} <eos>" for sentence in group]
+        by_image.cook_append(None, ended)
+        for sentence in ended:
+            by_caption.cook_append(None, [sentence])
     found = count_document_frequencies(references, VOCABULARY)
-    assert spelled(found) == scorer.document_frequency
-    assert found.documents == len(scorer.crefs)
+    for scorer, counts, documents in (
+        (by_image, found.counts, found.documents),
+        (by_caption, found.caption_counts, found.captions),
+    ):
+        scorer.compute_doc_freq()
+        assert spelled(found, counts) == scorer.document_frequency
+        assert documents == len(scorer.crefs)
+
+
+def test_captions_end_in_eos():
+    found = count_document_frequencies(REFERENCES, VOCABULARY)
+    ends = {n: c for n, c in spelled(found, found.caption_counts).items() if "<eos>" in n}
+    assert ends == {
+        ("<eos>",): 3,
+        ("dog", "<eos>"): 1,
+        ("runs", "<eos>"): 2,
+        ("a", "dog", "<eos>"): 1,
+        ("dog", "runs", "<eos>"): 2,
+        ("a", "dog", "runs", "<eos>"): 1,
+        ("the", "dog", "runs", "<eos>"): 1,
+    }
 
 
 def test_an_ngram_counts_once_for_each_picture():
@@ -67,25 +91,39 @@ def test_words_of_the_vocabulary_keep_their_numbers():
 def test_a_reference_that_spells_a_special_does_not_become_it():
     found = count_document_frequencies({"1": ["<unk>"]}, VOCABULARY)
     assert found.words[len(VOCABULARY) :] == ("<unk>",)
-    assert found.ngrams.tolist() == [[len(VOCABULARY), -1, -1, -1]]
+    own, end = len(VOCABULARY), 2
+    assert found.ngrams.tolist() == [[end, -1, -1, -1], [own, -1, -1, -1], [own, end, -1, -1]]
 
 
 def test_ngrams_are_sorted_and_padded_with_minus_one():
     found = count_document_frequencies({"1": ["dog a dog"]}, VOCABULARY)
     a, dog = VOCABULARY.encode(["a", "dog"])
+    end = 2
     assert found.ngrams.tolist() == [
+        [end, -1, -1, -1],
         [a, -1, -1, -1],
         [dog, -1, -1, -1],
         [a, dog, -1, -1],
+        [dog, end, -1, -1],
         [dog, a, -1, -1],
+        [a, dog, end, -1],
         [dog, a, dog, -1],
+        [dog, a, dog, end],
     ]
-    assert {found.ngrams.dtype, found.counts.dtype} == {np.dtype(np.int32)}
+    integers = {found.ngrams.dtype, found.counts.dtype, found.caption_counts.dtype}
+    assert integers == {np.dtype(np.int32)}
 
 
-def test_references_without_words_have_no_ngrams():
-    found = count_document_frequencies({"1": [""], "2": []}, VOCABULARY)
-    assert (found.ngrams.shape, found.counts.shape, found.documents) == ((0, 4), (0,), 2)
+def test_references_without_words_only_end():
+    found = count_document_frequencies({"1": ["", ""], "2": []}, VOCABULARY)
+    assert found.ngrams.tolist() == [[2, -1, -1, -1]]
+    assert (found.counts.tolist(), found.documents) == ([1], 2)
+    assert (found.caption_counts.tolist(), found.captions) == ([2], 2)
+
+
+def test_pictures_without_references_have_no_ngrams():
+    found = count_document_frequencies({"1": [], "2": []}, VOCABULARY)
+    assert (found.ngrams.shape, found.counts.shape, found.captions) == ((0, 4), (0,), 0)
 
 
 def test_no_references_are_refused():
@@ -100,6 +138,8 @@ def test_what_is_saved_is_loaded(tmp_path):
     found.save(path)
     loaded = DocumentFrequencies.load(path)
     assert (loaded.words, loaded.documents) == (found.words, found.documents)
+    assert loaded.captions == found.captions
+    np.testing.assert_array_equal(loaded.caption_counts, found.caption_counts)
     np.testing.assert_array_equal(loaded.ngrams, found.ngrams)
     np.testing.assert_array_equal(loaded.counts, found.counts)
 
@@ -150,7 +190,8 @@ def test_a_truncated_file_is_refused(tmp_path):
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, ngrams, counts, problem):
     path = tmp_path / "x.npz"
-    DocumentFrequencies(
-        VOCABULARY.words, np.array(ngrams, np.int32), np.array(counts, np.int32), 1
-    ).save(path)
+    numbers = np.array(counts, np.int32)
+    DocumentFrequencies(VOCABULARY.words, np.array(ngrams, np.int32), numbers, 1, numbers, 5).save(
+        path
+    )
     assert refusal(lambda: DocumentFrequencies.load(path)) == damaged(path, problem)
