@@ -16,12 +16,16 @@ import lmdb
 from a2.data.errors import StoreError
 from a2.data.feature_record import check_record
 from a2.data.feature_seal import DATA_FILE, StoreSeal, file_sha256, logical_digest
+from a2.data.feature_tree import tree_problem
 
 Record = tuple[memoryview, memoryview]
 """Key and value, in LMDB's own memory."""
 
 # (process, device, inode of the data file): a store that was made again is another file
 _environments: WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = WeakValueDictionary()
+
+# (device, inode, size, time of change) of data files whose tree was checked
+_sound: set[tuple[int, int, int, int]] = set()
 
 
 class FeatureFile:
@@ -113,6 +117,7 @@ def _environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
                 f"{str(path)!r} has {status.st_size} bytes, its seal says {seal.bytes}; "
                 'copy it again, or run "a2 extract --force"'
             )
+        _check_tree(path / DATA_FILE)
         try:
             environment = lmdb.open(os.fspath(path), readonly=True, lock=False, readahead=False)
         except lmdb.Error as error:
@@ -128,5 +133,17 @@ def _close_inherited() -> None:
             environment.close()
 
 
-def _damaged(path: Path, error: lmdb.Error) -> StoreError:
-    return StoreError(f'{str(path)!r} is damaged: {error}; run "a2 extract --force"')
+def _check_tree(file: Path) -> None:
+    """StoreError where LMDB would be led out of the file; a file is looked at once."""
+    status = file.stat()
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    if version in _sound:
+        return
+    problem = tree_problem(file)
+    if problem is not None:
+        raise _damaged(file.parent, problem)
+    _sound.add(version)
+
+
+def _damaged(path: Path, problem: lmdb.Error | str) -> StoreError:
+    return StoreError(f'{str(path)!r} is damaged: {problem}; run "a2 extract --force"')

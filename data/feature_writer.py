@@ -30,6 +30,7 @@ from a2.data.feature_seal import (
     logical_digest,
     write_seal,
 )
+from a2.data.feature_tree import tree_problem
 from a2.data.regions import Regions
 
 logger = logging.getLogger(__name__)
@@ -237,17 +238,21 @@ def _open(path: Path, map_size: int) -> lmdb.Environment:
         raise StoreError(
             f"cannot open {str(path)!r} for writing: {error}; choose another place or mend this one"
         ) from error
-    _check_not_truncated(path, environment)
+    try:
+        _check_readable(path, environment)
+    except StoreError:
+        environment.close()
+        raise
     return environment
 
 
-def _check_not_truncated(path: Path, environment: lmdb.Environment) -> None:
+def _check_readable(path: Path, environment: lmdb.Environment) -> None:
     # reading a mapped page behind the end of its file would kill the process by SIGBUS
     used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     size = (path / DATA_FILE).stat().st_size
+    again = 'run "a2 extract --force" to make it again'
     if size < used:
-        environment.close()
-        raise StoreError(
-            f"{str(path)!r} is truncated: {size} bytes of {used}; "
-            'run "a2 extract --force" to make it again'
-        )
+        raise StoreError(f"{str(path)!r} is truncated: {size} bytes of {used}; {again}")
+    problem = tree_problem(path / DATA_FILE)
+    if problem is not None:
+        raise StoreError(f"{str(path)!r} is damaged: {problem}; {again}")

@@ -330,6 +330,7 @@ def test_the_first_of_two_pictures_with_one_id_is_kept(tmp_path):
         ({"raw": "A", "tokens": ["a b"]}, "'tokens' is not a list of words without white space"),
         ({"raw": "A", "tokens": ["a", ""]}, "'tokens' is not a list of words without white space"),
         (sentence("a" * 10_001), "10,001 characters, at most 10,000 are read"),
+        (sentence("dogs " * 2_000_000), "10,000,000 characters, at most 10,000 are read"),
         ({"raw": "a", "tokens": ["a" * 10_001]}, "10,001 characters, at most 10,000 are read"),
         ({"raw": "\ud800", "tokens": ["a"]}, "not valid Unicode"),
     ],

@@ -2,6 +2,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from a2.data import feature_file
 from a2.data.errors import StoreError
 from a2.data.feature_seal import StoreSeal, read_seal
 from a2.data.feature_store import FeatureStore
@@ -171,6 +173,20 @@ def test_a_tree_that_leads_nowhere_is_damage(path):
     data = bytearray((path / "data.mdb").read_bytes())
     data[2 * 4096 :] = bytes(len(data) - 2 * 4096)  # all but the two pages that name the root
     (path / "data.mdb").write_bytes(data)
+    with pytest.raises(StoreError) as raised:
+        FeatureStore(path)[IDS[0]]
+    assert re.fullmatch(
+        r"'features.lmdb' is damaged: page \d+ of its tree is not as it was written; "
+        'run "a2 extract --force"',
+        str(raised.value),
+    )
+
+
+def test_damage_that_lmdb_itself_finds_is_named(path, monkeypatch):
+    data = bytearray((path / "data.mdb").read_bytes())
+    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)
+    (path / "data.mdb").write_bytes(data)
+    monkeypatch.setattr(feature_file, "tree_problem", lambda file: None)
     with pytest.raises(StoreError) as raised:
         FeatureStore(path)[IDS[0]]
     assert str(raised.value).startswith("'features.lmdb' is damaged: mdb_get: MDB_")

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -254,6 +255,21 @@ def test_an_unsealed_store_that_was_truncated_is_refused_before_it_is_read(tmp_p
     assert str(raised.value) == (
         f"{str(path)!r} is truncated: {size - 4096} bytes of {size}; "
         'run "a2 extract --force" to make it again'
+    )
+
+
+def test_an_unsealed_store_whose_tree_is_damaged_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "s"
+    write(path, IDS, sealed=False)
+    data = bytearray((path / "data.mdb").read_bytes())
+    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)
+    (path / "data.mdb").write_bytes(data)
+    with pytest.raises(StoreError) as raised:
+        FeatureWriter(path)
+    assert re.fullmatch(
+        rf"{re.escape(repr(str(path)))} is damaged: page \d+ of its tree is not as it was written; "
+        'run "a2 extract --force" to make it again',
+        str(raised.value),
     )
 
 
