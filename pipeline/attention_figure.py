@@ -1,7 +1,7 @@
 """Where a captioner looked, word by word, as one picture: the original and the aligned attention.
 
-Every region is laid over the picture as strongly as it was attended to; the strongest has a frame.
-One scale holds for the whole figure, so that words and both kinds of attention compare.
+Every region is laid over the picture as strongly as its share of the attention; the strongest has a
+frame. One scale holds for the whole figure, so that words and both kinds of attention compare.
 """
 
 import io
@@ -97,9 +97,9 @@ def attention_figure(
     """
     caption = captioned.beams[0].caption
     words = caption.split()
-    kinds = {"original": attention.original}
+    kinds = {"original": _shares(attention.original)}
     if attention.keep is not None:
-        kinds["aligned"] = attention.aligned
+        kinds["aligned"] = _shares(attention.aligned)
     rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
     shown = _shown(pixels)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
@@ -119,6 +119,12 @@ def attention_figure(
             if column == 0 and len(kinds) > 1:
                 axes.set_ylabel(kind, fontsize=8)
     return figure
+
+
+def _shares(paid: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(L, R) with rows that sum to 1: aligned attention need not, and would only be brighter."""
+    shares: NDArray[np.float32] = paid / paid.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _shown(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.data.errors import A2Error
-from a2.pipeline.command_group import EXIT_SKIPPED, force_option, log, verbose_option
+from a2.data.errors import A2Error, ConfigError
+from a2.pipeline.command_group import EXIT_SKIPPED, force_option, log, set_option, verbose_option
 
 if TYPE_CHECKING:
     from a2.pipeline.captioning import Captioned
+    from a2.pipeline.config import Config
     from a2.pipeline.named_pictures import NamedPicture
 
     _Draw = Callable[[NamedPicture, Captioned], None]
@@ -20,9 +21,31 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
-device_option = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
+_decoding_options = (
+    click.option(
+        "--beam-size", type=click.IntRange(min=1), help="Short for --set evaluate.beam_size=N."
+    ),
+    click.option("--device", help="Short for --set runtime.device=: auto, cpu, cuda or cuda:N."),
+    set_option,
 )
+
+_COUNTING = (
+    "beam_size",
+    "diversity",
+    "ensemble_average",
+    "groups",
+    "length_penalty",
+    "max_length",
+    "no_repeat_ngram",
+)
+"""The fields of `evaluate` by which captions are made."""
+
+
+def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of how captions are made."""
+    for option in reversed(_decoding_options):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -41,7 +64,6 @@ device_option = click.option(
     help="COCO instances file; needed by a captioner that was trained on given boxes. A picture's "
     "path must end in its name there.",
 )
-@click.option("--beam-size", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--beams",
     type=click.IntRange(min=1),
@@ -61,18 +83,19 @@ device_option = click.option(
     show_default=True,
     help="Most pictures that are decoded together; 1 answers each before the next is read.",
 )
-@device_option
+@decoding_options
 @verbose_option
 def caption(
     pictures: tuple[Path, ...],
     models: tuple[Path, ...],
     boxes: Path | None,
-    beam_size: int,
     beams: int | None,
     as_json: bool,
     figure: Path | None,
     batch_size: int,
-    device: str,
+    beam_size: int | None,
+    device: str | None,
+    overrides: tuple[str, ...],
     verbose: bool,
 ) -> None:
     """Captions of your own pictures, from the file to the words, as they come.
@@ -93,6 +116,7 @@ def caption(
     from a2.pipeline.named_pictures import may_be_many, named_pictures
 
     log(verbose)
+    config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)
     named = named_pictures(pictures, sys.stdin.buffer)
     draw: _Draw | None = _drawing(figure, many=may_be_many(pictures)) if figure else None
     failed = False
@@ -100,8 +124,8 @@ def caption(
         named,
         models=models,
         boxes=boxes,
-        beam_size=max(beam_size, beams or 1),
-        device=device,
+        decoding=config.evaluate,
+        runtime=config.runtime,
         batch_size=batch_size,
         attention=draw is not None,
     ):
@@ -137,8 +161,7 @@ def caption(
     type=_FOLDER,
     help='A store of "a2 extract" with pictures of the sets; may be repeated.',
 )
-@click.option("--beam-size", type=click.IntRange(min=1), default=5, show_default=True)
-@device_option
+@decoding_options
 @click.option("--output", type=_FILE, help="The archive.  [default: NAME.zip]")
 @force_option
 @verbose_option
@@ -150,8 +173,9 @@ def submit(
     test_results: Path | None,
     models: tuple[Path, ...],
     features: tuple[Path, ...],
-    beam_size: int,
-    device: str,
+    beam_size: int | None,
+    device: str | None,
+    overrides: tuple[str, ...],
     output: Path | None,
     force: bool,
     verbose: bool,
@@ -178,9 +202,9 @@ def submit(
             "name both options of one pair"
         )
     from a2.pipeline import submission
-    from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 
     log(verbose)
+    config = _settings(overrides, beam_size=beam_size, device=device)
     output = output or Path(f"{name}.zip")
     submission.check_name(name)
     submission.check_place(output, force=force)
@@ -188,12 +212,34 @@ def submit(
     if val_results and test_results:
         captions = submission.read_captions(val_results, test_results)
     else:
-        config = EvaluateConfig(beam_size=beam_size)
-        runtime = RuntimeConfig(device=device)
-        captions = submission.make_captions(models, features, ids, config, runtime)
+        captions = submission.make_captions(models, features, ids, config.evaluate, config.runtime)
     submission.write_submission(output, name, captions, ids)
     counts = ", ".join(f"{len(said):,} of {of.name}" for of, said in captions.items())
     click.echo(f"{output}: captions {counts}")
+
+
+def _settings(
+    overrides: tuple[str, ...], *, beam_size: int | None, device: str | None, at_least: int = 1
+) -> "Config":
+    """The configuration, with at least so many beams; only `evaluate` and `runtime` count."""
+    from a2.pipeline.config import load_config, override
+
+    counting = {f"evaluate.{name}" for name in _COUNTING}
+    for field in (setting.partition("=")[0].strip() for setting in overrides):
+        if field not in counting and not field.startswith("runtime."):
+            raise ConfigError(
+                f"setting has no effect on these captions: {field!r}; leave it out, or set one of "
+                f"runtime or evaluate ({', '.join(_COUNTING)})"
+            )
+    chosen = list(overrides)
+    if beam_size is not None:
+        chosen.append(f"evaluate.beam_size={beam_size}")
+    if device is not None:
+        chosen.append(override("runtime.device", device))
+    config = load_config(None, chosen)
+    if config.evaluate.beam_size < at_least:
+        return load_config(None, [*chosen, f"evaluate.beam_size={at_least}"])
+    return config
 
 
 def _drawing(place: Path, *, many: bool) -> "_Draw":

@@ -19,7 +19,7 @@ from a2.extract.extractor import Extractor
 from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_batches
+from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.given_boxes import GivenBoxes
@@ -51,8 +51,8 @@ def caption_files(
     *,
     models: Sequence[Path],
     boxes: Path | None,
-    beam_size: int,
-    device: str,
+    decoding: EvaluateConfig,
+    runtime: RuntimeConfig,
     batch_size: int = 16,
     attention: bool = False,
 ) -> Iterator[tuple[NamedPicture, Captioned | A2Error]]:
@@ -62,15 +62,15 @@ def caption_files(
     so that captions come soon. Raises A2Error before any work where the model cannot be used, and
     ConfigError where it was trained on given boxes and none are named.
     """
-    where = prepare_device(RuntimeConfig(device=device))
-    loaded = load_captioner(models, device=where)
+    where = prepare_device(runtime)
+    loaded = load_captioner(models, device=where, average=decoding.ensemble_average)
     model = models[0]  # all have the same extractor
     config = extract_config(model)
     given = _given_boxes(config, boxes, model)
     extractor = Extractor(
         load_detector(model / EXTRACTOR_WEIGHTS), config=config, device=str(where)
     )
-    decoder = _Decoder(loaded, beam_size, where)
+    decoder = _Decoder(loaded, decoding, where)
     for together in _growing(pictures, batch_size):
         found = [
             _regions(picture, extractor, given, loaded.description.max_regions)
@@ -104,20 +104,15 @@ class _Decoder:
     """A loaded captioner, and how it is asked."""
 
     loaded: LoadedCaptioner
-    beam_size: int
+    config: EvaluateConfig
     device: torch.device
 
     def __call__(self, pictures: Sequence[Regions]) -> Iterator[Captioned]:
         """What is said of each picture, in their order, decoded together."""
         if not pictures:
             return
-        decoded = caption_batches(
-            self.loaded.captioner,
-            [_batch(pictures)],
-            self.loaded.vocabulary,
-            beam_size=self.beam_size,
-            max_length=EvaluateConfig().max_length,
-            device=self.device,
+        decoded = caption_as_configured(
+            self.config, self.loaded, [_batch(pictures)], device=self.device
         )
         with model_errors():
             for regions, (_, beams) in zip(pictures, decoded, strict=True):

@@ -9,6 +9,8 @@ from a2.data.batches import Batch
 from a2.data.vocabulary import Vocabulary
 from a2.model.beam_search import beam_search
 from a2.model.captioner import Captioner
+from a2.pipeline.config import EvaluateConfig
+from a2.pipeline.ensemble import LoadedCaptioner
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,25 @@ def caption_batches(
                 image_id,
                 [Beam(vocabulary.decode(h.tokens), float(h.score)) for h in hypotheses],
             )
+
+
+def caption_as_configured(
+    config: EvaluateConfig,
+    loaded: LoadedCaptioner,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device,
+) -> Iterator[tuple[str, list[Beam]]]:
+    """The same, by a loaded captioner and as section `evaluate` says."""
+    return caption_batches(
+        loaded.captioner,
+        batches,
+        loaded.vocabulary,
+        beam_size=config.beam_size,
+        max_length=config.max_length,
+        length_penalty=config.length_penalty,
+        no_repeat_ngram=config.no_repeat_ngram,
+        groups=config.groups,
+        diversity=config.diversity,
+        device=device,
+    )

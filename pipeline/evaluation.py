@@ -16,7 +16,7 @@ from a2.data.instances import read_instances
 from a2.data.json_files import read_json, write_json
 from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_batches
+from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.run import read_skipped
@@ -232,23 +232,13 @@ def _decode(
     device: torch.device,
 ) -> dict[str, list[Beam]]:
     """Beams of each picture, best first, in the order of the ids."""
-    decoded = caption_batches(
-        model.captioner,
-        picture_batches(
-            store.path,
-            image_ids,
-            batch_size=config.batch_size,
-            max_regions=model.description.max_regions,
-        ),
-        model.vocabulary,
-        beam_size=config.beam_size,
-        max_length=config.max_length,
-        length_penalty=config.length_penalty,
-        no_repeat_ngram=config.no_repeat_ngram,
-        groups=config.groups,
-        diversity=config.diversity,
-        device=device,
+    batches = picture_batches(
+        store.path,
+        image_ids,
+        batch_size=config.batch_size,
+        max_regions=model.description.max_regions,
     )
+    decoded = caption_as_configured(config, model, batches, device=device)
     found = {}
     with track("caption", total=len(image_ids)) as progress:
         for image_id, beams in decoded:

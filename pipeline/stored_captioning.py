@@ -12,7 +12,7 @@ from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.json_files import read_json
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_batches
+from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.model_errors import model_errors
@@ -88,7 +88,7 @@ def caption_sets(
     found = {name: stored_pictures(stores, ids, what=name) for name, ids in sets.items()}
     require_same_regions(stores, models[0])
     device = prepare_device(runtime)
-    captioner = load_captioner(models, device=device)
+    captioner = load_captioner(models, device=device, average=config.ensemble_average)
     captions: dict[str, dict[str, str]] = {}
     for name, pictures in found.items():
         with track(f"caption {name}", total=len(sets[name])) as progress:
@@ -116,15 +116,7 @@ def _decoded(
             workers=runtime.workers,
         )
         with model_errors():
-            yield from caption_batches(
-                captioner.captioner,
-                batches,
-                captioner.vocabulary,
-                beam_size=config.beam_size,
-                max_length=config.max_length,
-                length_penalty=config.length_penalty,
-                device=device,
-            )
+            yield from caption_as_configured(config, captioner, batches, device=device)
 
 
 def best_with_words(beams: Sequence[Beam]) -> str:

@@ -67,16 +67,16 @@ def test_each_word_has_its_original_above_its_aligned_attention():
 
 
 def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
-    found = captioned(("a", [0.5, 0], [1, 0]), ("b", [0, 0.25], [0, 0.75]))
+    found = captioned(("a", [0.5, 0.5], [2, 0]), ("b", [0.75, 0.25], [0.5, 1.5]))
     panels = figure_of(found).axes[1:]
-    weights = [(0.5, 0), (1, 0), (0, 0.25), (0, 0.75)]
+    weights = [(0.5, 0.5), (1, 0), (0.75, 0.25), (0.25, 0.75)]  # shares: rows sum to 1
     for axes, (first, second) in zip(panels, weights, strict=True):
         shown = drawn(axes)
         assert shown[20, 25] == int(255 * 0.75 * (1 - first))
         assert shown[60, 75] == int(255 * 0.75 * (1 - second))
         assert shown[20, 75] == int(255 * 0.75)  # no region there
     frames = [axes.patches[0].get_bbox().bounds for axes in panels]
-    assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)] * 2
+    assert frames == [(0, 0, 50, 40)] * 3 + [(50, 40, 50, 40)]
 
 
 def test_large_pictures_are_shown_smaller_with_their_boxes():

@@ -17,7 +17,10 @@ from a2.data.errors import InputError, WeightsError
 from a2.pipeline import caption_attention, captioning
 from a2.pipeline.captioning import caption_files, extract_config
 from a2.pipeline.cli import cli
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.named_pictures import NamedPicture
+
+CPU = RuntimeConfig(device="cpu")
 
 
 @pytest.fixture
@@ -33,9 +36,8 @@ def model(experiment, tmp_path):
 
 def caption(pictures, *, model, boxes, beam_size=2, **how):
     named = map(NamedPicture, pictures)
-    found = caption_files(
-        named, models=[model], boxes=boxes, beam_size=beam_size, device="cpu", **how
-    )
+    decoding = EvaluateConfig(beam_size=beam_size)
+    found = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
     return [(picture.path, captioned) for picture, captioned in found]
 
 
@@ -182,8 +184,9 @@ def test_each_caption_comes_before_the_next_picture_is_asked_for(experiment, mod
             yield NamedPicture(path)
 
     asked, pictures = [], list(evaluated(experiment))
+    greedy = EvaluateConfig(beam_size=1)
     found = caption_files(
-        asking(), models=[model], boxes=boxes, beam_size=1, device="cpu", batch_size=1
+        asking(), models=[model], boxes=boxes, decoding=greedy, runtime=CPU, batch_size=1
     )
     for count, (picture, _) in enumerate(found, 1):
         assert picture.path == pictures[count - 1]
@@ -194,6 +197,26 @@ def test_several_models_caption_together(experiment, model, a2_words):
     picture, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(picture, "--model", experiment.directory("train-xe"))
     assert answer.stdout == f"{picture}: {text}\n"  # twice the same is itself
+
+
+def test_captions_are_searched_as_the_configuration_says(experiment, a2_words):
+    picture = next(iter(evaluated(experiment)))
+    short = a2_words(picture, "--set", "evaluate.max_length=2").stdout
+    assert len(short.removeprefix(f"{picture}: ").split()) <= 2
+    groups = a2_words(picture, "--set", "evaluate.groups=2", "--beams", 3)
+    assert groups.exit_code == 2
+    assert "3 beams cannot be shared equally by groups: 2" in groups.stderr
+
+
+@pytest.mark.parametrize("field", ["model.width", "evaluate.ensemble", "evaluate.batch_size"])
+def test_settings_without_effect_on_captions_are_refused(a2_words, field):
+    answer = a2_words("x.jpg", "--set", f"{field}=3")
+    assert (answer.exit_code, answer.stderr) == (
+        2,
+        f"a2: setting has no effect on these captions: {field!r}; leave it out, or set one of "
+        "runtime or evaluate (beam_size, diversity, ensemble_average, groups, length_penalty, "
+        "max_length, no_repeat_ngram)\n",
+    )
 
 
 def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
