@@ -6,7 +6,6 @@ needs the weights, torch's fused attention computes them.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch.nn import functional
 
 from a2.model.alignment import AlignedAttention, Alignment, DecoderPass, widened
 from a2.model.config import AlignmentConfig
+from a2.model.word_store import WordStore
 
 
 def projection(in_width: int, out_width: int, *, parts: int = 1) -> nn.Linear:
@@ -36,20 +36,6 @@ def merge_heads(states: Tensor) -> Tensor:
     return states.transpose(1, 2).flatten(2)
 
 
-class KeyValues(NamedTuple):
-    """Projected keys and values, each (N, H, L, d)."""
-
-    keys: Tensor
-    values: Tensor
-
-
-class Attended(NamedTuple):
-    """Output of self-attention (N, L, D), and all keys and values that it has seen."""
-
-    states: Tensor
-    key_values: KeyValues
-
-
 class SelfAttention(nn.Module):
     """Attention within a sequence: of regions, or of words that see only those before them."""
 
@@ -59,28 +45,64 @@ class SelfAttention(nn.Module):
         self.query_key_value = projection(width, width, parts=3)
         self.output = projection(width, width)
 
-    def forward(
-        self, states: Tensor, *, region_mask: Tensor | None = None, past: KeyValues | None = None
-    ) -> Attended:
-        """Attends to the sequence, or, for one new state per row, to the past and itself.
+    def forward(self, states: Tensor, *, region_mask: Tensor | None = None) -> Tensor:
+        """Attends to the whole sequence, or causally to what came before.
 
-        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to;
-        past: of the states before, then L is 1.
+        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to.
         """
-        queries, keys, values = (
-            split_heads(part, self.heads) for part in self.query_key_value(states).chunk(3, dim=-1)
+        is_visible = None if region_mask is None else region_mask[:, None, None, :]
+        attended = _attend(*self._projected(states), is_visible=is_visible, causal=self.causal)
+        return self._joined(attended)
+
+    def following(
+        self, states: Tensor, store: WordStore | None, *, is_visible: Tensor | None
+    ) -> tuple[Tensor, WordStore]:
+        """Attends from the next word of each row to the row's own words, itself included.
+
+        states: (B, K, D); store: of the words before, None where there are none; is_visible:
+        (B, 1, K, t * K) bool, of `visible_words`. Returns (B, K, D) and the store with the word.
+        """
+        queries, keys, values = self._projected(states)
+        store = WordStore.of(keys, values) if store is None else store.appended(keys, values)
+        attended = _attend(queries, store.keys, store.values, is_visible=is_visible)
+        return self._joined(attended), store
+
+    def _projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (N, H, L, d)."""
+        queries, keys, values = self.query_key_value(states).chunk(3, dim=-1)
+        return (
+            split_heads(queries, self.heads),
+            split_heads(keys, self.heads),
+            split_heads(values, self.heads),
         )
-        if past is not None:
-            keys = torch.cat((past.keys, keys), dim=2)
-            values = torch.cat((past.values, values), dim=2)
-        attended = functional.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=None if region_mask is None else region_mask[:, None, None, :],
-            is_causal=self.causal and past is None,
+
+    def _joined(self, attended: Tensor) -> Tensor:
+        states: Tensor = self.output(merge_heads(attended))
+        return states
+
+
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    is_visible: Tensor | None,
+    causal: bool = False,
+) -> Tensor:
+    """Scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable, or None."""
+    if queries.device.type != "cpu":
+        return functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=is_visible, is_causal=causal
         )
-        return Attended(self.output(merge_heads(attended)), KeyValues(keys, values))
+    # bfloat16 saves nothing in attention this short, and its backward is slow on a CPU
+    with torch.autocast("cpu", enabled=False):
+        return functional.scaled_dot_product_attention(
+            widened(queries),
+            widened(keys),
+            widened(values),
+            attn_mask=is_visible,
+            is_causal=causal,
+        )
 
 
 @dataclass(frozen=True)
@@ -118,16 +140,19 @@ class CrossAttention(nn.Module):
 
     def project(self, regions: Tensor) -> RegionProjection:
         """regions: (B, R, D), the encoder's output."""
+        # Contiguous: every step and pass would otherwise copy them into that order.
         keys, values = self.key_value(regions).chunk(2, dim=-1)
         return RegionProjection(
-            split_heads(keys, self.heads),
-            split_heads(values, self.heads),
+            split_heads(keys, self.heads).contiguous(),
+            split_heads(values, self.heads).contiguous(),
             self.project_masks(regions),
         )
 
     def project_masks(self, regions: Tensor) -> Tensor | None:
         """The mask network's part of `project`, or None without one."""
-        return None if self.alignment is None else self.alignment.mask_network.project(regions)
+        if self.alignment is None:
+            return None
+        return self.alignment.mask_network.project(regions).contiguous()
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from a2.model.alignment import AlignedAttention
 from a2.model.attention import RegionProjection
+from a2.model.word_store import WordStore
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,15 @@ class DecoderState:
     """Everything that the next step needs; a step returns a new one and changes none.
 
     cached: tensors of which the first axis is the N = B * rows_per_image rows, the rows of a
-    picture together (keys and values for a Transformer, h and c for an LSTM).
+    picture together (places of its words for a Transformer, h and c for an LSTM).
+    stores: what the rows of a picture share, a Transformer's keys and values, one per layer.
     members: the states of an ensemble's captioners.
     """
 
     memory: Memory
     rows_per_image: int
     cached: tuple[Tensor, ...] = ()
+    stores: tuple[WordStore, ...] = ()
     members: tuple["DecoderState", ...] = ()
 
     def reordered(self, index: Tensor) -> "DecoderState":

@@ -5,9 +5,9 @@ what takes gradients is compiled: when decoding, sizes change with every word.
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
-from torch import nn
 
 from a2.model.transformer import TransformerCaptioner
 
@@ -21,8 +21,12 @@ def compile_layers(
     backend: of torch.compile; "aot_eager" traces the layers and generates no code.
     """
     failure = _Failure(say)
-    for layer in (*captioner.encoder.layers, *captioner.decoder.layers):
-        layer.forward = _CompiledForward(layer, failure, backend)
+    for layers, methods in (
+        (captioner.encoder.layers, ("forward",)),
+        (captioner.decoder.layers, ("read", "look")),
+    ):
+        for layer, method in product(layers, methods):
+            setattr(layer, method, _Compiled(getattr(layer, method), failure, backend))
 
 
 class _Failure:
@@ -38,12 +42,12 @@ class _Failure:
         self._say(f"torch.compile failed, the model runs uncompiled: {reason}")
 
 
-class _CompiledForward:
-    """A layer's forward, compiled where it takes gradients and compiling works."""
+class _Compiled:
+    """A layer's method, compiled where it takes gradients and compiling works."""
 
-    def __init__(self, layer: nn.Module, failure: _Failure, backend: str) -> None:
-        self._eager = layer.forward
-        self._compiled = torch.compile(layer.forward, dynamic=True, backend=backend)
+    def __init__(self, method: Callable[..., object], failure: _Failure, backend: str) -> None:
+        self._eager = method
+        self._compiled = torch.compile(method, dynamic=True, backend=backend)
         self._failure = failure
 
     def __call__(self, *arguments: object, **named: object) -> object:

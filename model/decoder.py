@@ -1,7 +1,7 @@
 """Caption decoder: words before, attention over regions, the next word (A2, "Caption Decoder").
 
-One code path serves teacher forcing (L words at once) and decoding (one word and a cache). The K
-captions of a picture share its projected regions: they are folded into the queries' axis.
+Teacher forcing reads L words at once, decoding one word and a store of those before. The K captions
+of a picture share its projected regions: they are folded into the queries' axis.
 """
 
 import math
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from a2.model.alignment import AlignedAttention, DecoderPass
-from a2.model.attention import CrossAttention, KeyValues, RegionProjection, SelfAttention
+from a2.model.attention import CrossAttention, RegionProjection, SelfAttention
 from a2.model.config import ModelConfig
+from a2.model.dropout import Dropout
 from a2.model.feed_forward import FeedForward
 from a2.model.positions import LONGEST_CAPTION, sinusoidal_positions
+from a2.model.word_store import WordStore, visible_words
 
 
 class WordEmbedding(nn.Module):
@@ -58,37 +60,66 @@ class DecoderLayer(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config.width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
-    def forward(
+    def read(self, states: Tensor) -> Tensor:
+        """The words see those before them; (N, L, D) -> (N, L, D)."""
+        return self._with_read(states, self.self_attention(states))
+
+    def read_next(
+        self, states: Tensor, store: WordStore | None, *, is_visible: Tensor | None
+    ) -> tuple[Tensor, WordStore]:
+        """One word per row sees those before it, which the store keeps; states: (B, K, D)."""
+        attended, store = self.self_attention.following(states, store, is_visible=is_visible)
+        return self._with_read(states, attended), store
+
+    def look(
         self,
         states: Tensor,
         regions: RegionProjection,
         *,
         region_mask: Tensor,
-        past: KeyValues | None,
         decoder_pass: DecoderPass,
-    ) -> tuple[Tensor, KeyValues, AlignedAttention]:
-        """states: (N, L, D), N = B * K with the rows of a picture together."""
-        attended, key_values = self.self_attention(states, past=past)
-        states = self.self_attention_norm(states + self.dropout(attended))
+    ) -> tuple[Tensor, AlignedAttention]:
+        """The words look at the regions and are transformed; rows of a picture lie together.
+
+        states: (..., D), B * K * L words in any shape. Returns the same shape, and the attention.
+        """
         by_picture = states.reshape(len(region_mask), -1, states.shape[-1])  # -> (B, K * L, D)
         attended, attention = self.cross_attention(
             by_picture, regions, region_mask=region_mask, decoder_pass=decoder_pass
         )
-        attended = attended.reshape(states.shape)  # -> (N, L, D)
+        attended = attended.reshape(states.shape)
         states = self.cross_attention_norm(states + self.dropout(attended))
         transformed = self.feed_forward(states)
         states = self.feed_forward_norm(states + self.dropout(transformed))
-        return states, key_values, attention
+        return states, attention
+
+    def _with_read(self, states: Tensor, attended: Tensor) -> Tensor:
+        read: Tensor = self.self_attention_norm(states + self.dropout(attended))
+        return read
+
+
+@dataclass(frozen=True)
+class Begun:
+    """As far as the aligned and the perturbed pass are one: to the lowest aligned layer's masks.
+
+    states: (N, L, D), that layer's words having read; attention: of the layers below.
+    """
+
+    states: Tensor
+    attention: tuple[AlignedAttention, ...]
+
+    def detached(self) -> "Begun":
+        """The same as constants; the attention of layers without masks is in no loss."""
+        return Begun(self.states.detach(), self.attention)
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """States (N, L, D) before the output layer, each layer's keys and values, and attention."""
+    """States (N, L, D) before the output layer, and each layer's attention."""
 
     states: Tensor
-    key_values: tuple[KeyValues, ...]
     attention: tuple[AlignedAttention, ...]
 
 
@@ -102,6 +133,8 @@ class CaptionDecoder(nn.Module):
             DecoderLayer(config, aligned=config.is_aligned(number))
             for number in range(1, config.decoder_layers + 1)
         )
+        aligned = [config.is_aligned(number + 1) for number in range(config.decoder_layers)]
+        self._first_aligned = aligned.index(True) if any(aligned) else len(aligned)
         self.output = nn.Linear(config.width, vocabulary_size)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
@@ -116,24 +149,89 @@ class CaptionDecoder(nn.Module):
         regions: tuple[RegionProjection, ...],
         *,
         region_mask: Tensor,
-        past: tuple[KeyValues, ...] | None = None,
         decoder_pass: DecoderPass,
     ) -> Decoded:
-        """tokens: (N, L) int64; regions: one per layer; past: one per layer, then L is 1."""
-        first_position = 0 if past is None else past[0].keys.shape[2]
-        states: Tensor = self.embedding(tokens, first_position=first_position)
-        key_values, attention = [], []
-        for number, layer in enumerate(self.layers):
-            states, layer_key_values, layer_attention = layer(
-                states,
+        """Teacher forcing; tokens: (N, L) int64; regions: one per layer."""
+        begun = self.begin(tokens, regions, region_mask=region_mask, decoder_pass=decoder_pass)
+        return self.end(begun, regions, region_mask=region_mask, decoder_pass=decoder_pass)
+
+    def begin(
+        self,
+        tokens: Tensor,
+        regions: tuple[RegionProjection, ...],
+        *,
+        region_mask: Tensor,
+        decoder_pass: DecoderPass,
+    ) -> Begun:
+        """What no mask has a part in, which is the same in both passes; as for `forward`."""
+        states: Tensor = self.embedding(tokens)
+        attention: list[AlignedAttention] = []
+        for number in range(self._first_aligned):
+            layer = self._layer(number)
+            states, paid = layer.look(
+                layer.read(states),
                 regions[number],
                 region_mask=region_mask,
-                past=None if past is None else past[number],
                 decoder_pass=decoder_pass,
             )
-            key_values.append(layer_key_values)
-            attention.append(layer_attention)
-        return Decoded(states, tuple(key_values), tuple(attention))
+            attention.append(paid)
+        if self._first_aligned < len(self.layers):
+            states = self._layer(self._first_aligned).read(states)
+        return Begun(states, tuple(attention))
+
+    def end(
+        self,
+        begun: Begun,
+        regions: tuple[RegionProjection, ...],
+        *,
+        region_mask: Tensor,
+        decoder_pass: DecoderPass,
+    ) -> Decoded:
+        """The rest of a pass after `begin`."""
+        states, attention = begun.states, list(begun.attention)
+        for number in range(self._first_aligned, len(self.layers)):
+            layer = self._layer(number)
+            if number > self._first_aligned:
+                states = layer.read(states)
+            states, paid = layer.look(
+                states, regions[number], region_mask=region_mask, decoder_pass=decoder_pass
+            )
+            attention.append(paid)
+        return Decoded(states, tuple(attention))
+
+    def step(
+        self,
+        tokens: Tensor,
+        regions: tuple[RegionProjection, ...],
+        *,
+        region_mask: Tensor,
+        stores: tuple[WordStore, ...],
+        places: Tensor,
+        decoder_pass: DecoderPass,
+    ) -> tuple[Decoded, tuple[WordStore, ...]]:
+        """The next word of each row; the aligned pass.
+
+        tokens: (B, K) int64; stores: one per layer, of the words before, or none; places: (N, t)
+        of each row's words in them, the next one included. States are (B, K, D).
+        """
+        is_visible = visible_words(places, tokens.shape[1])
+        states: Tensor = self.embedding(
+            tokens.reshape(-1, 1), first_position=places.shape[1] - 1
+        ).reshape(*tokens.shape, -1)
+        continued: list[WordStore] = []
+        attention: list[AlignedAttention] = []
+        for number in range(len(self.layers)):
+            layer, before = self._layer(number), stores[number] if stores else None
+            states, store = layer.read_next(states, before, is_visible=is_visible)
+            states, paid = layer.look(
+                states, regions[number], region_mask=region_mask, decoder_pass=decoder_pass
+            )
+            continued.append(store)
+            attention.append(paid)
+        return Decoded(states, tuple(attention)), tuple(continued)
+
+    def _layer(self, number: int) -> DecoderLayer:
+        return self.layers[number]  # type: ignore[return-value]
 
     def log_probs(self, states: Tensor) -> Tensor:
         """Log-probabilities of the next token, at least float32; (..., D) -> (..., V)."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from a2.model.attention import SelfAttention, projection
 from a2.model.config import ModelConfig
+from a2.model.dropout import Dropout
 from a2.model.feed_forward import FeedForward
 
 BOX_VALUES = 5
@@ -24,7 +25,7 @@ class RegionEmbedding(nn.Module):
         self.feature = projection(feature_width, config.width)
         has_boxes = config.box_geometry == "linear"
         self.box = projection(BOX_VALUES, config.width) if has_boxes else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
@@ -49,11 +50,11 @@ class EncoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config.width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
         """states: (B, R, D); region_mask: (B, R) bool."""
-        attended = self.attention(states, region_mask=region_mask).states
+        attended = self.attention(states, region_mask=region_mask)
         states = self.attention_norm(states + self.dropout(attended))
         transformed = self.feed_forward(states)
         encoded: Tensor = self.feed_forward_norm(states + self.dropout(transformed))

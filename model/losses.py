@@ -7,8 +7,8 @@ A training step is
     losses.total().backward()
     # clip caption_parameters() and mask_parameters() each by itself, then step both optimisers
 
-`TransformerCaptioner.score` builds each pass with the other side's parameters held constant, so
-this one backward pass gives theta the caption loss alone and theta_m the mask loss alone, and
+`TransformerCaptioner.score_both` builds each pass with the other side's parameters held constant,
+so this one backward pass gives theta the caption loss alone and theta_m the mask loss alone, and
 `torch.autograd.grad(losses.mask, captioner.mask_parameters())` is equal to it.
 """
 
@@ -88,11 +88,11 @@ def two_losses(captioner: TransformerCaptioner, memory: Memory, captions: Tensor
     <eos>, padding, without <bos>; a row that is all padding counts as no caption.
     """
     is_token = captions != captioner.special.pad
-    aligned = captioner.score(memory, captions)
-    caption = caption_loss(aligned.log_probs, is_token)
     if not captioner.has_masks:
-        return TwoLosses(caption, None, None, is_token.sum())
-    perturbed = captioner.score(memory, captions, perturbed=True)
+        alone = captioner.score(memory, captions)
+        return TwoLosses(caption_loss(alone.log_probs, is_token), None, None, is_token.sum())
+    aligned, perturbed = captioner.score_both(memory, captions)
+    caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     penalty = mask_penalty(_keeps(perturbed.attention), is_token)
     mask = mask_loss(

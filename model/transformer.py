@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2.model.alignment import AlignedAttention, Alignment, DecoderPass
-from a2.model.attention import KeyValues, RegionProjection
+from a2.model.attention import RegionProjection
 from a2.model.captioner import (
     DecoderState,
     Memory,
@@ -25,13 +25,17 @@ from a2.model.captioner import (
     summarise,
 )
 from a2.model.config import ModelConfig
-from a2.model.decoder import CaptionDecoder, Decoded
+from a2.model.decoder import Begun, CaptionDecoder
 from a2.model.encoder import BOX_VALUES, RegionEncoder
+from a2.model.word_store import next_places
 
 
 @contextmanager
 def held_constant(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """What is computed inside gives these parameters no gradient, but still lets it through."""
+    if not torch.is_grad_enabled():
+        yield
+        return
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -111,31 +115,32 @@ class TransformerCaptioner(nn.Module):
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
         """The state before <bos>, with rows_per_image rows for each picture."""
-        return DecoderState(memory, rows_per_image)
+        places = torch.empty(
+            (len(memory) * rows_per_image, 0), dtype=torch.int64, device=memory.states.device
+        )
+        return DecoderState(memory, rows_per_image, cached=(places,))
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
         """Takes one token per row, (N,) int64, <bos> first; log-probabilities of the next, (N, V).
 
         The state that was given stays usable.
         """
-        memory = state.memory
-        self._check_tokens(tokens, (len(memory) * state.rows_per_image,))
-        past = tuple(
-            KeyValues(*pair) for pair in zip(state.cached[::2], state.cached[1::2], strict=True)
-        )
+        memory, rows_per_image = state.memory, state.rows_per_image
+        self._check_tokens(tokens, (len(memory) * rows_per_image,))
+        places = next_places(state.cached[0], rows_per_image)
         with held_constant(self.mask_parameters()):
-            decoded = self.decoder(
-                tokens[:, None],
+            decoded, stores = self.decoder.step(
+                tokens.reshape(-1, rows_per_image),
                 memory.projections,
                 region_mask=memory.region_mask,
-                past=past or None,
+                stores=state.stores,
+                places=places,
                 decoder_pass=DecoderPass(self.schedule_step),
             )
-        cached = tuple(tensor for pair in decoded.key_values for tensor in pair)
         return StepOutput(
-            self.decoder.log_probs(decoded.states[:, 0]),
+            self.decoder.log_probs(decoded.states.flatten(0, 1)),
             summarise(tuple(map(_by_row, decoded.attention))) if attention else None,
-            replace(state, cached=cached),
+            replace(state, cached=(places,), stores=stores),
         )
 
     def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
@@ -150,7 +155,12 @@ class TransformerCaptioner(nn.Module):
         """
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
         with held_constant(self.mask_parameters()):
-            decoded = self._decode(memory, tokens, perturbed=False)
+            decoded = self.decoder(
+                tokens.flatten(0, 1),
+                memory.projections,
+                region_mask=memory.region_mask,
+                decoder_pass=DecoderPass(self.schedule_step),
+            )
         log_probs = self.decoder.log_probs(decoded.states)
         return log_probs.reshape(*tokens.shape, -1)
 
@@ -162,15 +172,47 @@ class TransformerCaptioner(nn.Module):
         aligned pass, which gives the mask networks none.
         """
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        constant = self.caption_parameters() if perturbed else self.mask_parameters()
+        begun = self._begin(memory, captions)
         if perturbed:
-            memory = self._for_masks(memory)
-        is_token = captions != self.special.pad
+            return self._score_perturbed(memory, captions, begun)
+        return self._score_aligned(memory, captions, begun)
+
+    def score_both(self, memory: Memory, captions: Tensor) -> tuple[Scored, Scored]:
+        """`score` of the aligned and of the perturbed pass, which are one up to the first mask.
+
+        With dropout they also drop the same units up to there.
+        """
+        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        begun = self._begin(memory, captions)
+        aligned = self._score_aligned(memory, captions, begun)
+        return aligned, self._score_perturbed(memory, captions, begun)
+
+    def _begin(self, memory: Memory, captions: Tensor) -> Begun:
         tokens = decoder_input(captions, bos=self.special.bos)
-        with held_constant(constant):
-            decoded = self._decode(memory, tokens, perturbed=perturbed)
-            states = decoded.states.reshape(*captions.shape, -1)[is_token]
-            logits = self.decoder.output(states)
+        return self.decoder.begin(
+            tokens.flatten(0, 1),
+            memory.projections,
+            region_mask=memory.region_mask,
+            decoder_pass=DecoderPass(self.schedule_step),
+        )
+
+    def _score_aligned(self, memory: Memory, captions: Tensor, begun: Begun) -> Scored:
+        with held_constant(self.mask_parameters()):
+            return self._scored(memory, captions, begun, perturbed=False)
+
+    def _score_perturbed(self, memory: Memory, captions: Tensor, begun: Begun) -> Scored:
+        with held_constant(self.caption_parameters()):
+            return self._scored(self._for_masks(memory), captions, begun.detached(), perturbed=True)
+
+    def _scored(self, memory: Memory, captions: Tensor, begun: Begun, *, perturbed: bool) -> Scored:
+        decoded = self.decoder.end(
+            begun,
+            memory.projections,
+            region_mask=memory.region_mask,
+            decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
+        )
+        is_token = captions != self.special.pad
+        logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
         log_probs = -functional.cross_entropy(
             logits.to(torch.promote_types(logits.dtype, torch.float32)),
             captions[is_token],
@@ -178,14 +220,6 @@ class TransformerCaptioner(nn.Module):
         )
         scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
         return Scored(scattered, decoded.attention)
-
-    def _decode(self, memory: Memory, tokens: Tensor, *, perturbed: bool) -> Decoded:
-        return self.decoder(  # type: ignore[no-any-return]
-            tokens.flatten(0, 1),
-            memory.projections,
-            region_mask=memory.region_mask,
-            decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
-        )
 
     def _for_masks(self, memory: Memory) -> Memory:
         """The memory as a constant, but for what the mask networks themselves make of it."""

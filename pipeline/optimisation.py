@@ -94,7 +94,7 @@ class CrossEntropyOptimisation:
         self._pending: list[_Pending] = []
         sides = (list(captioner.caption_parameters()), list(captioner.mask_parameters()))
         self._optimisers = [
-            torch.optim.Adam(parameters, lr=0.0, betas=config.betas)
+            torch.optim.Adam(parameters, lr=0.0, betas=config.betas, fused=True)
             for parameters in sides
             if parameters
         ]

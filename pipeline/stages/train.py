@@ -12,7 +12,7 @@ from a2.pipeline.model_errors import model_errors
 from a2.pipeline.torchrun import Announcement, announce
 
 NAME = "train-xe"
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 OUTPUTS = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
 

@@ -53,24 +53,26 @@ def test_causal_attention_sees_only_what_came_before():
     attention = _self_attention(causal=True)
     allowed = torch.ones(L, L, dtype=torch.bool).tril()
     expected = _written_out(attention, _states(), allowed)
-    torch.testing.assert_close(attention(_states()).states, expected)
+    torch.testing.assert_close(attention(_states()), expected)
 
 
 def test_attention_over_regions_sees_all_that_exist():
     attention = _self_attention(causal=False)
     region_mask = torch.tensor([[True] * 4, [True, True, False, False]])
     expected = _written_out(attention, _states(), region_mask[:, None, :])
-    torch.testing.assert_close(attention(_states(), region_mask=region_mask).states, expected)
+    torch.testing.assert_close(attention(_states(), region_mask=region_mask), expected)
 
 
 def test_one_state_after_another_equals_all_at_once():
     attention = _self_attention(causal=True)
-    past, steps = None, []
+    store, steps = None, []
     for position in range(L):
-        states, past = attention(_states()[:, position : position + 1], past=past)
+        states, store = attention.following(
+            _states()[:, position : position + 1], store, is_visible=None
+        )
         steps.append(states)
-    assert past.keys.shape == past.values.shape == (N, H, L, D // H)
-    torch.testing.assert_close(torch.cat(steps, dim=1), attention(_states()).states)
+    assert store.keys.shape == store.values.shape == (N, H, L, D // H)
+    torch.testing.assert_close(torch.cat(steps, dim=1), attention(_states()))
 
 
 def _cross_attend(attention, regions, region_mask):
