@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from a2.data.captions import write_texts
 from a2.data.errors import InputError
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 13
 _PER_REGION = ("original", "aligned", "keep")
 
 

@@ -146,6 +146,13 @@ class Preflight:
         found = [str(captioner_folder(folder, "evaluate.ensemble")) for folder in folders]
         return ", ".join(found) or "none"
 
+    def things(self, stage: str) -> str:
+        """Whether the annotated boxes are there with which the attention is compared."""
+        instances = self._config.data.instances
+        if instances is None or self._config.evaluate.attention == "none":
+            return "none"
+        return str(named_file(instances, "data.instances"))
+
     def java(self, stage: str) -> str:
         """Whether captions can be tokenised and scored."""
         return str(find_java())
@@ -212,6 +219,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
     evaluate.NAME: {
         "java": Preflight.java,
         "baseline": Preflight.baseline,
+        "things": Preflight.things,
         "ensemble": Preflight.ensemble,
         "pictures": Preflight.pictures,
         "device": Preflight.device,

@@ -110,6 +110,16 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     assert "problems" not in str(raised.value)
 
 
+def test_boxes_that_the_attention_is_compared_with_must_be_there(new, tmp_path):
+    gone = override("data.instances", tmp_path / "none.json")
+    check = found(new(gone, "extract.boxes=detect"), "evaluate", "things")
+    missing = f"file of data.instances not found: {str(tmp_path / 'none.json')!r}; check the path"
+    assert (check.state, check.found) == ("problem", missing)
+    for unread in ("data.instances=null", "evaluate.attention=none"):
+        plan = new(gone, "extract.boxes=detect", unread)
+        assert found(plan, "evaluate", "things").found == "none"
+
+
 def test_a_stage_has_only_its_own_needs(new, without_java):
     for stage in ("calibrate", "extract", "train-xe"):
         assert problems(new(), stage) == []

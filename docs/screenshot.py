@@ -1,0 +1,42 @@
+"""Takes the README's picture: the demo's report, with a word of a caption chosen.
+
+    make demo
+    .venv/bin/python docs/screenshot.py demo-data/evaluate/KEY/report.html docs/report.png
+
+KEY is that of the last line that the demo prints. Needs Debian's chromium.
+"""
+
+import shutil
+from pathlib import Path
+
+import click
+from playwright.sync_api import sync_playwright
+
+
+@click.command(help=__doc__)
+@click.argument("report", type=click.Path(path_type=Path, exists=True))
+@click.argument("picture", type=click.Path(path_type=Path))
+@click.option("--search", default="", help="Words that the captions must have.")
+@click.option("--word", default="", help="The word to choose; the last one where it is not there.")
+@click.option("--height", default=1480, show_default=True, help="Pixels.")
+def main(report: Path, picture: Path, search: str, word: str, height: int) -> None:
+    """Opens the report, best captions first, and chooses a word of the first picture."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": 1200, "height": height})
+        page.goto(report.resolve().as_uri())
+        page.select_option("#direction", label="highest first")
+        page.fill("#search", search)
+        for card in page.locator(".card").all()[:3]:
+            words = card.locator(".word")
+            texts = words.all_inner_texts()
+            words.nth(texts.index(word) if word in texts else len(texts) - 1).click()
+        page.mouse.move(0, 0)
+        page.evaluate("document.activeElement.blur()")
+        page.evaluate("document.querySelector('.card').scrollIntoView()")
+        page.screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
