@@ -6,6 +6,7 @@ captioner of the defaults with 10,000 words and 50 regions 1.85 (1.80), with 2 l
 (0.51).
 """
 
+import math
 from pathlib import Path
 
 import torch
@@ -67,11 +68,15 @@ def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) ->
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
-def training_memory(config: Config, *, parameters: int, vocabulary: int) -> int:
-    """Bytes for a step: weights, gradients, two moments, and both passes over all tokens."""
+def training_memory(config: Config, *, parameters: int, vocabulary: int, processes: int = 1) -> int:
+    """Bytes that a step takes of each of so many processes.
+
+    Weights, gradients, two moments, and both passes over the tokens of a part of the batch.
+    """
     train, model = config.train, config.model
     captions = train.captions_per_picture if train.grouping == "image" else 1
-    tokens = train.batch_size * captions * (config.preprocess.max_length + 1)
+    items = math.ceil(train.batch_size / (train.accumulate * processes))
+    tokens = items * captions * (config.preprocess.max_length + 1)
     regions = train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
     of_token = 10 * vocabulary + 2 * model.decoder_layers * layer

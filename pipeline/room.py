@@ -19,8 +19,11 @@ from a2.pipeline.engine.stage import Place
 from a2.pipeline.inputs import named_file, weights_file
 from a2.pipeline.memory import available_memory
 from a2.pipeline.stages import extract, preprocess, train
+from a2.pipeline.torchrun import launch
 
 if TYPE_CHECKING:
+    import torch
+
     from a2.pipeline.plan import Plan
 
 T = TypeVar("T")
@@ -81,13 +84,21 @@ class Room:
         return self._fits(needed, "the detector", "lower extract.roi_size or extract.max_side")
 
     def for_training(self) -> str:
-        """The memory that a step of training takes; A2Error where it does not fit."""
+        """The memory that a step of training takes; A2Error where it does not fit.
+
+        On a CPU the processes of torchrun on this machine share it.
+        """
         from a2.pipeline.estimates import training_memory
 
+        started = launch()
         needed = training_memory(
-            self._config, parameters=self._parameters, vocabulary=self._vocabulary
+            self._config,
+            parameters=self._parameters,
+            vocabulary=self._vocabulary,
+            processes=started.processes,
         )
-        return self._fits(needed, "training", "lower train.batch_size")
+        sharing = started.local_processes if self._device.type == "cpu" else 1
+        return self._fits(sharing * needed, "training", "raise train.accumulate")
 
     @cached_property
     def feature_width(self) -> int:
@@ -126,10 +137,14 @@ class Room:
         """Bytes that the device has left."""
         import torch
 
+        device = self._device
+        return available_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+
+    @cached_property
+    def _device(self) -> "torch.device":
         from a2.pipeline.device import prepare_device
 
-        device = _known(lambda: prepare_device(self._config.runtime))
-        return available_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        return _known(lambda: prepare_device(self._config.runtime))
 
     @cached_property
     def _vocabulary(self) -> int:

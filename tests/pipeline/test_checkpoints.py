@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from a2.data.errors import A2Error
-from a2.pipeline.checkpoints import Checkpoints, random_states, restore_random_states
+from a2.pipeline.checkpoints import (
+    Checkpoints,
+    random_states,
+    restore_random_states,
+    surroundings,
+    surroundings_changed,
+)
 
 FILES = ("model.safetensors", "state.pt")
 
@@ -272,3 +278,63 @@ def test_random_generators_go_on_as_if_nothing_had_happened(checkpoints, before)
     restore_random_states(checkpoints.load(1).state["random"])
     assert [np.random.standard_normal(), draws()] == expected
     restore_random_states(states_of_this_process)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Stand-ins for the generators of GPUs; returns their states by number."""
+    found = {}
+
+    def have(*states):
+        found.clear()
+        found.update(enumerate(states))
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(found))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(found.values()))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, number: have_one(number, state))
+
+    def have_one(number, state):
+        found[number] = state
+
+    return found, have
+
+
+def test_the_generator_of_every_gpu_is_saved_and_restored(gpus):
+    found, have = gpus
+    have("first", "second")
+    states = random_states()
+    assert states["cuda"] == ["first", "second"]
+    have("other", "other")
+    restore_random_states(states)
+    assert found == {0: "first", 1: "second"}
+
+
+@pytest.mark.parametrize("now", [("a",), ("a", "b", "c"), ()])
+def test_as_many_generators_are_restored_as_there_are_gpus(gpus, now):
+    found, have = gpus
+    have("first", "second")
+    states = random_states()
+    have(*now)
+    restore_random_states(states)
+    assert list(found.values()) == [*("first", "second")[: len(now)], *now[2:]]
+
+
+def test_what_exact_resumption_rests_on_is_named():
+    found = surroundings(torch.device("cpu"), processes=3)
+    assert found.keys() == {"torch", "numpy", "device", "threads", "processes"}
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == str(torch.get_num_threads())
+    assert found["processes"] == "3"
+
+
+def test_the_name_of_a_gpu_is_part_of_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert surroundings(torch.device("cuda", 1), processes=1)["device"] == "GPU 1"
+
+
+def test_what_has_changed_is_said_in_words():
+    before = {"torch": "2.14.0", "numpy": "2.4", "processes": "2"}
+    now = {"torch": "2.15.0", "numpy": "2.4", "processes": "1"}
+    assert surroundings_changed(before, now) == ["torch 2.14.0 -> 2.15.0", "processes 2 -> 1"]
+    assert surroundings_changed(now, now) == []

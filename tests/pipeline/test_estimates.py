@@ -90,5 +90,17 @@ def test_more_captions_in_a_batch_take_more_memory():
     assert few < many
 
 
+def test_a_step_takes_the_memory_of_the_part_that_is_computed_at_once():
+    def memory(*overrides, processes=1):
+        config = load_config(None, overrides)
+        return training_memory(config, parameters=1000, vocabulary=50, processes=processes)
+
+    half = memory("train.batch_size=5")
+    assert memory("train.batch_size=10") > half
+    assert memory("train.batch_size=10", processes=2) == half
+    assert memory("train.batch_size=10", "train.accumulate=2") == half
+    assert memory("train.batch_size=19", "train.accumulate=2", processes=2) == half
+
+
 def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
     assert training_disk(1000) == 4 * 1000 * (4 * 3 + 1)

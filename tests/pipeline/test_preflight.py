@@ -319,7 +319,7 @@ def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
         "memory too small for the detector: about 0.0 GB are needed, 0.0 GB are available; "
         "end other programs, or lower extract.roi_size or extract.max_side",
         "memory too small for training: about 0.0 GB are needed, 0.0 GB are available; "
-        "end other programs, or lower train.batch_size",
+        "end other programs, or raise train.accumulate",
     ]
     memory(10**9)
     assert problems(new()) == []
@@ -342,7 +342,7 @@ def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, 
     config = load_config(None, ["extract.weights=calibrated-random", captions])
     assert problems(Plan(config, tmp_path), "train-xe") == [
         "memory too small for training: about 1.4 GB are needed, 1.0 GB are available; "
-        "end other programs, or lower train.batch_size"
+        "end other programs, or raise train.accumulate"
     ]
 
 

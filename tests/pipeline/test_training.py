@@ -521,6 +521,77 @@ def test_a_signal_to_the_command_and_its_loaders_ends_it_resumable(experiment, t
     assert [line["epoch"] for line in lines(resumed.directory)] == [1, 2]
 
 
+# how it is computed
+
+
+def test_figures_that_are_read_later_change_nothing(
+    train, uninterrupted, tmp_path, monkeypatch, signals
+):
+    """As on a GPU; the stop comes between two looks."""
+    monkeypatch.setattr(optimisation, "_read_every", lambda device: 5)
+    signals[8] = [signal.SIGTERM]
+    found = tmp_path / "later"
+    assert train.until_done(found) == [signal.SIGTERM]
+    assert_equal_results(found, uninterrupted)
+
+
+def test_a_loss_that_is_no_number_is_found_before_anything_of_it_is_saved(
+    train, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(optimisation, "_read_every", lambda device: 5)
+    poison(monkeypatch, 6, caption=torch.nan)
+    with pytest.raises(A2Error, match="loss is not finite at step 6: caption nan"):
+        train(tmp_path / "poisoned")
+    kept = Checkpoints(tmp_path / "poisoned" / "checkpoints")
+    assert kept.steps() == [4]
+    assert all(tensor.isfinite().all() for tensor in kept.load(4).tensors.values())
+
+
+@pytest.mark.parametrize("choice", ["train.precision=bf16", "train.accumulate=4"])
+def test_a_training_that_computes_otherwise_learns_the_same_but_for_rounding_and_noise(
+    train, uninterrupted, tmp_path, choice
+):
+    found = train(tmp_path / "otherwise", choice)
+    losses = [line["loss"] for line in lines(found)]
+    assert losses == pytest.approx([line["loss"] for line in lines(uninterrupted)], rel=0.02)
+    assert losses != [line["loss"] for line in lines(uninterrupted)]
+    tensors = load_file(found / "model.safetensors").values()
+    assert {tensor.dtype for tensor in tensors} == {torch.float32, torch.int64}
+
+
+def test_where_compiling_fails_training_goes_on_and_says_so_once(
+    train, uninterrupted, tmp_path, monkeypatch, caplog
+):
+    def compile_(forward, **options):
+        def compiled(*arguments, **named):
+            raise RuntimeError("no C++ compiler")
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    found = train(tmp_path / "compiled", "train.compile=true", "model.dropout=0")
+    said = [text for text in caplog.messages if "compile" in text]
+    assert said == ["torch.compile failed, the model runs uncompiled: no C++ compiler"]
+    assert_equal_results(found, train(tmp_path / "plain", "model.dropout=0"))
+
+
+def test_a_resumption_elsewhere_says_that_it_is_not_exact(
+    train, tmp_path, monkeypatch, signals, caplog
+):
+    signals[3] = [signal.SIGTERM]
+    found = tmp_path / "moved"
+    with pytest.raises(Interrupted):
+        train(found)
+    here = training.surroundings(torch.device("cpu"), processes=1)
+    elsewhere = {**here, "torch": "9.9", "device": "abacus"}
+    monkeypatch.setattr(training, "surroundings", lambda device, processes: elsewhere)
+    train(found)
+    assert [text for text in caplog.messages if "->" in text] == [
+        f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "
+        "checkpoint; the result will not be that of an uninterrupted run bit for bit"
+    ]
+
+
 # what is refused
 
 

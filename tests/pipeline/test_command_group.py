@@ -1,0 +1,74 @@
+"""Under torchrun the first process runs the command, and the others wait for its trainings."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from a2.data.errors import ConfigError
+from a2.pipeline import torchrun
+from a2.pipeline.command_group import Experiment, trains_together
+from a2.pipeline.stages import train
+
+NOT_THERE = Path("/nowhere")
+EXPERIMENT = Experiment(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Which roles were taken, in order; torchrun is as `start` says."""
+    found = []
+
+    @contextmanager
+    def leading(runtime):
+        found.append(f"leads on {runtime.device}")
+        yield
+        found.append("led")
+
+    monkeypatch.setattr(torchrun, "leading", leading)
+    monkeypatch.setattr(
+        torchrun, "follow", lambda runtime, join: found.append((runtime.device, join))
+    )
+    return found
+
+
+@pytest.fixture
+def start(monkeypatch, said):
+    """Runs a command as one of some processes of torchrun; what was done."""
+
+    def run(rank, processes, experiment=EXPERIMENT):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+        for name in ("RANK", "LOCAL_RANK"):
+            monkeypatch.setenv(name, str(rank))
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, str(processes))
+        command = trains_together(lambda experiment, force: said.append(f"runs, force {force}"))
+        command(experiment, force=True)
+        return said
+
+    return run
+
+
+def test_the_first_process_runs_the_command_and_leads_the_others(start):
+    assert start(0, 2) == ["leads on cpu", "runs, force True", "led"]
+
+
+def test_the_others_only_follow(start):
+    assert start(1, 2) == [("cpu", train.join)]
+
+
+def test_one_process_of_torchrun_just_runs_the_command(start):
+    assert start(0, 1) == ["runs, force True"]
+
+
+def test_without_torchrun_the_command_just_runs(monkeypatch, said):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    trains_together(lambda experiment: said.append("runs"))(EXPERIMENT)
+    assert said == ["runs"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_wrong_configuration_ends_every_process_before_it_waits_for_another(start, rank):
+    wrong = Experiment(None, ("train.epochs=0",), NOT_THERE, verbose=False)
+    with pytest.raises(ConfigError, match=r"train\.epochs"):
+        start(rank, 2, wrong)
