@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 
@@ -28,6 +27,7 @@ from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score, tokenize
 from a2.pipeline.progress import counted, track
+from a2.pipeline.provenance import provenance_of
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
 from a2.pipeline.results import (
     read_reference_tokens,
@@ -36,7 +36,7 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.saved_model import EXTRACTOR, SavedModel
+from a2.pipeline.saved_model import SavedModel
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
@@ -114,7 +114,7 @@ def evaluate_captioner(
         store, model.description.max_regions, files=pictures, instances=boxes, attention=attention
     )
     grounding = evaluated.ground(captions)
-    evaluation = Evaluation(split, beams, scores, grounding, _provenance(config, inputs, model))
+    evaluation = Evaluation(split, beams, scores, grounding, provenance_of(config, inputs, model))
     _write_metrics(
         *(directory / METRICS, scores, split, evaluation.provenance),
         grounding=mean_grounding(grounding.values()),
@@ -274,54 +274,10 @@ def _attend(
     return AttentionFile(directory / ATTENTION)
 
 
-def _provenance(
-    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
-) -> dict[str, str]:
-    """What a reader needs to reproduce the figures, or to see why theirs differ."""
-    settings = model.description.model.model_dump(mode="json")
-    alignment = settings.pop("alignment")
-    return {
-        "split": config.split,
-        "decoding": _decoding(config),
-        **_ensemble(config),
-        "extractor": _extractor(inputs["model"].path),
-        "vocabulary": f"{len(model.vocabulary)} entries, {model.vocabulary.digest[:12]}",
-        **{f"model.{name}": str(value) for name, value in settings.items()},
-        **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
-        **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
-    }
-
-
-def _decoding(config: EvaluateConfig) -> str:
-    said = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
-    said.append(f"length penalty {config.length_penalty:g}")
-    if config.no_repeat_ngram:
-        said.append(f"no {config.no_repeat_ngram} words in a row twice")
-    if config.groups > 1:
-        said.append(f"{config.groups} groups with diversity {config.diversity:g}")
-    return ", ".join(said)
-
-
-def _ensemble(config: EvaluateConfig) -> dict[str, str]:
-    if not config.ensemble:
-        return {}
-    what = config.ensemble_average.replace("_", "-")
-    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {what}"}
-
-
 def _models(inputs: Mapping[str, Input]) -> list[Path]:
     """The experiment's captioner, then the further ones of an ensemble in their order."""
     further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
     return [inputs["model"].path, *further]
-
-
-def _extractor(model: Path) -> str:
-    """What made the regions, in a line; the whole account is in the model's extractor.json."""
-    account = cast("dict[str, Any]", read_json(model / EXTRACTOR))
-    return (
-        f"ResNet-{account['architecture']['depth']}, {account['meta']['origin']}, "
-        f"{account['config']['boxes']} boxes, weights {account['weights_sha256'][:12]}"
-    )
 
 
 def _write_metrics(

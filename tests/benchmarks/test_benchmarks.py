@@ -41,6 +41,7 @@ def run(name: str, *options: str, folder: Path) -> str:
         ),
         ("train.py", ["tokens/s", "of peak", "cached is faster by"]),
         ("evaluate.py", ["of pycocoevalcap", "equal to 1e-06: Bleu_1"]),
+        ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
     ],
 )
 def test_the_quick_form_names_the_machine_then_prints_its_tables(name, promised, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -85,6 +86,10 @@ def test_metrics_have_the_form_that_is_agreed_on(experiment):
     assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
     assert provenance["model.alignment.fusion"] == "gate"
     assert {"digest of features", "digest of captions", "digest of model"} <= provenance.keys()
+    assert provenance["train.epochs"] == "2"
+    assert provenance["attention"] == "mean over layers and heads"
+    assert provenance["version of torch"] == version("torch")
+    assert ", preset karpathy, " in provenance["vocabulary"]
 
 
 def test_grounding_is_measured_where_there_are_boxes(experiment):
@@ -123,6 +128,16 @@ def test_without_boxes_there_is_no_grounding(run):
     assert "grounding" not in contents(run.directory, "metrics.json")
 
 
+def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, inputs, tmp_path):
+    copied = tmp_path / "model"
+    shutil.copytree(inputs["model"].path, copied)
+    (copied / "manifest.json").unlink()
+    run(model=Input(copied, "c" * 64))
+    provenance = contents(run.directory, "metrics.json")["provenance"]
+    assert "model.width" in provenance
+    assert not [name for name in provenance if name.startswith("train.")]
+
+
 def test_every_choice_of_decoding_is_named(run):
     run(
         EvaluateConfig(beam_size=4, length_penalty=0.7, no_repeat_ngram=3, groups=2, diversity=0.25)
@@ -143,6 +158,7 @@ def test_an_ensemble_of_equal_captioners_says_what_one_of_them_says(run, inputs,
     assert contents(run.directory, "captions.json") == expected
     provenance = contents(run.directory, "metrics.json")["provenance"]
     assert provenance["ensemble"] == "3 captioners, mean of probabilities"
+    assert provenance["attention"] == "mean over layers, heads and captioners"
     assert "digest of model.3" in provenance
 
 

@@ -1,0 +1,131 @@
+"""The report of 5,000 pictures: how long it is made, how large it is, how soon it can be used.
+
+Captions are those of generated scenes, pictures drawn scenes with 36 regions and random attention.
+Times of the page are taken by Chromium itself, from the start of the navigation.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+import cv2
+import numpy as np
+
+from a2.data.attention_file import CaptionAttention
+from a2.data.scenes import draw, make_scene, raw_text
+from a2.pipeline.report import Report, ReportPicture, write_report
+from a2.pipeline.shown_picture import ShownPicture
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import print_machine, print_table
+else:
+    from measure import print_machine, print_table
+
+SIDE, REGIONS = 640, 36
+METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
+
+READY = "performance.getEntriesByName('a2-ready')[0].startTime"
+TIMED = """(change) => { const started = performance.now(); change();
+    document.body.offsetHeight; return performance.now() - started; }"""
+SORTING = f"""({TIMED})(() => {{ const key = document.getElementById("direction");
+    key.value = "-1"; key.dispatchEvent(new Event("change")); }})"""
+SEARCHING = f"""({TIMED})(() => {{ const search = document.getElementById("search");
+    search.value = "red"; search.dispatchEvent(new Event("input")); }})"""
+
+
+def make_pictures(count: int) -> list[ReportPicture]:
+    """Scenes with their captions as references and as beams, and random scores."""
+    rng = np.random.default_rng(0)
+    return [_picture(index, rng) for index in range(count)]
+
+
+def _picture(index: int, rng: np.random.Generator) -> ReportPicture:
+    scene = make_scene(index, seed=0, side=160)
+    references = [raw_text(caption) for caption in scene.captions]
+    scores = dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
+    beams = [(text, -float(place)) for place, text in enumerate(references)]
+    return ReportPicture(scene.image_id, references[0], references, scores, beams)
+
+
+def show_pictures(
+    pictures: list[ReportPicture], folder: Path
+) -> Iterator[tuple[str, ShownPicture]]:
+    """Each with a picture of its own, regions anywhere and attention to them."""
+    rng = np.random.default_rng(1)
+    for index, picture in enumerate(pictures):
+        path = folder / f"{picture.image_id}.jpg"
+        cv2.imwrite(str(path), draw(make_scene(index, seed=0, side=SIDE)))
+        corners = np.sort(rng.random((REGIONS, 2, 2)) * SIDE, axis=1).reshape(-1, 4)
+        words = len(picture.caption.split())
+        original = rng.dirichlet(np.ones(REGIONS), words).astype(np.float32)
+        keep = rng.random((words, REGIONS), dtype=np.float32)
+        attention = CaptionAttention(original, original * np.exp(1 - keep), keep, keep[:, 0])
+        names, scores = ["some thing"] * REGIONS, rng.random(REGIONS)
+        yield (
+            picture.image_id,
+            ShownPicture(path, SIDE, SIDE, corners, names, scores, attention),
+        )
+
+
+def write(path: Path, *, count: int, embedded: int) -> float:
+    """Writes the report; returns the seconds without those of drawing the pictures."""
+    pictures = make_pictures(count)
+    report = Report(
+        title="Captions of generated scenes",
+        metrics=dict.fromkeys(METRICS, 0.5),
+        baseline=None,
+        baseline_name="",
+        not_run={},
+        n=count,
+        total=count,
+        skipped={},
+        provenance={},
+        pictures=pictures,
+    )
+    shown = list(show_pictures(pictures[:embedded], path.parent))
+    started = time.perf_counter()
+    write_report(path, report, shown)
+    return time.perf_counter() - started
+
+
+def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
+    """Medians of the milliseconds until the page is ready, of sorting and of searching."""
+    from playwright.sync_api import sync_playwright
+
+    found: dict[str, list[float]] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        for _ in range(rounds):
+            page = browser.new_page()
+            page.goto(path.as_uri())
+            for name, script in (("ready", READY), ("sort", SORTING), ("search", SEARCHING)):
+                found.setdefault(name, []).append(cast("float", page.evaluate(script)))
+            page.close()
+        browser.close()
+    return [
+        [f"{name}, ms", f"{np.median(times):.0f}", f"{min(times):.0f}-{max(times):.0f}"]
+        for name, times in found.items()
+    ]
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A few pictures: shows that it runs, not how fast.")
+def main(quick: bool) -> None:
+    """Write a report, and open it in Chromium where there is one."""
+    print_machine()
+    count, embedded, rounds = (50, 5, 1) if quick else (5000, 500, 5)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        seconds = write(path, count=count, embedded=embedded)
+        rows = [["writing, s", f"{seconds:.1f}", ""]]
+        rows.append(["size, MB", f"{path.stat().st_size / 1e6:.1f}", ""])
+        rows += open_in_chromium(path, rounds) if shutil.which("chromium") else []
+    print_table(f"report of {count} pictures, {embedded} embedded", ["", "", "of rounds"], rows)
+
+
+if __name__ == "__main__":
+    main()

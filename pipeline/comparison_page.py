@@ -1,0 +1,107 @@
+"""The comparison of two runs as a page: which captions were fixed, broken or changed by the second.
+
+Both runs captioned the same pictures. A caption is fixed where it differs and its CIDEr is at least
+LEAST_CHANGE higher, broken where it is as much lower, changed where it differs otherwise.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from a2.pipeline.page import write_page
+from a2.pipeline.report_summary import in_order, shown_name
+
+LEAST_CHANGE = 0.1
+"""CIDEr of one picture; differences of less are often one function word."""
+
+KINDS = ("fixed", "broken", "changed", "same")
+
+
+@dataclass(frozen=True)
+class ComparedPicture:
+    """What two runs said of one picture; scores: metric -> value, of each run."""
+
+    image_id: str
+    captions: tuple[str, str]
+    references: Sequence[str]
+    scores: tuple[Mapping[str, float], Mapping[str, float]]
+
+    @property
+    def kind(self) -> str:
+        """One of KINDS."""
+        if self.captions[0] == self.captions[1]:
+            return "same"
+        before, after = (scores.get("CIDEr", 0.0) for scores in self.scores)
+        # Rounded: 0.5 - 0.4 is less than 0.1 in floating point.
+        difference = round(after - before, 9)
+        if difference >= LEAST_CHANGE:
+            return "fixed"
+        return "broken" if difference <= -LEAST_CHANGE else "changed"
+
+
+@dataclass(frozen=True)
+class ComparedMetric:
+    """A metric of both runs; interval: 95 % of the difference, p_value: of none, where known."""
+
+    name: str
+    values: tuple[float, float]
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
+
+    @property
+    def shown_name(self) -> str:
+        """As papers write it."""
+        return shown_name(self.name)
+
+    @property
+    def difference(self) -> float:
+        """How much higher the second run's value is."""
+        return self.values[1] - self.values[0]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs over the same pictures.
+
+    names: what the page calls them. settings: what they differ in, name -> value in each run.
+    """
+
+    names: tuple[str, str]
+    metrics: Sequence[ComparedMetric]
+    pictures: Sequence[ComparedPicture]
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def write_comparison(path: Path, comparison: Comparison) -> None:
+    """Writes the page as one HTML file."""
+    scored = in_order(
+        name for picture in comparison.pictures for one in picture.scores for name in one
+    )
+    kinds = [picture.kind for picture in comparison.pictures]
+    write_page(
+        path,
+        "comparison.html",
+        comparison=comparison,
+        least_change=LEAST_CHANGE,
+        kinds={kind: kinds.count(kind) for kind in KINDS},
+        orders=[shown_name(name) for name in scored],
+        data={
+            "metrics": [shown_name(name) for name in scored],
+            "names": comparison.names,
+            "pictures": [_as_json(picture, scored) for picture in comparison.pictures],
+        },
+    )
+
+
+def _as_json(picture: ComparedPicture, metrics: Sequence[str]) -> dict[str, object]:
+    """What the script of the page reads; scores are in the order of `metrics`, of each run."""
+    return {
+        "id": picture.image_id,
+        "kind": picture.kind,
+        "captions": picture.captions,
+        "references": list(picture.references),
+        "scores": [
+            [None if name not in one else round(one[name], 4) for name in metrics]
+            for one in picture.scores
+        ],
+    }

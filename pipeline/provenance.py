@@ -1,0 +1,86 @@
+"""How the figures of an evaluation came about: all that peers' codebases decide silently.
+
+What moves a score without showing in it: the split, the vocabulary and its preset, decoding, the
+reward of self-critical training and the other fields of training, the extractor, versions.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from a2.data.errors import A2Error
+from a2.data.json_files import read_json
+from a2.pipeline.config import EvaluateConfig
+from a2.pipeline.engine.manifest import installed_versions, read_manifest
+from a2.pipeline.engine.stage import Input
+from a2.pipeline.ensemble import LoadedCaptioner
+from a2.pipeline.saved_model import EXTRACTOR
+
+
+def provenance_of(
+    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
+) -> dict[str, str]:
+    """What a reader needs to reproduce the figures, or to see why theirs differ."""
+    settings = model.description.model.model_dump(mode="json")
+    alignment = settings.pop("alignment")
+    return {
+        "split": config.split,
+        "decoding": _decoding(config),
+        **_ensemble(config),
+        **_attention(config),
+        "extractor": _extractor(inputs["model"].path),
+        "vocabulary": f"{len(model.vocabulary)} entries, preset {model.vocabulary.preset}, "
+        f"{model.vocabulary.digest[:12]}",
+        **{f"model.{name}": str(value) for name, value in settings.items()},
+        **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
+        **_training(inputs["model"].path),
+        **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
+        **{f"version of {name}": text for name, text in installed_versions().items()},
+    }
+
+
+def _decoding(config: EvaluateConfig) -> str:
+    said = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
+    said.append(f"length penalty {config.length_penalty:g}")
+    if config.no_repeat_ngram:
+        said.append(f"no {config.no_repeat_ngram} words in a row twice")
+    if config.groups > 1:
+        said.append(f"{config.groups} groups with diversity {config.diversity:g}")
+    return ", ".join(said)
+
+
+def _ensemble(config: EvaluateConfig) -> dict[str, str]:
+    if not config.ensemble:
+        return {}
+    what = config.ensemble_average.replace("_", "-")
+    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {what}"}
+
+
+def _attention(config: EvaluateConfig) -> dict[str, str]:
+    if config.attention == "none":
+        return {}
+    over = "layers, heads and captioners" if config.ensemble else "layers and heads"
+    return {"attention": f"mean over {over}"}
+
+
+def _training(model: Path) -> dict[str, str]:
+    """The fields that the captioner was trained with; none where its manifest is not beside it."""
+    try:
+        params = read_manifest(model).pre_image.params
+    except A2Error:
+        return {}
+    return {
+        f"{section}.{name}": str(value)
+        for section, fields in params.items()
+        if section != "model" and isinstance(fields, Mapping)
+        for name, value in fields.items()
+    }
+
+
+def _extractor(model: Path) -> str:
+    """What made the regions, in a line; the whole account is in the model's extractor.json."""
+    account = cast("dict[str, Any]", read_json(model / EXTRACTOR))
+    return (
+        f"ResNet-{account['architecture']['depth']}, {account['meta']['origin']}, "
+        f"{account['config']['boxes']} boxes, weights {account['weights_sha256'][:12]}"
+    )

@@ -1,0 +1,65 @@
+// The list of what two runs said of each picture.
+
+(() => {
+  const data = JSON.parse(byId("data").textContent);
+  const chief = Math.max(data.metrics.indexOf("CIDEr"), 0);
+  const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+  const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
+
+  for (const item of data.pictures) {
+    item.text = searchable(...item.captions, ...item.references, item.id, item.id.replace(/^0+/, ""));
+  }
+
+  function difference(item, metric) {
+    const [before, after] = item.scores.map((values) => values[metric] ?? null);
+    return before === null || after === null ? null : after - before;
+  }
+
+  // Words that the other caption does not have are marked.
+  function addCaption(parent, caption, other) {
+    const known = new Set(other.split(" "));
+    for (const word of caption.split(" ")) {
+      addText(parent, known.has(word) ? "span" : "mark", word);
+      parent.append(" ");
+    }
+  }
+
+  function draw(item) {
+    const card = byId("card").content.firstElementChild.cloneNode(true);
+    const part = (name) => card.querySelector(name);
+    card.dataset.id = item.id;
+    card.classList.add(item.kind);
+    card.setAttribute("aria-label", `${item.id}, ${item.kind}`);
+    part(".score b").textContent = signed(difference(item, chief));
+    part(".score span").textContent = data.metrics[chief];
+    part(".badge").textContent = item.kind;
+    data.names.forEach((name, run) => {
+      addText(part(".captions"), "dt", name);
+      addCaption(addText(part(".captions"), "dd", "", "caption"), item.captions[run], item.captions[1 - run]);
+      part(".values").querySelectorAll("thead th")[1 + run].textContent = name;
+    });
+    for (const reference of item.references) addText(part(".references"), "li", reference);
+    data.metrics.forEach((name, metric) => {
+      const row = part(".values tbody").insertRow();
+      addText(row, "th", name).scope = "row";
+      for (const values of item.scores) addText(row, "td", score(values[metric]));
+      addText(row, "td", signed(difference(item, metric)));
+    });
+    addText(part(".others"), "span", item.id, "id");
+    return card;
+  }
+
+  const show = makeList(draw);
+
+  function update() {
+    const kind = byId("kind").value, metric = Number(byId("key").value);
+    const wanted = (item) => (kind ? item.kind === kind : item.kind !== "same");
+    const found = data.pictures.filter((item) => wanted(item) && contains(item.text, byId("search").value));
+    show(sorted(found, (item) => difference(item, metric), Number(byId("direction").value)));
+    sayCount(found.length, data.pictures.length, "pictures");
+  }
+
+  byId("search").addEventListener("input", update);
+  for (const id of ["kind", "key", "direction"]) byId(id).addEventListener("change", update);
+  update();
+})();

@@ -1,0 +1,110 @@
+"""The page that compares two runs: what counts as fixed and broken, and that it can be used."""
+
+import json
+import re
+
+import pytest
+
+from a2.pipeline.comparison_page import (
+    ComparedMetric,
+    ComparedPicture,
+    Comparison,
+    write_comparison,
+)
+
+
+def compared(number, before, after, scores):
+    return ComparedPicture(
+        image_id=f"{number:012d}",
+        captions=(before, after),
+        references=[f"reference {number}"],
+        scores=({"CIDEr": scores[0], "Bleu_4": 0.5}, {"CIDEr": scores[1], "Bleu_4": 0.25}),
+    )
+
+
+PICTURES = [
+    compared(1, "a dog", "a dog", (0.5, 0.5)),
+    compared(2, "a dog", "a red dog", (0.4, 0.5)),
+    compared(3, "two cats", "a cat", (1.5, 0.5)),
+    compared(4, "two cats", "two small cats", (0.5, 0.55)),
+    compared(5, "a bus", "a red bus", (0.5, 2.0)),
+]
+COMPARISON = Comparison(
+    names=("plain", "aligned"),
+    metrics=[
+        ComparedMetric("Bleu_4", (0.5, 0.25)),
+        ComparedMetric("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.034),
+    ],
+    pictures=PICTURES,
+    settings={"model.alignment.fusion": ("none", "gate")},
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    write_comparison(path, COMPARISON)
+    return path
+
+
+def test_captions_are_fixed_or_broken_by_a_tenth_of_cider():
+    assert [one.kind for one in PICTURES] == ["same", "fixed", "broken", "changed", "fixed"]
+
+
+def test_an_equal_caption_is_the_same_whatever_its_score():
+    assert compared(1, "a dog", "a dog", (0.0, 9.0)).kind == "same"
+
+
+def test_both_runs_are_embedded_with_their_scores(path):
+    [text] = re.findall(r'id="data">(.*?)</script>', path.read_text(), re.S)
+    data = json.loads(text)
+    assert (data["names"], data["metrics"]) == (["plain", "aligned"], ["BLEU-4", "CIDEr"])
+    assert data["pictures"][1] == {
+        "id": "000000000002",
+        "kind": "fixed",
+        "captions": ["a dog", "a red dog"],
+        "references": ["reference 2"],
+        "scores": [[0.5, 0.4], [0.25, 0.5]],
+    }
+
+
+def test_the_summary_has_differences_with_interval_and_p_value(path):
+    source = path.read_text()
+    assert "<strong>2 fixed, 1 broken</strong>, 1 changed and 1 equal captions." in source
+    for cell in ("-0.2500", "+0.1300", "+0.0100 to +0.2500", "0.034", "none → gate"):
+        assert f">{cell}<" in source
+
+
+def test_nothing_is_loaded_from_outside_and_equal_comparisons_are_equal_bytes(path, tmp_path):
+    source = path.read_text()
+    assert not re.search(r"https?:|url\(|@import", source)
+    write_comparison(tmp_path / "again.html", COMPARISON)
+    assert (tmp_path / "again.html").read_text() == source
+
+
+def ids(page):
+    return [int(card.get_attribute("data-id")) for card in page.locator(".card").all()]
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_it_sorts_filters_and_searches_in_a_browser(path, open_page):
+    page = open_page(path, width=375)
+    assert ids(page) == [3, 4, 2, 5]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.select_option("#direction", label="largest gain first")
+    assert ids(page) == [5, 2, 4, 3]
+    page.select_option("#kind", label="fixed (2)")
+    assert ids(page) == [5, 2]
+    assert page.locator("#count").inner_text() == "2 of 5 pictures"
+    card = page.locator(".card").first
+    assert card.locator("mark").all_inner_texts() == ["red"]
+    assert card.locator(".score b").inner_text() == "+1.500"
+    card.locator("summary").click()
+    assert card.locator("tbody tr").last.locator("td").all_inner_texts() == [
+        *("0.500", "2.000", "+1.500")
+    ]
+    page.select_option("#kind", label="same (1)")
+    assert ids(page) == [1]
+    page.fill("#search", "bus")
+    assert page.locator("#nothing").is_visible()
