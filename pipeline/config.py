@@ -51,8 +51,9 @@ class TrainConfig(BaseModel):
     matrix products in bfloat16; parameters, masks, fusion, penalty and losses stay in float32.
     Validation decodes in float32."""
     compile: bool = False
-    """Layers through torch.compile, or as they are where that fails, which is said in a line. Read
-    by the key: compiled dropout draws other noise."""
+    """Layers through torch.compile, or as they are where that fails, which is said in a line. It is
+    in the key, since compiled dropout draws other noise. Resuming is then not promised to be exact:
+    which code the compiler makes depends on the sizes that it meets first."""
     captions_per_picture: Annotated[int, Field(ge=1)] = 5
     """Captions of each picture in a batch, when grouping by image."""
     max_regions: Annotated[int, Field(ge=1)] | None = None

@@ -144,7 +144,8 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
         for started in children:
             started.start()
         for started in children:
-            started.join(60)
+            started.join(120)
+            started.kill()
         return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(count)]
 
     return run
@@ -157,7 +158,7 @@ def _child(folder: Path, rank: int, count: int, work: Callable[[Processes], Any]
         store=dist.FileStore(str(folder / "store"), count),  # type: ignore[attr-defined]
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=20),
+        timeout=timedelta(seconds=60),
     )
     result = work(Processes.connected())
     (folder / str(rank)).write_bytes(pickle.dumps(result))
