@@ -8,6 +8,18 @@ CALIBRATED_RANDOM = "calibrated-random"
 """Value of `extract.weights` that asks for random weights made from the pictures themselves."""
 
 Count = Annotated[int, Field(gt=0)]
+GridBackbone = Literal[
+    "vgg11",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+]
+"""Networks of torchvision."""
 
 
 class ExtractConfig(BaseModel):
@@ -27,8 +39,15 @@ class ExtractConfig(BaseModel):
     """Whose rules for resizing, clipping, dropping and suppressing are followed: those that the
     weights were stored with (caffe's, but for detectron2's own models), or another extractor's.
     Anchors, pooling and strides always are the weights'."""
-    boxes: Literal["detect", "given"] = "detect"
-    """Where regions come from: the detector's proposals, or boxes that the annotation supplies."""
+    boxes: Literal["detect", "given", "grid"] = "detect"
+    """Where regions come from: the detector's proposals, boxes that the annotation supplies, or the
+    cells of a grid, for which `weights` is a state dict of torchvision's `grid_backbone`."""
+    grid_backbone: GridBackbone = "resnet101"
+    """Network of torchvision; read only with boxes `grid`, like the two below."""
+    grid_layer: str = "layer4"
+    """Its layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG."""
+    grid_size: Literal[7, 14] = 14
+    """Cells per side."""
     min_regions: Count = 10
     """Fewest regions per picture; equal to max_regions for a fixed number (36 in many papers)."""
     max_regions: Count = 100
@@ -67,6 +86,11 @@ class ExtractConfig(BaseModel):
             for low, high in ordered
             if getattr(self, low) > getattr(self, high)
         ]
+        if self.boxes == "grid" and self.weights == CALIBRATED_RANDOM:
+            problems.append(
+                f"a grid needs trained weights: weights is {CALIBRATED_RANDOM!r}; name a state "
+                "dict of torchvision"
+            )
         if self.backend == "detectron2" and self.precision == "mixed":
             problems.append(
                 "backend detectron2 computes in float32 only; set precision=exact or backend=native"
@@ -74,3 +98,10 @@ class ExtractConfig(BaseModel):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def region_counts(self) -> tuple[int, int]:
+        """Fewest and most regions of a picture whose boxes are not given."""
+        if self.boxes == "grid":
+            return self.grid_size**2, self.grid_size**2
+        return self.min_regions, self.max_regions

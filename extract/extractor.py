@@ -3,6 +3,8 @@
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,12 +15,14 @@ from a2.data.errors import InputError
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.detector import DescribedRegions, Detector
+from a2.extract.fingerprint import fingerprint
 from a2.extract.fused import fuse
 from a2.extract.meta import DetectorMeta
 from a2.extract.mixed import SelectionHeads, has_bfloat16
 from a2.extract.proposals import SMALLEST_REGION, ScaledSize
 from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded_size
 from a2.extract.selection import select_regions
+from a2.extract.weights import save_detector
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,26 @@ class Extractor:
         are wanted and missing, none, unordered or outside the picture.
         """
         return self.extract_many([picture], [boxes])[0]
+
+    @property
+    def feature_width(self) -> int:
+        """F, the numbers per region."""
+        return self.detector.architecture.feature_width
+
+    def save(self, path: Path) -> None:
+        """Writes the detector's weights, from which `load_extractor` makes an equal extractor."""
+        save_detector(self.detector, path)
+
+    def account(self, weights: Path) -> dict[str, object]:
+        """What determines the features, JSON-ready; weights: the file that `save` wrote."""
+        architecture, meta = self.detector.architecture, self.detector.meta
+        return {
+            "summary": f"ResNet-{architecture.depth}, {meta.origin}, {self.config.boxes} boxes",
+            "feature_width": self.feature_width,
+            "architecture": asdict(architecture),
+            "meta": meta.model_dump(mode="json"),
+            **fingerprint(weights=weights, config=self.config),
+        }
 
     def extract_many(
         self, pictures: Sequence[Picture], boxes: Sequence[Boxes | None]

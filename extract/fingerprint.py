@@ -1,7 +1,6 @@
 """What determines a picture's features, to be stored beside them and compared later."""
 
 import hashlib
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,25 +10,18 @@ import PIL
 import torch
 
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import Detector
 
 CODE_VERSION = 1
 """Raised by hand whenever extract/ would give another result for the same weights and picture."""
 
 
-def extractor_fingerprint(
-    detector: Detector, *, weights: Path, config: ExtractConfig
-) -> dict[str, object]:
-    """JSON-ready account of an extractor; weights is the file that detector was loaded from.
+def fingerprint(*, weights: Path, config: ExtractConfig) -> dict[str, object]:
+    """The part that every extractor has in common, JSON-ready.
 
-    Keys: weights_sha256, architecture, feature_width, meta, config (without the weights' path),
-    code_version, libraries (versions).
+    Keys: weights_sha256, config (without the weights' path), code_version, libraries (versions).
     """
     return {
         "weights_sha256": _sha256(weights),
-        "architecture": asdict(detector.architecture),
-        "feature_width": detector.architecture.feature_width,
-        "meta": detector.meta.model_dump(mode="json"),
         "config": config.model_dump(mode="json", exclude={"weights"}),
         "code_version": CODE_VERSION,
         "libraries": {

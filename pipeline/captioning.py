@@ -15,9 +15,8 @@ from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.json_files import read_json
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
-from a2.extract.extractor import Extractor
+from a2.extract.loading import AnyExtractor, load_extractor
 from a2.extract.picture import read_picture
-from a2.extract.weights import load_detector
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device
@@ -67,9 +66,7 @@ def caption_files(
     model = models[0]  # all have the same extractor
     config = extract_config(model)
     given = _given_boxes(config, boxes, model)
-    extractor = Extractor(
-        load_detector(model / EXTRACTOR_WEIGHTS), config=config, device=str(where)
-    )
+    extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(where))
     decoder = _Decoder(loaded, decoding, where)
     for together in _growing(pictures, batch_size):
         found = [
@@ -142,7 +139,10 @@ def _growing(pictures: Iterable[NamedPicture], batch_size: int) -> Iterator[list
 
 
 def _regions(
-    picture: NamedPicture, extractor: Extractor, given: GivenBoxes | None, max_regions: int | None
+    picture: NamedPicture,
+    extractor: AnyExtractor,
+    given: GivenBoxes | None,
+    max_regions: int | None,
 ) -> Regions | A2Error:
     """The regions that the captioner is given, or why there are none."""
     try:

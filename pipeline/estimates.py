@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
 from a2.extract.detector import CHUNK, Detector
+from a2.extract.grid import grid_width
 from a2.extract.meta import caffe_meta
 from a2.extract.resnet import Architecture
 from a2.model.config import ModelConfig
@@ -35,6 +36,8 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
 
     Raises WeightsError where a safetensors file cannot be read.
     """
+    if config.boxes == "grid":
+        return grid_width(config)
     if weights is None:
         return Architecture(depth=config.depth, width=config.width).feature_width
     with weights.open("rb") as file:
@@ -56,6 +59,8 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
 def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> int:
     """Bytes for a picture's regions: the weights twice, a chunk of regions and the first layer."""
     parameters = weights.stat().st_size if weights is not None else _calibrated_bytes(config)
+    if config.boxes == "grid":
+        return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT
     regions = CHUNK * config.roi_size**2 * width * _FLOAT
     first_layer = config.min_side * config.max_side * config.width * _FLOAT
     return 2 * parameters + 3 * regions + first_layer

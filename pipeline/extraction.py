@@ -18,11 +18,8 @@ from a2.data.feature_writer import FeatureWriter
 from a2.data.instances import read_boxes
 from a2.data.json_files import write_json
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import Detector
-from a2.extract.extractor import Extractor
-from a2.extract.fingerprint import extractor_fingerprint
+from a2.extract.loading import AnyExtractor, load_extractor
 from a2.extract.picture import read_picture
-from a2.extract.weights import load_detector, save_detector
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog
@@ -62,8 +59,9 @@ def extract_features(
     Returns the pictures that were left out, with reasons; InputError above the limit of bad ones.
     """
     given = given_boxes(boxes, pictures)
-    extractor = load_extractor(config, weights, runtime)
-    describe_extractor(extractor.detector, config, directory)
+    device = str(prepare_device(runtime))
+    extractor = load_extractor(weights, config=config, device=device)
+    describe_extractor(extractor, directory)
     # A seal without a manifest: the last run died between the two, and sealing again is cheap.
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
     with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
@@ -75,20 +73,14 @@ def extract_features(
     return skipped
 
 
-def load_extractor(config: ExtractConfig, weights: Path, runtime: RuntimeConfig) -> Extractor:
-    """The extractor that the configuration describes, on its device."""
-    return Extractor(load_detector(weights), config=config, device=str(prepare_device(runtime)))
-
-
-def describe_extractor(detector: Detector, config: ExtractConfig, directory: Path) -> None:
+def describe_extractor(extractor: AnyExtractor, directory: Path) -> None:
     """Writes the weights and how they are used, so that a captioner can make the same regions."""
-    save_detector(detector, directory / WEIGHTS)
-    fingerprint = extractor_fingerprint(detector, weights=directory / WEIGHTS, config=config)
-    write_json(directory / EXTRACTOR, fingerprint)
+    extractor.save(directory / WEIGHTS)
+    write_json(directory / EXTRACTOR, extractor.account(directory / WEIGHTS))
 
 
 def describe_pictures(
-    extractor: Extractor,
+    extractor: AnyExtractor,
     pictures: Mapping[str, Path | None],
     given: GivenBoxes | None,
     writer: FeatureWriter,
@@ -137,7 +129,7 @@ def require_some(stored: int, skipped: Sequence[Skipped], *, total: int) -> None
 
 
 def _describe(
-    extractor: Extractor,
+    extractor: AnyExtractor,
     jobs: Sequence[_Job],
     writer: FeatureWriter,
     skip: Callable[[str, InputError], None],
@@ -214,14 +206,15 @@ def _regions_left(
 ) -> tuple[int, int]:
     """Fewest and most regions that are still to be stored."""
     if given is None:
-        return config.min_regions * len(todo), config.max_regions * len(todo)
+        least, most = config.region_counts
+        return least * len(todo), most * len(todo)
     count = sum(len(given[image_id]) for image_id in todo)
     return count, count
 
 
-def _require_room(directory: Path, regions: tuple[int, int], extractor: Extractor) -> None:
+def _require_room(directory: Path, regions: tuple[int, int], extractor: AnyExtractor) -> None:
     """Refuses a store that cannot fit, before hours are spent on it; warns of one that may not."""
-    each = extractor.detector.architecture.feature_width * np.dtype(extractor.config.dtype).itemsize
+    each = extractor.feature_width * np.dtype(extractor.config.dtype).itemsize
     least, most = (count * each / 1e9 for count in regions)
     free = shutil.disk_usage(directory).free / 1e9
     if least > free:

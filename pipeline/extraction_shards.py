@@ -10,15 +10,15 @@ from a2.data.feature_shard import Shard, complete_shards
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
 from a2.extract.config import ExtractConfig
-from a2.extract.weights import load_detector
+from a2.extract.loading import load_extractor
 from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.run import read_skipped, write_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.extraction import (
     describe_extractor,
     describe_pictures,
     given_boxes,
-    load_extractor,
     require_some,
 )
 from a2.pipeline.stages.extract import FEATURES
@@ -43,7 +43,8 @@ def extract_shard(
     if (folder / SEAL_FILE).exists():
         return _skipped(folder)
     given = given_boxes(boxes, pictures)
-    extractor = load_extractor(config, weights, runtime)
+    device = str(prepare_device(runtime))
+    extractor = load_extractor(weights, config=config, device=device)
     with FeatureWriter(folder, dtype=config.dtype) as writer:
         skipped = describe_pictures(
             extractor, pictures, given, writer, directory=directory, events=events, shard=shard
@@ -76,7 +77,7 @@ def join_shards(
     check_limit(skipped, len(pictures), "pictures")
     require_some(seal.count, skipped, total=len(pictures))
     FeatureStore(store).require(pictures.keys() - {item.image_id for item in skipped})
-    describe_extractor(load_detector(weights), config, directory)
+    describe_extractor(load_extractor(weights, config=config), directory)
     return skipped
 
 

@@ -80,7 +80,4 @@ def _training(model: Path) -> dict[str, str]:
 def _extractor(model: Path) -> str:
     """What made the regions, in a line; the whole account is in the model's extractor.json."""
     account = cast("dict[str, Any]", read_json(model / EXTRACTOR))
-    return (
-        f"ResNet-{account['architecture']['depth']}, {account['meta']['origin']}, "
-        f"{account['config']['boxes']} boxes, weights {account['weights_sha256'][:12]}"
-    )
+    return f"{account['summary']}, weights {account['weights_sha256'][:12]}"

@@ -173,7 +173,8 @@ class Room:
             return count * each, count * each
         pictures = _known(lambda: self._plan.pictures)
         count = sum(file is not None for file in pictures.values())
-        return config.min_regions * count * each, config.max_regions * count * each
+        least, most = config.region_counts
+        return least * count * each, most * count * each
 
     def _begun(self, name: str) -> int:
         """Bytes that an unfinished run of a stage has written."""

@@ -4,7 +4,8 @@ import json
 import pytest
 
 from a2.extract.config import ExtractConfig
-from a2.extract.fingerprint import CODE_VERSION, extractor_fingerprint
+from a2.extract.extractor import Extractor
+from a2.extract.fingerprint import CODE_VERSION
 from a2.extract.weights import load_detector, save_detector
 
 
@@ -16,7 +17,7 @@ def weights(detector, tmp_path):
 
 def fingerprint(weights, **config):
     settings = ExtractConfig(weights=str(weights), **config)
-    return extractor_fingerprint(load_detector(weights), weights=weights, config=settings)
+    return Extractor(load_detector(weights), config=settings).account(weights)
 
 
 def test_fingerprint_states_everything_that_features_depend_on(weights, detector):

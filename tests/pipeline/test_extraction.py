@@ -7,6 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+import torchvision
 
 from a2.data.annotations import Skipped
 from a2.data.errors import InputError, StoreError
@@ -16,6 +18,7 @@ from a2.data.feature_writer import FeatureWriter
 from a2.data.instances import read_boxes
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
+from a2.extract.loading import load_extractor
 from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
 from a2.pipeline import extraction
@@ -86,6 +89,31 @@ def test_every_picture_has_the_regions_that_the_extractor_gives_it(run, scenes, 
         alone = extractor(read_picture(pictures[image_id]), read_boxes(boxes)[image_id])
         np.testing.assert_array_equal(store[image_id].boxes, alone.boxes)
         np.testing.assert_allclose(store[image_id].features, alone.features, rtol=1e-3, atol=1e-3)
+
+
+def test_a_grid_fills_the_same_store(scenes, tmp_path):
+    pictures, _ = scenes
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "resnet18.pth")
+    config = GIVEN.model_copy(
+        update={
+            "boxes": "grid",
+            "grid_backbone": "resnet18",
+            "grid_size": 7,
+            "grid_layer": "layer2",
+        }
+    )
+    chosen = {image_id: pictures[image_id] for image_id in IDS[:2]}
+    (tmp_path / "grid").mkdir()
+    made = {"directory": tmp_path / "grid", "events": EventLog(tmp_path / "grid")}
+    extraction.extract_features(config, tmp_path / "resnet18.pth", chosen, None, RUNTIME, **made)
+    store = FeatureStore(tmp_path / "grid" / "features.lmdb")
+    assert list(store) == IDS[:2]
+    assert store[IDS[0]].features.shape == (49, 128)
+    account = json.loads((tmp_path / "grid" / "extractor.json").read_text())
+    assert account["summary"] == "7 x 7 grid of layer2 of torchvision's resnet18"
+    again = load_extractor(tmp_path / "grid" / "weights.safetensors", config=config)
+    alone = again(read_picture(pictures[IDS[0]]))
+    np.testing.assert_array_equal(store[IDS[0]].features, alone.features.astype(np.float16))
 
 
 def test_detected_regions_are_as_many_as_the_configuration_says(run, scenes):

@@ -1,0 +1,184 @@
+"""Grid features: the cells of a convolutional map as regions, for captioners without a detector.
+
+A torchvision VGG or ResNet trained on ImageNet sees the whole picture; the map of any of its layers
+is pooled to n x n cells by adaptive means, as ImageCaptioning.pytorch does (14 x 14 in its
+scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions. Cells
+come row by row.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from a2.data.errors import ConfigError, WeightsError
+from a2.data.regions import Regions
+from a2.extract.config import ExtractConfig, GridBackbone
+from a2.extract.fingerprint import fingerprint
+from a2.extract.resize import rounded_blob, rounded_size
+from a2.extract.torch_files import load_torch_file
+
+GRID_KEY = "a2.grid"
+"""Metadata entry of a safetensors file that names the backbone whose weights it holds."""
+
+NO_CLASS = -1
+"""Class of a cell: nothing was detected in it."""
+
+_MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
+_DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
+"""Of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
+
+
+class GridExtractor:
+    """Turns a picture into the n x n cells of a map, behind the calls of `Extractor`."""
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.device = torch.device(device)
+        self._weights = weights
+        backbone = _backbone(config.grid_backbone)
+        _load(backbone, weights, config.grid_backbone)
+        self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
+        self.feature_width = grid_width(config)
+
+    def __call__(self, picture: NDArray[np.uint8], boxes: object = None) -> Regions:
+        """The cells of one picture, (H, W, 3) uint8 BGR; features are float32.
+
+        boxes: not asked for. Raises InputError where the picture is too thin.
+        """
+        height, width = picture.shape[:2]
+        cells = self.config.grid_size
+        with torch.inference_mode():
+            found = self._map(self._blob(picture))["map"]
+            pooled = F.adaptive_avg_pool2d(found, cells)[0]  # (C, n, n)
+        features = pooled.flatten(1).T.contiguous()  # (C, n, n) -> (n * n, C)
+        return Regions(
+            boxes=cell_boxes(cells, height=height, width=width),
+            features=features.cpu().numpy(),
+            scores=np.ones(cells * cells, np.float32),
+            class_ids=np.full(cells * cells, NO_CLASS, np.int32),
+            attribute_ids=None,
+            width=width,
+            height=height,
+        )
+
+    def extract_many(
+        self, pictures: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
+    ) -> list[Regions]:
+        """The cells of several pictures, in order, each seen alone."""
+        return [self(picture) for picture in pictures]
+
+    def save(self, path: Path) -> None:
+        """Writes the backbone's weights; equal ones give equal bytes, a reader sees all or none."""
+        partial = path.with_name(f"{path.name}.partial")
+        tensors = {key: tensor.contiguous() for key, tensor in self._weights.items()}
+        save_file(tensors, partial, metadata={GRID_KEY: self.config.grid_backbone})
+        partial.replace(path)
+
+    def account(self, weights: Path) -> dict[str, object]:
+        """What determines the features, JSON-ready; weights: the file that `save` wrote."""
+        config = self.config
+        return {
+            "summary": f"{config.grid_size} x {config.grid_size} grid of {config.grid_layer} of "
+            f"torchvision's {config.grid_backbone}",
+            "feature_width": self.feature_width,
+            **fingerprint(weights=weights, config=config),
+        }
+
+    def _blob(self, picture: NDArray[np.uint8]) -> Tensor:
+        """(1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
+        size = rounded_size(
+            height=picture.shape[0],
+            width=picture.shape[1],
+            min_side=self.config.min_side,
+            max_side=self.config.max_side,
+        )
+        centred = rounded_blob(picture, size=size, mean=_MEAN)
+        centred /= np.array(_DEVIATION, np.float32)[:, None, None]
+        return torch.from_numpy(np.ascontiguousarray(centred[::-1]))[None].to(self.device)
+
+
+def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
+    """Tensors by torchvision's keys, of a file that `save` wrote or of a torchvision state dict.
+
+    Raises WeightsError where the file is damaged, unsafe, or of another backbone.
+    """
+    with path.open("rb") as file:
+        is_safetensors = file.read(9)[8:] == b"{"
+    if not is_safetensors:
+        return load_torch_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            written = (file.metadata() or {}).get(GRID_KEY)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise WeightsError(
+            f"weights {path.name!r} are damaged: {error}; download or make them again"
+        ) from error
+    if written != backbone:
+        what = f"of {written}" if written else "of no grid backbone"
+        raise WeightsError(
+            f"weights {path.name!r} are {what}, extract.grid_backbone is {backbone!r}; set it to "
+            "what they are, or name others"
+        )
+    return tensors
+
+
+def grid_width(config: ExtractConfig) -> int:
+    """F, the channels of the layer; ConfigError where the backbone has no such layer."""
+    with torch.device("meta"), torch.inference_mode():
+        network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
+        found: Tensor = network(torch.empty(1, 3, 224, 224))["map"]
+    if found.ndim != 4:
+        raise ConfigError(
+            f"extract.grid_layer gives no map: {config.grid_layer!r} of {config.grid_backbone}; "
+            "name a convolutional layer"
+        )
+    return found.shape[1]
+
+
+def cell_boxes(cells: int, *, height: int, width: int) -> NDArray[np.float32]:
+    """Boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels that divide a picture evenly, row by row."""
+    x, y = np.linspace(0, width, cells + 1), np.linspace(0, height, cells + 1)
+    left, top = np.meshgrid(x[:-1], y[:-1])
+    right, bottom = np.meshgrid(x[1:], y[1:])
+    return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float32)
+
+
+def _backbone(name: GridBackbone) -> nn.Module:
+    from torchvision import models
+
+    return cast(nn.Module, models.get_model(name, weights=None))
+
+
+def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
+    found = backbone.load_state_dict(dict(weights), strict=False)
+    missing = [key for key in found.missing_keys if not key.startswith(("fc.", "classifier."))]
+    if missing or found.unexpected_keys:
+        raise WeightsError(
+            f"weights do not fit torchvision's {name}: missing: {' '.join(missing) or 'none'}, "
+            f"unexpected: {' '.join(found.unexpected_keys) or 'none'}; name its state dict"
+        )
+
+
+def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
+    """The backbone up to a layer, with its output as "map"."""
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+    try:
+        return cast(nn.Module, create_feature_extractor(backbone, {layer: "map"}))
+    except ValueError as error:
+        layers = [name for name, module in backbone.named_modules() if name and "." not in name]
+        raise ConfigError(
+            f"extract.grid_layer is no layer: {layer!r}; name one such as "
+            f"{', '.join(repr(name) for name in layers[:-1])}, or one below it"
+        ) from error

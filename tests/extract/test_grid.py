@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+import torch
+import torchvision
+from pydantic import ValidationError
+
+from a2.data.errors import ConfigError, WeightsError
+from a2.extract.config import ExtractConfig
+from a2.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
+from a2.extract.loading import load_extractor
+from a2.extract.resize import rounded_size
+
+CONFIG = ExtractConfig(
+    boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128
+)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return torchvision.models.resnet18(weights=None).eval()
+
+
+@pytest.fixture
+def weights(network, tmp_path):
+    torch.save(network.state_dict(), tmp_path / "resnet18.pth")
+    return tmp_path / "resnet18.pth"
+
+
+@pytest.fixture
+def extractor(weights):
+    return load_extractor(weights, config=CONFIG)
+
+
+def test_cells_are_the_pooled_map_of_torchvisions_own_forward(extractor, network, make_picture):
+    picture = make_picture(0, 80, 120)
+    regions = extractor(picture)
+    assert rounded_size(height=80, width=120, min_side=64, max_side=128) == (64, 96)
+    scaled = torchvision.transforms.functional.resize(
+        torch.from_numpy(np.ascontiguousarray(picture[:, :, ::-1].transpose(2, 0, 1))),
+        [64, 96],
+        antialias=True,
+    )
+    blob = torchvision.transforms.functional.normalize(
+        scaled / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    )
+    names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
+    with torch.inference_mode():
+        x = blob[None]
+        for name in names:
+            x = getattr(network, name)(x)
+        expected = torch.nn.functional.adaptive_avg_pool2d(x, 7)[0].flatten(1).T.numpy()
+    assert regions.features.shape == (49, 512)
+    error = np.linalg.norm(regions.features - expected) / np.linalg.norm(expected)
+    assert error < 2e-2  # bytes are rounded once, here and there, by other code
+
+
+def test_cells_divide_the_picture_row_by_row(extractor, make_picture):
+    regions = extractor(make_picture(0, 70, 140))
+    assert regions.boxes[0].tolist() == [0, 0, 20, 10]
+    assert regions.boxes[1].tolist() == [20, 0, 40, 10]
+    assert regions.boxes[-1].tolist() == [120, 60, 140, 70]
+    sides = regions.boxes[:, 2:] - regions.boxes[:, :2]
+    assert sides.prod(axis=1).sum() == pytest.approx(70 * 140)
+    assert set(regions.class_ids) == {-1}
+    assert regions.attribute_ids is None
+
+
+def test_a_bright_spot_is_in_its_cell(weights):
+    config = CONFIG.model_copy(update={"grid_layer": "conv1"})
+    picture = np.zeros((64, 64, 3), np.uint8)
+    quiet = load_extractor(weights, config=config)(picture).features
+    picture[20:24, 50:54] = 255
+    moved = np.abs(load_extractor(weights, config=config)(picture).features - quiet).sum(axis=1)
+    left, top, right, bottom = cell_boxes(7, height=64, width=64)[moved.argmax()]
+    assert left <= 52 <= right
+    assert top <= 22 <= bottom
+
+
+def test_several_pictures_equal_each_alone(extractor, make_picture):
+    pictures = [make_picture(0, 80, 120), make_picture(1, 100, 90)]
+    for many, picture in zip(extractor.extract_many(pictures, [None, None]), pictures, strict=True):
+        assert np.array_equal(many.features, extractor(picture).features)
+
+
+def test_weights_that_were_saved_give_the_same_cells(extractor, tmp_path, make_picture):
+    extractor.save(tmp_path / "weights.safetensors")
+    again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
+    picture = make_picture(0)
+    assert np.array_equal(extractor(picture).features, again(picture).features)
+    again.save(tmp_path / "again.safetensors")
+    saved = (tmp_path / "weights.safetensors").read_bytes()
+    assert (tmp_path / "again.safetensors").read_bytes() == saved
+
+
+def test_the_account_says_what_made_the_cells(extractor, tmp_path):
+    extractor.save(tmp_path / "weights.safetensors")
+    account = extractor.account(tmp_path / "weights.safetensors")
+    assert account["summary"] == "7 x 7 grid of layer4 of torchvision's resnet18"
+    assert account["feature_width"] == 512
+
+
+@pytest.mark.parametrize(
+    ("backbone", "layer", "width"),
+    [("vgg11", "features", 512), ("vgg19", "features.10", 256), ("resnet152", "layer3", 1024)],
+)
+def test_any_layer_of_any_backbone_has_its_width(backbone, layer, width):
+    config = CONFIG.model_copy(update={"grid_backbone": backbone, "grid_layer": layer})
+    assert grid_width(config) == width
+
+
+def test_a_vgg_gives_cells(tmp_path, make_picture):
+    torch.save(torchvision.models.vgg11(weights=None).state_dict(), tmp_path / "vgg.pth")
+    config = CONFIG.model_copy(update={"grid_backbone": "vgg11", "grid_layer": "features"})
+    regions = load_extractor(tmp_path / "vgg.pth", config=config)(make_picture(0))
+    assert regions.features.shape == (49, 512)
+
+
+def test_a_layer_that_is_none_is_refused(weights):
+    with pytest.raises(ConfigError) as error:
+        load_extractor(weights, config=CONFIG.model_copy(update={"grid_layer": "layer9"}))
+    assert str(error.value) == (
+        "extract.grid_layer is no layer: 'layer9'; name one such as 'conv1', 'bn1', 'relu', "
+        "'maxpool', 'layer1', 'layer2', 'layer3', 'layer4', 'avgpool', or one below it"
+    )
+
+
+def test_a_layer_without_a_map_is_refused():
+    with pytest.raises(ConfigError) as error:
+        grid_width(CONFIG.model_copy(update={"grid_layer": "fc"}))
+    assert str(error.value) == (
+        "extract.grid_layer gives no map: 'fc' of resnet18; name a convolutional layer"
+    )
+
+
+def test_weights_of_another_network_are_refused_with_what_is_wrong(network):
+    tensors = {key: t for key, t in network.state_dict().items() if key != "conv1.weight"}
+    with pytest.raises(WeightsError) as error:
+        GridExtractor({**tensors, "extra": torch.zeros(1)}, config=CONFIG)
+    assert str(error.value) == (
+        "weights do not fit torchvision's resnet18: missing: conv1.weight, unexpected: extra; "
+        "name its state dict"
+    )
+
+
+def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
+    extractor.save(tmp_path / "a.safetensors")
+    with pytest.raises(WeightsError) as error:
+        load_grid_weights(tmp_path / "a.safetensors", "resnet50")
+    assert str(error.value) == (
+        "weights 'a.safetensors' are of resnet18, extract.grid_backbone is 'resnet50'; set it to "
+        "what they are, or name others"
+    )
+
+
+def test_a_detectors_weights_are_no_grids(detector, tmp_path):
+    from a2.extract.weights import save_detector
+
+    save_detector(detector, tmp_path / "a.safetensors")
+    with pytest.raises(WeightsError, match=r"'a\.safetensors' are of no grid backbone, "):
+        load_grid_weights(tmp_path / "a.safetensors", "resnet18")
+
+
+def test_truncated_weights_are_damaged(extractor, tmp_path):
+    extractor.save(tmp_path / "a.safetensors")
+    whole = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "a.safetensors").write_bytes(whole[:-9])
+    message = r"^weights 'a\.safetensors' are damaged: .*; download or make them again$"
+    with pytest.raises(WeightsError, match=message):
+        load_grid_weights(tmp_path / "a.safetensors", "resnet18")
+
+
+def test_a_grid_of_random_weights_is_refused():
+    message = (
+        "a grid needs trained weights: weights is 'calibrated-random'; name a state dict of "
+        "torchvision"
+    )
+    with pytest.raises(ValidationError, match=message):
+        ExtractConfig(boxes="grid", weights="calibrated-random")
+
+
+def test_a_grid_has_as_many_regions_as_cells():
+    assert CONFIG.region_counts == (49, 49)
+    assert ExtractConfig().region_counts == (10, 100)
