@@ -22,7 +22,8 @@ from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 from a2.data.scene_captions import captions_of
 from a2.data.scenes import make_scene, raw_text
 from a2.pipeline.java import find_java
-from a2.pipeline.metrics import METRICS, Tokens, score, tokenize
+from a2.pipeline.metrics import METRICS, Tokens, score
+from a2.pipeline.scoring.tokenization import tokenize
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table

@@ -1,8 +1,9 @@
 """The work of stage evaluate: captions of a split, their scores, and the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -13,7 +14,7 @@ from a2.data.captions import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.instances import read_instances
-from a2.data.json_files import read_json, write_json
+from a2.data.json_files import read_json
 from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
@@ -25,7 +26,7 @@ from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.evaluated_pictures import EvaluatedPictures
 from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
-from a2.pipeline.metrics import Scores, score, tokenize
+from a2.pipeline.metrics import Scores, score
 from a2.pipeline.progress import counted, track
 from a2.pipeline.provenance import provenance_of
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
@@ -37,6 +38,9 @@ from a2.pipeline.results import (
     write_results,
 )
 from a2.pipeline.saved_model import SavedModel
+from a2.pipeline.score_files import write_scores
+from a2.pipeline.scoring.caption_statistics import beam_diversity, caption_statistics
+from a2.pipeline.scoring.tokenization import tokenize
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
@@ -58,12 +62,16 @@ class EvaluatedSplit:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a report is made of: who was asked, what they said, where they looked, how it scored."""
+    """What a report is made of: who was asked, what they said, where they looked, how it scored.
+
+    statistics: what the captions are like, as `describe_captions` tells.
+    """
 
     split: EvaluatedSplit
     beams: dict[str, list[Beam]]
     scores: Scores
     grounding: dict[str, Grounding]
+    statistics: dict[str, float]
     provenance: dict[str, str]
 
 
@@ -114,9 +122,13 @@ def evaluate_captioner(
         store, model.description.max_regions, files=pictures, instances=boxes, attention=attention
     )
     grounding = evaluated.ground(captions)
-    evaluation = Evaluation(split, beams, scores, grounding, provenance_of(config, inputs, model))
-    _write_metrics(
-        *(directory / METRICS, scores, split, evaluation.provenance),
+    provenance = provenance_of(config, inputs, model)
+    statistics = describe_captions(captions, beams, split.references)
+    evaluation = Evaluation(split, beams, scores, grounding, statistics, provenance)
+    write_scores(
+        *(directory, scores, statistics),
+        total=split.total,
+        provenance=provenance,
         grounding=mean_grounding(grounding.values()),
     )
     report = Report(
@@ -165,7 +177,8 @@ def score_results(
     left_out = dict.fromkeys(missing, f"no caption in {results.name}")
     split = EvaluatedSplit({i: raw[i] for i in captions}, left_out, len(raw))
     output.mkdir(parents=True, exist_ok=True)
-    _write_metrics(output / METRICS, scores, split, provenance)
+    statistics = caption_statistics({image_id: group[0] for image_id, group in tokens.items()})
+    write_scores(output, scores, statistics, total=split.total, provenance=provenance)
     report = Report(
         title=f"Captions of {results.name}",
         metrics=scores.metrics,
@@ -280,22 +293,16 @@ def _models(inputs: Mapping[str, Input]) -> list[Path]:
     return [inputs["model"].path, *further]
 
 
-def _write_metrics(
-    path: Path,
-    scores: Scores,
-    split: EvaluatedSplit,
-    provenance: dict[str, str],
-    *,
-    grounding: Grounding | None = None,
-) -> None:
-    content = {
-        "metrics": scores.metrics,
-        "n": len(split.references),
-        "total": split.total,
-        "not_run": scores.not_run,
-        "provenance": provenance,
-    }
-    write_json(path, content | ({"grounding": asdict(grounding)} if grounding else {}))
+def describe_captions(
+    captions: Mapping[str, str],
+    beams: Mapping[str, Sequence[Beam]],
+    references: Mapping[str, Sequence[str]],
+) -> dict[str, float]:
+    """Figures of the captions; with several beams also beam_diversity, the mean self-CIDEr."""
+    said = {image_id: [beam.caption for beam in found] for image_id, found in beams.items()}
+    diversity = beam_diversity(said, references)
+    found = caption_statistics(captions)
+    return found | {"beam_diversity": fmean(diversity.values())} if diversity else found
 
 
 def _picture(image_id: str, evaluation: Evaluation) -> ReportPicture:

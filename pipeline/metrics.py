@@ -1,21 +1,26 @@
-"""The metrics that captioning papers report: BLEU, METEOR, ROUGE-L and CIDEr.
+"""The metrics that captioning papers report: BLEU, METEOR, ROUGE-L, CIDEr and SPICE.
 
-Values are those of pycocoevalcap 1.2 (`COCOEvalCap`), whose scorers and jars do the work. Only how
-they are run differs: captions go to the PTB tokeniser on its standard input, not in a file beside
-the installed package, METEOR is told where its paraphrases lie (it cannot find them below a folder
-with a space in its name), nothing is printed, and a metric that fails does not sink the others.
+Values are those of pycocoevalcap 1.2 (`COCOEvalCap`) to 1e-6. How they are found differs: n-grams
+are counted as arrays, the jars of METEOR and SPICE run beside each other and beside the rest,
+nothing is printed, and a metric that fails does not sink the others.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
 
 from a2.data.errors import InputError
-from a2.pipeline.java import JavaError, java_process, run_java
+from a2.pipeline.java import java_threads
+from a2.pipeline.progress import track
+from a2.pipeline.scoring.bleu import bleu_statistics
+from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
+from a2.pipeline.scoring.cider import cider_values
+from a2.pipeline.scoring.meteor import meteor_statistics
+from a2.pipeline.scoring.ngrams import Floats, count_pair
+from a2.pipeline.scoring.rouge import rouge_values
 
 logger = logging.getLogger(__name__)
 
@@ -24,22 +29,8 @@ METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr",
 
 _NO_SPICE = "this version of a2 does not compute SPICE; score captions.json with pycocoevalcap"
 
-# What COCOEvalCap drops after tokenisation. Brackets are lower-cased by then, so -lrb- stays, as it
-# does there.
-_PUNCTUATION = frozenset(
-    (*("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-"), *".?!,:-;", "--", "...")
-)
-
-# The tokeniser starts a new line at each of these, and a caption is one line.
-_LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
-
-_METEOR_HEAP = "-Xmx2G"
-
 Tokens = Mapping[str, list[str]]
 """Sentences of PTB tokens joined by spaces, per image id."""
-
-Measured = dict[str, tuple[float, Sequence[float]]]
-"""Per metric the value over all pictures, and one per picture in the order of the candidates."""
 
 
 @dataclass(frozen=True)
@@ -49,51 +40,43 @@ class Scores:
     metrics: metric -> value, in [0, 1] but for CIDEr, which may exceed 1.
     per_picture: image id -> metric -> value.
     not_run: metric -> why it has no value.
+    confidence: metric -> the ends of its 95 % interval, by drawing pictures anew.
+    statistics: family ("BLEU", "METEOR") -> image id -> numbers whose sums over pictures give its
+    metrics; the other metrics are means of `per_picture`.
+    spice: part of SPICE (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
+    over the pictures whose references have such a part. spice_per_picture: image id -> part -> its
+    F-score, None where the references have none.
     """
 
     metrics: dict[str, float]
     per_picture: dict[str, dict[str, float]]
     not_run: dict[str, str]
+    confidence: dict[str, tuple[float, float]] = field(default_factory=dict)
+    statistics: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    spice: dict[str, float] = field(default_factory=dict)
+    spice_per_picture: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
-def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """PTB tokens of each caption, lower-cased, without punctuation, joined by single spaces.
+@dataclass(frozen=True)
+class _Measured:
+    """What one scorer found; its names are those of its metrics.
 
-    Raises JavaError where no JVM can be run.
+    statistics: family -> (N, k) numbers of the pictures, as `resampled` takes them.
+    values: name -> (N,), of each picture. overall: name -> value over all pictures.
     """
-    sentences = [sentence for group in captions.values() for sentence in group]
-    if not sentences:
-        return {image_id: [] for image_id in captions}
-    lines = iter(_ptb_lines(sentences))
-    return {image_id: list(islice(lines, len(group))) for image_id, group in captions.items()}
+
+    statistics: dict[str, Floats]
+    values: dict[str, Floats]
+    overall: dict[str, float]
 
 
-def _ptb_lines(sentences: Sequence[str]) -> list[str]:
-    jar = _pycocoevalcap() / "tokenizer" / "stanford-corenlp-3.4.1.jar"
-    output = run_java(
-        ["-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"],
-        text="".join(_LINE_BREAKS.sub(" ", sentence) + "\n" for sentence in sentences),
-        purpose="tokenisation",
-    )
-    lines = output.split("\n")[:-1]
-    if len(lines) != len(sentences):
-        raise JavaError(
-            f"the tokeniser answered {len(lines):,} lines for {len(sentences):,} captions; "
-            "remove control characters from the captions"
-        )
-    return [_without_punctuation(line) for line in lines]
+@dataclass(frozen=True)
+class _Captions:
+    """N candidates, and the references of each, in the order of the pictures."""
 
-
-def _without_punctuation(line: str) -> str:
-    # Only at blanks: a token may hold a no-break space ("1 1/2").
-    return " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
-
-
-def _pycocoevalcap() -> Path:
-    spec = find_spec("pycocoevalcap")
-    if spec is None or not spec.submodule_search_locations:
-        raise JavaError('no metrics: pycocoevalcap is missing; run "pip install pycocoevalcap"')
-    return Path(next(iter(spec.submodule_search_locations))).absolute()
+    image_ids: list[str]
+    candidates: list[str]
+    references: list[list[str]]
 
 
 def score(
@@ -103,22 +86,17 @@ def score(
 
     candidates, references: PTB tokens, as `tokenize` gives them, of the same pictures.
     """
-    hypotheses, targets = _paired(candidates, references)
-    metrics: dict[str, float] = {}
-    per_picture: dict[str, dict[str, float]] = {image_id: {} for image_id in hypotheses}
-    not_run: dict[str, str] = {}
-    for names, measure in _MEASURES:
-        try:
-            measured = measure(hypotheses, targets)
-        except Exception as error:  # whatever fails, the other metrics are still worth having
-            logger.warning("%s could not run: %s", ", ".join(names), error)
-            not_run |= dict.fromkeys(names, f"{error}" or type(error).__name__)
-            continue
-        for name, (overall, values) in measured.items():
-            metrics[name] = float(overall)
-            for image_id, value in zip(hypotheses, values, strict=True):
-                per_picture[image_id][name] = float(value)
-    return Scores(metrics, per_picture, not_run | {"SPICE": _NO_SPICE})
+    captions = _paired(candidates, references)
+    outcomes = _measure_all(captions)
+    not_run = {"SPICE": _NO_SPICE}
+    found = []
+    for names, outcome in outcomes.items():
+        if isinstance(outcome, _Measured):
+            found.append(outcome)
+        else:
+            logger.warning("%s could not run: %s", ", ".join(names), outcome)
+            not_run |= dict.fromkeys(names, str(outcome) or type(outcome).__name__)
+    return _scores(captions.image_ids, found, not_run)
 
 
 def cider(
@@ -128,13 +106,14 @@ def cider(
 
     Document frequencies are those of `references`, one document per picture, as in `COCOEvalCap`.
     """
-    return float(_cider(*_paired(candidates, references))["CIDEr"][0])
+    captions = _paired(candidates, references)
+    return float(cider_values(count_pair(captions.candidates, captions.references)).mean())
 
 
 def _paired(
     candidates: Mapping[str, str | list[str]], references: Mapping[str, Sequence[str]]
-) -> tuple[Tokens, Tokens]:
-    """Both sides as lists over the same pictures in the same order."""
+) -> _Captions:
+    """Both sides over the same pictures in the same order."""
     if not candidates:
         raise InputError("nothing to score: 0 captions; caption at least one picture")
     if candidates.keys() != references.keys():
@@ -144,68 +123,108 @@ def _paired(
             " are only in one; hand in both for the same pictures"
         )
     hypotheses = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
-    targets = {image_id: list(references[image_id]) for image_id in candidates}
-    for image_id in candidates:
-        if len(hypotheses[image_id]) != 1 or not targets[image_id]:
+    for image_id, captions in hypotheses.items():
+        if len(captions) != 1 or not references[image_id]:
             raise InputError(
-                f"image {image_id!r} has {len(hypotheses[image_id])} captions and "
-                f"{len(targets[image_id])} references; score one against at least one"
+                f"image {image_id!r} has {len(captions)} captions and "
+                f"{len(references[image_id])} references; score one against at least one"
             )
-    return hypotheses, targets
+    image_ids = list(hypotheses)
+    return _Captions(
+        image_ids,
+        [hypotheses[image_id][0] for image_id in image_ids],
+        [list(references[image_id]) for image_id in image_ids],
+    )
 
 
-def _bleu(candidates: Tokens, references: Tokens) -> Measured:
-    from pycocoevalcap.bleu.bleu import Bleu
-
-    overall, values = Bleu(4).compute_score(references, candidates, verbose=0)
-    return {f"Bleu_{n + 1}": (overall[n], values[n]) for n in range(4)}
-
-
-def _rouge(candidates: Tokens, references: Tokens) -> Measured:
-    from pycocoevalcap.rouge.rouge import Rouge
-
-    return {"ROUGE_L": Rouge().compute_score(references, candidates)}
-
-
-def _cider(candidates: Tokens, references: Tokens) -> Measured:
-    from pycocoevalcap.cider.cider import Cider
-
-    return {"CIDEr": Cider().compute_score(references, candidates)}
+def _measure_all(captions: _Captions) -> dict[tuple[str, ...], _Measured | Exception]:
+    """Names -> what their scorer found, or why it found nothing; the JVMs work beside."""
+    outcomes: dict[tuple[str, ...], _Measured | Exception] = {}
+    total = len(captions.image_ids) * len(_BY_JVM)
+    with track("score", total=total) as progress, java_threads(len(_BY_JVM) or 1) as threads:
+        waiting = {
+            names: threads.submit(measure, captions, progress.advance)
+            for names, measure in _BY_JVM.items()
+        }
+        for names, measure in _HERE.items():
+            outcomes[names] = _outcome(partial(measure, captions))
+        for names, future in waiting.items():
+            outcomes[names] = _outcome(future.result)
+    return outcomes
 
 
-def _meteor(candidates: Tokens, references: Tokens) -> Measured:
-    """METEOR 1.5 by its jar's line protocol: statistics per picture, then one evaluation of all."""
-    folder = _pycocoevalcap() / "meteor"
-    arguments = [_METEOR_HEAP, "-jar", str(folder / "meteor-1.5.jar"), "-", "-", "-stdio"]
-    arguments += ["-l", "en", "-norm", "-a", str(folder / "data" / "paraphrase-en.gz")]
-    with java_process(arguments, purpose="METEOR") as java:
-        statistics = []
-        for image_id, (candidate,) in candidates.items():
-            java.send(_meteor_question(candidate, references[image_id]))
-            statistics.append(_meteor_statistics(java.receive(), image_id=image_id))
-        java.send(" ||| ".join(["EVAL", *statistics]))
-        values = [float(java.receive()) for _ in candidates]
-        return {"METEOR": (float(java.receive()), values)}
+def _outcome(measure: Callable[[], _Measured]) -> _Measured | Exception:
+    try:
+        return measure()
+    except Exception as error:  # whatever fails, the other metrics are still worth having
+        return error
 
 
-def _meteor_question(candidate: str, references: Sequence[str]) -> str:
-    # ||| separates fields. The double blank is pycocoevalcap's, whose values these must equal.
-    plain = candidate.replace("|||", "").replace("  ", " ")
-    question = ["SCORE", *(r.replace("|||", "") for r in references), plain]
-    return _LINE_BREAKS.sub(" ", " ||| ".join(question))
+def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str]) -> Scores:
+    """The findings by metric in the order of METRICS, and by picture."""
+    overall = {name: value for measured in found for name, value in measured.overall.items()}
+    values = {name: column for measured in found for name, column in measured.values.items()}
+    statistics = {
+        family: rows for measured in found for family, rows in measured.statistics.items()
+    }
+    names = [name for name in METRICS if name in overall]
+    drawn = resampled(statistics) if statistics else {}
+    return Scores(
+        metrics={name: overall[name] for name in names},
+        per_picture={
+            image_id: {name: float(values[name][row]) for name in names}
+            for row, image_id in enumerate(image_ids)
+        },
+        not_run=not_run,
+        confidence={name: interval(drawn[name]) for name in names},
+        statistics={
+            family: dict(zip(image_ids, rows.tolist(), strict=True))
+            for family, rows in statistics.items()
+            if family in SUMMED
+        },
+    )
 
 
-def _meteor_statistics(line: str, *, image_id: str) -> str:
-    if not re.fullmatch(r"[-\d.E ]+", line):
-        raise JavaError(
-            f"METEOR cannot score image {image_id!r}: {line!r}; check its caption and references"
-        )
-    return line
+def _bleu(captions: _Captions) -> _Measured:
+    return _summed("BLEU", bleu_statistics(count_pair(captions.candidates, captions.references)))
 
 
-_MEASURES: tuple[tuple[tuple[str, ...], Callable[[Tokens, Tokens], Measured]], ...] = (
-    (METRICS[:4], _bleu),
-    (("METEOR",), _meteor),
-    (("ROUGE_L",), _rouge),
-    (("CIDEr",), _cider),
-)
+def _meteor(captions: _Captions, advance: Callable[[int], object]) -> _Measured:
+    rows = meteor_statistics(
+        captions.image_ids, captions.candidates, captions.references, advance=advance
+    )
+    return _summed("METEOR", rows)
+
+
+def _rouge(captions: _Captions) -> _Measured:
+    return _averaged("ROUGE_L", rouge_values(captions.candidates, captions.references))
+
+
+def _cider(captions: _Captions) -> _Measured:
+    counted = count_pair(captions.candidates, captions.references)
+    return _averaged("CIDEr", cider_values(counted))
+
+
+def _summed(family: str, statistics: Floats) -> _Measured:
+    names, values = SUMMED[family]
+    return _Measured(
+        statistics={family: statistics},
+        values=dict(zip(names, values(statistics).T, strict=True)),
+        overall=dict(zip(names, values(statistics.sum(axis=0)).tolist(), strict=True)),
+    )
+
+
+def _averaged(name: str, values: Sequence[float] | Floats) -> _Measured:
+    column = np.asarray(values, dtype=np.float64)
+    return _Measured({name: column[:, None]}, {name: column}, {name: float(column.mean())})
+
+
+_HERE: dict[tuple[str, ...], Callable[[_Captions], _Measured]] = {
+    METRICS[:4]: _bleu,
+    ("ROUGE_L",): _rouge,
+    ("CIDEr",): _cider,
+}
+_BY_JVM: dict[tuple[str, ...], Callable[[_Captions, Callable[[int], object]], _Measured]] = {
+    ("METEOR",): _meteor
+}
+"""Names -> what measures them: in this process, and by JVMs."""

@@ -14,7 +14,7 @@ from a2.data.annotations import LONGEST_CAPTION, read_annotations
 from a2.data.errors import InputError
 from a2.data.identity import image_id, results_id
 from a2.data.json_files import read_json, write_json
-from a2.pipeline.metrics import tokenize
+from a2.pipeline.scoring.tokenization import tokenize_references
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def read_reference_tokens(path: Path) -> dict[str, list[str]]:
     becomes "m & m".
     """
     references, tokenized = _read_references(path)
-    return references if tokenized else tokenize(references)
+    return references if tokenized else tokenize_references(references)
 
 
 def require_same_pictures(

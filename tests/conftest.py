@@ -29,6 +29,13 @@ def pytest_configure(config):
         raise pytest.UsageError(f"{REQUIRE} names no marker: {unknown[0]!r}; see pyproject.toml")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory, worker_id):
+    """A cache folder that all tests share, and no user's."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ["A2_CACHE"] = str((base if worker_id == "master" else base.parent) / "cache")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield

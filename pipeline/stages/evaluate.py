@@ -21,6 +21,7 @@ FURTHER_MODEL = "model."
 
 CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
 ATTENTION = "attention.h5"
+PER_PICTURE = "per_picture.json"
 
 
 def evaluate_stage(
@@ -51,7 +52,7 @@ def evaluate_stage(
         code_version=CODE_VERSION,
         params={"evaluate": config.model_dump(mode="json", exclude={"baseline", "ensemble"})},
         inputs=inputs,
-        outputs=plain_outputs(CAPTIONS, METRICS, REPORT, *attention),
+        outputs=plain_outputs(CAPTIONS, METRICS, PER_PICTURE, REPORT, *attention),
         work=partial(_evaluate, config, inputs, pictures, runtime),
     )
 

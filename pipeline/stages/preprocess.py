@@ -15,7 +15,7 @@ from a2.data.json_files import read_json, write_json
 from a2.data.vocabulary import Vocabulary, count_words
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.java import find_java
-from a2.pipeline.metrics import tokenize
+from a2.pipeline.scoring.tokenization import tokenize
 
 NAME = "preprocess"
 CODE_VERSION = 2

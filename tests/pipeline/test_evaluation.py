@@ -43,8 +43,7 @@ def inputs(experiment):
 @pytest.fixture
 def without_jvm(monkeypatch):
     """Scores without METEOR, and tokens as the tokeniser leaves captions of plain words."""
-    measures = tuple(pair for pair in metrics._MEASURES if pair[0] != ("METEOR",))
-    monkeypatch.setattr(metrics, "_MEASURES", measures)
+    monkeypatch.setattr(metrics, "_BY_JVM", {})
     monkeypatch.setattr(evaluation, "tokenize", dict)
 
 
@@ -72,7 +71,8 @@ def run(experiment, inputs, tmp_path, without_jvm):
 
 def test_metrics_have_the_form_that_is_agreed_on(experiment):
     content = contents(experiment.directory("evaluate"), "metrics.json")
-    assert content.keys() == {"metrics", "n", "total", "not_run", "provenance", "grounding"}
+    agreed = {"metrics", "n", "total", "not_run", "provenance"}
+    assert content.keys() == agreed | {"confidence", "spice", "captions", "grounding"}
     assert sorted(content["metrics"]) == sorted(NAMES)
     assert all(0 <= content["metrics"][name] <= 1 for name in NAMES if name != "CIDEr")
     assert content["metrics"]["CIDEr"] >= 0
@@ -160,6 +160,29 @@ def test_an_ensemble_of_equal_captioners_says_what_one_of_them_says(run, inputs,
     assert provenance["ensemble"] == "3 captioners, mean of probabilities"
     assert provenance["attention"] == "mean over layers, heads and captioners"
     assert "digest of model.3" in provenance
+
+
+def test_metrics_have_intervals_and_captions_have_figures(experiment):
+    content = contents(experiment.directory("evaluate"), "metrics.json")
+    for name in NAMES:
+        low, high = content["confidence"][name]
+        assert low <= content["metrics"][name] <= high
+    assert content["captions"]["captions"] == 4
+    assert 0 <= content["captions"]["beam_diversity"] <= 1
+    assert content["captions"]["unknown"] == 0
+
+
+def test_what_was_counted_of_each_picture_is_kept(experiment):
+    directory = experiment.directory("evaluate")
+    pictures = contents(directory, "per_picture.json")["pictures"]
+    captioned = [f"{e['image_id']:012d}" for e in contents(directory, "captions.json")]
+    assert list(pictures) == captioned
+    for found in pictures.values():
+        assert found.keys() == {"metrics", "spice", "BLEU", "METEOR"}
+        assert list(found["metrics"]) == sorted(NAMES)
+        assert (len(found["BLEU"]), len(found["METEOR"])) == (10, 23)
+    mean = sum(found["metrics"]["CIDEr"] for found in pictures.values()) / 4
+    assert mean == pytest.approx(contents(directory, "metrics.json")["metrics"]["CIDEr"])
 
 
 def test_captions_are_in_coco_s_results_form(experiment):
@@ -330,8 +353,7 @@ def theirs(tmp_path):
 
 @pytest.fixture
 def a2_evaluate(monkeypatch):
-    measures = tuple(pair for pair in metrics._MEASURES if pair[0] != ("METEOR",))
-    monkeypatch.setattr(metrics, "_MEASURES", measures)
+    monkeypatch.setattr(metrics, "_BY_JVM", {})
 
     def evaluate(*arguments):
         words = ["evaluate", *map(str, arguments)]

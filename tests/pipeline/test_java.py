@@ -62,22 +62,22 @@ def test_without_any_java_the_error_says_how_to_get_one(no_wheel):
 
 
 def test_the_java_of_the_wheel_runs_and_leaks_no_output(capfd):
-    assert run_java(["-version"], text="", purpose="a test") == ""
+    assert run_java(["-version"], heap="64M", text="", purpose="a test") == ""
     assert capfd.readouterr() == ("", "")
 
 
 def test_encoding_and_language_do_not_depend_on_the_locale(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", 'echo "$@"')
-    arguments = run_java(["-jar", "a b.jar"], text="", purpose="a test").split()
-    assert arguments[:3] == ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
+    arguments = run_java(["-jar", "a b.jar"], heap="64M", text="", purpose="a test").split()
+    assert arguments[1:4] == ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
 
 
 def test_a_jvm_that_fails_is_named_with_its_reason(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "echo note >&2; echo OutOfMemoryError: heap >&2; exit 1")
     with pytest.raises(JavaError) as caught:
-        run_java([], text="", purpose="tokenisation")
+        run_java([], heap="64M", text="", purpose="tokenisation")
     assert str(caught.value) == (
         "java failed during tokenisation: 'OutOfMemoryError: heap'; "
         "run again with -v to see all that it wrote"
@@ -87,7 +87,10 @@ def test_a_jvm_that_fails_is_named_with_its_reason(no_wheel, monkeypatch, tmp_pa
 def test_a_process_that_dies_is_named_with_its_reason(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "echo no paraphrases >&2; exit 1")
-    with pytest.raises(JavaError) as caught, java_process([], purpose="METEOR") as process:
+    with (
+        pytest.raises(JavaError) as caught,
+        java_process([], heap="64M", purpose="METEOR") as process,
+    ):
         process.receive()
     assert str(caught.value) == (
         "java failed during METEOR: 'no paraphrases'; run again with -v to see all that it wrote"
@@ -97,7 +100,7 @@ def test_a_process_that_dies_is_named_with_its_reason(no_wheel, monkeypatch, tmp
 def test_a_process_answers_line_by_line(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "exec /bin/cat")
-    with java_process([], purpose="an echo") as process:
+    with java_process([], heap="64M", purpose="an echo") as process:
         process.send("café")
         assert process.receive() == "café"
         process.send("second")
@@ -107,7 +110,7 @@ def test_a_process_answers_line_by_line(no_wheel, monkeypatch, tmp_path):
 def test_no_process_is_left_after_the_block(no_wheel, monkeypatch, tmp_path, started):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "exec /bin/cat")
-    with java_process([], purpose="an echo"):
+    with java_process([], heap="64M", purpose="an echo"):
         assert started[0].poll() is None
     assert started[0].returncode is not None
 
@@ -118,7 +121,7 @@ def test_no_process_is_left_after_an_exception(
 ):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "exec /bin/sleep 60")
-    with pytest.raises(interruption), java_process([], purpose="a nap"):
+    with pytest.raises(interruption), java_process([], heap="64M", purpose="a nap"):
         raise interruption
     assert started[0].returncode is not None
     assert started[0].stdin is not None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline.metrics import score, tokenize
+from a2.pipeline.metrics import score
 from a2.pipeline.results import (
     read_reference_tokens,
     read_references,
@@ -14,6 +14,7 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
+from a2.pipeline.scoring.tokenization import tokenize
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 

@@ -1,0 +1,57 @@
+"""Scores on disk: metrics.json for people and other programs, per_picture.json to draw anew from.
+
+`metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance}, and
+grounding where the data has boxes.
+`per_picture.json` holds under `pictures`, for each image id, its metrics, its parts of SPICE, and
+the numbers (BLEU, METEOR) whose sums over pictures give the metrics that are no means.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from a2.data.json_files import write_json
+from a2.pipeline.grounding import Grounding
+from a2.pipeline.metrics import Scores
+from a2.pipeline.stages.evaluate import METRICS, PER_PICTURE
+
+
+def write_scores(
+    directory: Path,
+    scores: Scores,
+    captions: Mapping[str, float],
+    *,
+    total: int,
+    provenance: Mapping[str, str],
+    grounding: Grounding | None = None,
+) -> None:
+    """Write both files.
+
+    captions: figures of the captions, as `caption_statistics` gives them. total: pictures that were
+    to be scored, those that had to be left out included.
+    """
+    content: dict[str, object] = {
+        "metrics": scores.metrics,
+        "n": len(scores.per_picture),
+        "total": total,
+        "not_run": scores.not_run,
+        "confidence": {name: list(ends) for name, ends in scores.confidence.items()},
+        "spice": scores.spice,
+        "captions": dict(captions),
+        "provenance": dict(provenance),
+    }
+    if grounding is not None:
+        content["grounding"] = asdict(grounding)
+    write_json(directory / METRICS, content)
+    pictures = {image_id: _of_picture(scores, image_id) for image_id in sorted(scores.per_picture)}
+    text = json.dumps({"pictures": pictures}, allow_nan=False, sort_keys=True)
+    (directory / PER_PICTURE).write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def _of_picture(scores: Scores, image_id: str) -> dict[str, object]:
+    return {
+        "metrics": scores.per_picture[image_id],
+        "spice": scores.spice_per_picture.get(image_id, {}),
+        **{family: rows[image_id] for family, rows in scores.statistics.items()},
+    }

@@ -1,0 +1,66 @@
+"""How far a metric would move if other pictures had been drawn (Efron 1979; Koehn 2004).
+
+Pictures are drawn anew, with replacement and as many as there are, RESAMPLES times, and the metric
+is taken of each draw. BLEU and METEOR are no means over pictures: their counts are summed over the
+draw first. The seed is fixed, and draws depend on the number of pictures alone, so that two runs
+over the same pictures are compared on the same draws.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from a2.pipeline.scoring.bleu import bleu_values
+from a2.pipeline.scoring.meteor import meteor_values
+from a2.pipeline.scoring.ngrams import Floats
+
+RESAMPLES = 1000
+"""Draws: the ends of a 95 % interval then rest on 25 of them each."""
+
+_SEED = 0
+_TOGETHER = 100
+"""Draws that are weighed at once; with 5,000 pictures they take 4 MB."""
+
+SUMMED: Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]] = {
+    "BLEU": (("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"), bleu_values),
+    "METEOR": (("METEOR",), lambda sums: meteor_values(sums)[..., None]),
+}
+"""Metrics whose value comes of sums over pictures: family -> names, and values (…, names)."""
+
+
+def resampled(statistics: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Metric -> (RESAMPLES,): its value in each draw.
+
+    statistics: (N, k) numbers of N pictures for each family of SUMMED; for any other metric (N, 1),
+    of which the mean is the value. All N must be equal, and 1 or more.
+    """
+    [pictures] = {len(numbers) for numbers in statistics.values()}
+    found: dict[str, list[Floats]] = {}
+    for weights in _draws(pictures):
+        for family, numbers in statistics.items():
+            for name, values in _values(family, weights @ numbers, pictures).items():
+                found.setdefault(name, []).append(values)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def interval(values: Floats) -> tuple[float, float]:
+    """The middle 95 % of resampled values."""
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _draws(pictures: int) -> Iterator[Floats]:
+    """(_TOGETHER, N) each: how often each picture is in a draw."""
+    generator = np.random.default_rng(_SEED)
+    rows = np.arange(_TOGETHER)[:, None] * pictures
+    for _ in range(RESAMPLES // _TOGETHER):
+        drawn = rows + generator.integers(0, pictures, (_TOGETHER, pictures))
+        times = np.bincount(drawn.ravel(), minlength=_TOGETHER * pictures)
+        yield times.reshape(_TOGETHER, pictures).astype(np.float64)
+
+
+def _values(family: str, sums: Floats, pictures: int) -> dict[str, Floats]:
+    if family not in SUMMED:
+        return {family: sums[:, 0] / pictures}
+    names, values = SUMMED[family]
+    return dict(zip(names, values(sums).T, strict=True))

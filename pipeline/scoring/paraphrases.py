@@ -1,0 +1,96 @@
+"""The part of METEOR's table of paraphrases that given captions can use.
+
+The jar reads 5.3 million pairs of phrases before it scores the first caption, which takes most of
+its time. A pair matters only where both phrases occur in the captions; the others can go without
+changing any score.
+What the references can use is kept in the cache folder.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+
+from a2.pipeline.cache import read_entry, write_entry
+from a2.pipeline.scoring.tokenization import pycocoevalcap_folder
+
+_BLOCK = 1 << 22
+"""Compressed bytes read at once."""
+
+_RUN = re.compile(r"[^\W_]+")
+
+Runs = frozenset[tuple[str, ...]]
+"""Runs of letters and digits, alone and with the run that follows."""
+
+
+def paraphrases_for(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> bytes:
+    """The table for the jar, gzipped: the pairs that these captions can use, and maybe others."""
+    sentences = list(chain.from_iterable(references))
+    entry = f"paraphrases/{hashlib.sha256(json.dumps(sentences).encode()).hexdigest()}"
+    wanted = runs_of(candidates)
+    kept = read_entry(entry)
+    if kept is not None:
+        head, _, part = kept.partition(b"\n")
+        known = frozenset(map(tuple, json.loads(head)))
+        if wanted <= known:
+            return part
+    wanted |= runs_of(sentences)
+    table = pycocoevalcap_folder() / "meteor" / "data" / "paraphrase-en.gz"
+    part = gzip.compress(b"".join(usable_pairs(table, wanted)), compresslevel=1)
+    write_entry(entry, json.dumps(sorted(wanted)).encode() + b"\n" + part)
+    return part
+
+
+def runs_of(captions: Iterable[str]) -> Runs:
+    """All runs of the captions, in lower case.
+
+    The jar separates punctuation before it compares words. Letters and digits that stand together
+    stay together, so that a phrase can occur only where its runs do, one after another.
+    """
+    found: set[tuple[str, ...]] = set()
+    for caption in set(captions):
+        runs = _RUN.findall(caption.lower())
+        found.update(zip(runs, strict=True), pairwise(runs))
+    return frozenset(found)
+
+
+def usable_pairs(table: Path, runs: Runs) -> Iterator[bytes]:
+    """Those pairs of the table whose phrases have no other runs, each in three lines.
+
+    The order of the pairs stays, which the jar's choice among equals may depend on.
+    """
+    for lines in _line_blocks(table):
+        yield from _usable(lines, runs)
+
+
+def _usable(lines: list[bytes], runs: Runs) -> Iterator[bytes]:
+    """The pairs that may be needed, each in three lines: probability, phrase, phrase."""
+    firsts, seconds = lines[1::3], lines[2::3]
+    usable = {phrase for phrase in set(firsts) if _occurs(phrase, runs)}
+    rows = [row for row, phrase in enumerate(firsts) if phrase in usable]
+    others = {phrase for phrase in {seconds[row] for row in rows} if _occurs(phrase, runs)}
+    for row in rows:
+        if seconds[row] in others:
+            yield b"%s\n%s\n%s\n" % (lines[3 * row], firsts[row], seconds[row])
+
+
+def _occurs(phrase: bytes, runs: Runs) -> bool:
+    own = _RUN.findall(phrase.decode(errors="replace").lower())
+    return runs.issuperset(zip(own, strict=True)) and runs.issuperset(pairwise(own))
+
+
+def _line_blocks(table: Path) -> Iterator[list[bytes]]:
+    """Blocks of lines, each a multiple of three."""
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    rest: list[bytes] = [b""]
+    with table.open("rb") as file:
+        while block := file.read(_BLOCK):
+            lines = (rest[-1] + inflate.decompress(block)).split(b"\n")
+            lines[:0] = rest[:-1]
+            whole = (len(lines) - 1) // 3 * 3
+            rest = lines[whole:]
+            yield lines[:whole]

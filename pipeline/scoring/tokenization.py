@@ -1,0 +1,82 @@
+"""PTB tokens of captions, by the tokeniser that pycocoevalcap runs.
+
+Captions go to it on its standard input, not in a file beside the installed package.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+from a2.pipeline.cache import read_entry, write_entry
+from a2.pipeline.java import JavaError, run_java
+
+# What COCOEvalCap drops after tokenisation. Brackets are lower-cased by then, so -lrb- stays, as it
+# does there.
+_PUNCTUATION = frozenset(
+    (*("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-"), *".?!,:-;", "--", "...")
+)
+
+LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
+"""The tokeniser starts a new line at each of these, and a caption is one line."""
+
+_HEAP = "512M"
+
+
+def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """PTB tokens of each caption, lower-cased, without punctuation, joined by single spaces.
+
+    Raises JavaError where no JVM can be run.
+    """
+    sentences = [sentence for group in captions.values() for sentence in group]
+    if not sentences:
+        return {image_id: [] for image_id in captions}
+    lines = iter(_ptb_lines(sentences))
+    return {image_id: list(islice(lines, len(group))) for image_id, group in captions.items()}
+
+
+def tokenize_references(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The same, taken from the cache folder where these very captions were tokenised before."""
+    content = json.dumps(list(captions.items()), ensure_ascii=False).encode()
+    entry = f"tokens/{hashlib.sha256(content).hexdigest()}"
+    kept = read_entry(entry)
+    if kept is not None:
+        return dict(json.loads(kept))
+    tokens = tokenize(captions)
+    write_entry(entry, json.dumps(list(tokens.items()), ensure_ascii=False).encode())
+    return tokens
+
+
+def _ptb_lines(sentences: Sequence[str]) -> list[str]:
+    jar = pycocoevalcap_folder() / "tokenizer" / "stanford-corenlp-3.4.1.jar"
+    arguments = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", str(jar)]
+    arguments += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    output = run_java(
+        arguments,
+        heap=_HEAP,
+        text="".join(LINE_BREAKS.sub(" ", sentence) + "\n" for sentence in sentences),
+        purpose="tokenisation",
+    )
+    lines = output.split("\n")[:-1]
+    if len(lines) != len(sentences):
+        raise JavaError(
+            f"the tokeniser answered {len(lines):,} lines for {len(sentences):,} captions; "
+            "remove control characters from the captions"
+        )
+    return [_without_punctuation(line) for line in lines]
+
+
+def _without_punctuation(line: str) -> str:
+    # Only at blanks: a token may hold a no-break space ("1 1/2").
+    return " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
+
+
+def pycocoevalcap_folder() -> Path:
+    """Where the jars lie; raises JavaError where pycocoevalcap is not installed."""
+    spec = find_spec("pycocoevalcap")
+    if spec is None or not spec.submodule_search_locations:
+        raise JavaError('no metrics: pycocoevalcap is missing; run "pip install pycocoevalcap"')
+    return Path(next(iter(spec.submodule_search_locations))).absolute()

@@ -1,0 +1,75 @@
+"""BLEU, CIDEr and ROUGE-L: the values of pycocoevalcap 1.2, for any captions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2.pipeline.scoring.bleu import COLUMNS, bleu_statistics, bleu_values
+from a2.pipeline.scoring.cider import cider_values
+from a2.pipeline.scoring.ngrams import count_pair
+from a2.pipeline.scoring.rouge import longest_common_subsequence, rouge_values
+
+EQUAL = {"rel": 1e-12, "abs": 1e-12}
+
+# Words recur, so that n-grams match; one holds a no-break space, which only some scorers split at.
+CAPTION = st.lists(st.sampled_from(["a", "b", "dog", "1\u00a01/2"]), max_size=9).map(" ".join)
+PICTURE = st.tuples(CAPTION, st.lists(CAPTION, min_size=1, max_size=4))
+PICTURES = st.lists(PICTURE, min_size=1, max_size=6)
+
+
+def both_sides(pictures):
+    """Ours as lists, and pycocoevalcap's dictionaries."""
+    candidates, references = map(list, zip(*pictures, strict=True))
+    names = [str(place) for place in range(len(pictures))]
+    theirs = dict(zip(names, references, strict=True))
+    return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, theirs
+
+
+@given(PICTURES)
+def test_bleu_is_that_of_pycocoevalcap(pictures):
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    candidates, references, hypotheses, targets = both_sides(pictures)
+    overall, values = Bleu(4).compute_score(targets, hypotheses, verbose=0)
+    statistics = bleu_statistics(count_pair(candidates, references))
+    assert statistics.shape == (len(pictures), len(COLUMNS))
+    assert bleu_values(statistics.sum(axis=0)) == pytest.approx(overall, **EQUAL)
+    assert pytest.approx(np.array(values), **EQUAL) == bleu_values(statistics).T
+
+
+@given(PICTURES)
+def test_cider_is_that_of_pycocoevalcap(pictures):
+    from pycocoevalcap.cider.cider import Cider
+
+    candidates, references, hypotheses, targets = both_sides(pictures)
+    if not any(reference.split() for group in references for reference in group):
+        return  # theirs cannot score references of which none has a word
+    _, values = Cider().compute_score(targets, hypotheses)
+    assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
+
+
+@given(PICTURES)
+def test_rouge_is_that_of_pycocoevalcap(pictures):
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    candidates, references, hypotheses, targets = both_sides(pictures)
+    _, values = Rouge().compute_score(targets, hypotheses)
+    assert rouge_values(candidates, references) == pytest.approx(list(values), **EQUAL)
+
+
+def test_captions_without_words_score_nothing():
+    pair = count_pair(["", ""], [["", ""], [""]])
+    assert bleu_values(bleu_statistics(pair)) == pytest.approx(np.zeros((2, 4)), abs=1e-3)
+    assert cider_values(pair).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "length"),
+    [("a b c", "a b c", 3), ("a b c", "c b a", 1), ("a x b y c", "a b c", 3), ("a a", "a", 1)],
+)
+def test_a_common_subsequence_keeps_the_order_but_may_have_gaps(one, other, length):
+    places: dict[str, int] = {}
+    for index, word in enumerate(one.split()):
+        places[word] = places.get(word, 0) | 1 << index
+    assert longest_common_subsequence(places, len(one.split()), other.split()) == length

@@ -1,0 +1,40 @@
+"""Drawing pictures anew: intervals of means and of metrics that are none."""
+
+import numpy as np
+import pytest
+
+from a2.pipeline.scoring.bleu import bleu_values
+from a2.pipeline.scoring.bootstrap import RESAMPLES, interval, resampled
+
+GENERATOR = np.random.default_rng(7)
+
+
+def test_the_interval_of_a_mean_is_that_of_its_standard_error():
+    values = GENERATOR.normal(0.5, 0.2, (2000, 1))
+    drawn = resampled({"CIDEr": values})["CIDEr"]
+    assert drawn.shape == (RESAMPLES,)
+    error = values.std() / np.sqrt(len(values))
+    assert drawn.std() == pytest.approx(error, rel=0.1)
+    assert interval(drawn) == pytest.approx(
+        (values.mean() - 1.96 * error, values.mean() + 1.96 * error), abs=0.3 * error
+    )
+
+
+def test_bleu_is_drawn_by_its_sums_and_not_as_a_mean():
+    rows = GENERATOR.integers(1, 12, (300, 10)).astype(float)
+    drawn = resampled({"BLEU": rows})
+    assert list(drawn) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"]
+    low, high = interval(drawn["Bleu_4"])
+    assert low < bleu_values(rows.sum(axis=0))[3] < high
+    assert not low < bleu_values(rows)[:, 3].mean() < high
+
+
+def test_draws_are_the_same_for_all_metrics_and_runs_of_as_many_pictures():
+    values = GENERATOR.random((50, 1))
+    drawn = resampled({"CIDEr": values, "ROUGE_L": values + 1})
+    assert drawn["ROUGE_L"] == pytest.approx(drawn["CIDEr"] + 1)
+    assert np.array_equal(resampled({"CIDEr": values})["CIDEr"], drawn["CIDEr"])
+
+
+def test_one_picture_leaves_no_doubt():
+    assert interval(resampled({"CIDEr": np.array([[0.25]])})["CIDEr"]) == (0.25, 0.25)

@@ -1,0 +1,66 @@
+"""What captions are like: vocabulary, lengths, repetition, and how different beams are."""
+
+import numpy as np
+import pytest
+
+from a2.pipeline.scoring.caption_statistics import beam_diversity, caption_statistics
+
+CAPTIONS = {"1": "a dog and a dog", "2": "a <unk> sits", "3": "a dog and a dog", "4": "dogs"}
+
+
+def test_figures_of_captions_are_those_of_counting_by_hand():
+    assert caption_statistics(CAPTIONS) == {
+        "captions": 4,
+        "vocabulary": 6,
+        "words_mean": 3.5,
+        "words_sd": pytest.approx(np.std([5, 3, 5, 1])),
+        "words_min": 1,
+        "words_max": 5,
+        "distinct_1": 6 / 14,
+        "distinct_2": 5 / 10,
+        "distinct_3": 4 / 7,
+        "distinct_captions": 3 / 4,
+        "repetition": 2 / 10,  # "a dog" comes twice in two captions
+        "unknown": 1 / 4,
+    }
+
+
+def test_captions_of_one_word_and_empty_ones_have_no_bigrams():
+    found = caption_statistics({"1": "dog", "2": ""})
+    assert (found["distinct_2"], found["repetition"], found["words_min"]) == (0, 0, 0)
+
+
+REFERENCES = {"1": ["a dog", "two dogs run"], "2": ["a cat sits here"], "3": ["a bus"]}
+
+
+def test_equal_beams_have_no_diversity_and_beams_without_a_common_word_have_all():
+    beams = {"1": ["two dogs run"] * 3, "2": ["cat sits here", "one bus"], "3": ["a bus"]}
+    found = beam_diversity(beams, REFERENCES)
+    assert list(found) == ["1", "2"]  # one beam has nothing to differ from
+    assert found["1"] == pytest.approx(0, abs=1e-9)
+    assert found["2"] == pytest.approx(1)
+
+
+def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
+    def of(*beams):
+        return beam_diversity({"1": beams, "2": ["x", "y"], "3": ["z", "z"]}, REFERENCES)["1"]
+
+    near = of("two dogs run", "two dogs sit", "two dogs run here")
+    far = of("two dogs run", "a cat sits here", "a bus")
+    assert 0 < near < far <= 1
+    assert of("two dogs run here", "two dogs run", "two dogs sit") == pytest.approx(near)
+
+
+def test_a_picture_s_diversity_is_that_of_its_own_kernel():
+    """By the formula of the paper; half of the uni- and bigrams of two beams are the same."""
+    found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, REFERENCES)["1"]
+    rarity = {"dog": np.log(4 / 1), "runs": np.log(4), "sits": np.log(4)}
+    one, other = (np.array([rarity[w], rarity["dog"]]) for w in ("runs", "sits"))
+    cosine = one[1] * other[1] / np.linalg.norm(one) / np.linalg.norm(other)
+    similarity = cosine / 2  # no bigram is common: uni- and bigrams count alike
+    assert found == pytest.approx(-np.log((1 + similarity) / 2) / np.log(2))
+
+
+def test_a_single_picture_has_a_diversity_too():
+    found = beam_diversity({"1": ["a dog", "a dog"]}, {"1": ["a dog"]})
+    assert found["1"] == pytest.approx(0, abs=1e-9)

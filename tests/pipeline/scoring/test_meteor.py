@@ -1,0 +1,108 @@
+"""METEOR: the values of pycocoevalcap, by a jar that is given only the paraphrases it can use."""
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from a2.pipeline.java import JavaError
+from a2.pipeline.metrics import score
+from a2.pipeline.scoring import meteor, paraphrases, tokenization
+from a2.pipeline.scoring.meteor import meteor_statistics, meteor_values
+from a2.pipeline.scoring.tokenization import pycocoevalcap_folder, tokenize
+
+CANDIDATES = ["a man riding a horse", "two dogs in the snow", "a cat", "", "a bus is parked now"]
+REFERENCES = [
+    ["a man rides a brown horse", "the man is on a horse", "a person riding a horse"],
+    ["two dogs play in the snow", "a pair of dogs running through snow"],
+    ["a red bus on a street", "the bus is parked", "a bus"],
+    ["a plate of food", "food on a table"],
+    ["a bus is parked now"],
+]
+NAMES = [str(place) for place in range(len(CANDIDATES))]
+
+
+def link(source: str, target: str) -> None:
+    Path(target).symlink_to(source)
+
+
+def test_a_caption_that_matches_nothing_is_worth_nothing():
+    rows = np.zeros((2, 23))
+    rows[0, :4] = 4, 5, 2, 2
+    assert meteor_values(rows).tolist() == [0, 0]
+
+
+def test_a_caption_equal_to_its_reference_is_worth_one():
+    row = [6, 6, 2, 2, 4, 4, 2, 2, *[0] * 12, 1, 6, 6]
+    [addable] = meteor._addable(np.array([row], dtype=float))
+    assert meteor_values(addable) == pytest.approx(1)
+
+
+def test_what_meteor_cannot_score_is_named_and_line_breaks_do_not_reach_it(monkeypatch):
+    class Refusing:
+        def ask(self, lines):
+            assert lines == ["SCORE ||| c d ||| a b"]
+            return ["Error: no reference"]
+
+    monkeypatch.setattr(meteor, "paraphrases_for", lambda *_: b"")
+    monkeypatch.setattr(meteor, "java_process", lambda *_, **__: nullcontext(Refusing()))
+    with pytest.raises(JavaError) as caught:
+        meteor_statistics(["7"], ["a\nb|||"], [["c\rd"]], advance=print)
+    assert str(caught.value) == (
+        "METEOR cannot score image '7': 'Error: no reference'; check its caption and references"
+    )
+
+
+@pytest.mark.slow
+def test_meteor_equals_that_of_pycocoevalcap_also_with_two_jvms(java_on_path, monkeypatch, capfd):
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    monkeypatch.setattr(meteor, "_FEWEST_PER_JVM", 2)
+    told: list[int] = []
+    rows = meteor_statistics(NAMES, CANDIDATES, REFERENCES, advance=told.append)
+    assert rows.shape == (5, 23)
+    assert sorted(told) == [2, 3]
+    assert capfd.readouterr() == ("", "")
+    peer = Meteor()
+    overall, values = peer.compute_score(
+        dict(zip(NAMES, REFERENCES, strict=True)),
+        {name: [caption] for name, caption in zip(NAMES, CANDIDATES, strict=True)},
+    )
+    for stream in (peer.meteor_p.stdout, peer.meteor_p.stderr):
+        stream.close()
+    assert meteor_values(rows) == pytest.approx(np.array(values), abs=1e-12)
+    assert meteor_values(rows.sum(axis=0)) == pytest.approx(overall, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_the_paraphrases_that_are_left_out_change_no_count():
+    """Over captions that differ from their references as much as paraphrases allow."""
+    table = pycocoevalcap_folder() / "meteor" / "data" / "paraphrase-en.gz"
+    pairs = list(
+        paraphrases.usable_pairs(table, paraphrases.runs_of([*CANDIDATES, *REFERENCES[0]]))
+    )
+    phrases = [pair.decode().splitlines()[1:] for pair in pairs]
+    candidates = [f"we see {one} here" for one, _ in phrases]
+    references = [[f"{other} is what we see"] for _, other in phrases]
+    names = [str(place) for place in range(len(phrases))]
+    found = meteor_statistics(names, candidates, references, advance=repr)
+    assert found[:, 16:20].sum() > 10  # matched as paraphrases
+    questions = list(map(meteor._question, candidates, references))
+    expected = meteor._answers(names, questions, table, repr)
+    assert found.tolist() == expected
+
+
+@pytest.mark.slow
+def test_nothing_is_written_beside_the_jars_whose_folder_may_have_a_space(monkeypatch, tmp_path):
+    installed = pycocoevalcap_folder()
+    folder = tmp_path / "site packages" / "pycocoevalcap"
+    for name in ("meteor", "tokenizer"):
+        shutil.copytree(installed / name, folder / name, copy_function=link)
+    for module in (tokenization, meteor, paraphrases):
+        monkeypatch.setattr(module, "pycocoevalcap_folder", lambda: folder)
+    before = sorted(folder.rglob("*"))
+    scores = score(tokenize({"1": ["A dog."]}), tokenize({"1": ["A dog runs."]}))
+    assert scores.metrics["METEOR"] > 0.2
+    assert sorted(folder.rglob("*")) == before

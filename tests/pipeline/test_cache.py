@@ -1,0 +1,46 @@
+"""The cache folder: where it is, and that what is damaged or cannot be written does no harm."""
+
+from pathlib import Path
+
+import pytest
+
+from a2.pipeline.cache import cache_folder, read_entry, write_entry
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a2_cache_comes_before_xdg_cache_home_and_that_before_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("A2_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("A2_CACHE")
+    assert cache_folder() == tmp_path / "xdg" / "a2"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == Path(tmp_path) / ".cache" / "a2"
+
+
+def test_an_entry_comes_back_as_it_was_written(folder):
+    assert read_entry("kind/name") is None
+    for content in (b"", b"one\ntwo", b"\x00" * 100):
+        write_entry("kind/name", content)
+        assert read_entry("kind/name") == content
+    assert [path.name for path in (folder / "kind").iterdir()] == ["name"]
+
+
+def test_a_damaged_entry_is_none(folder):
+    write_entry("name", b"content")
+    whole = (folder / "name").read_bytes()
+    for damaged in (whole[:-1], whole + b"x", whole[:10], b""):
+        (folder / "name").write_bytes(damaged)
+        assert read_entry("name") is None
+
+
+def test_a_folder_that_cannot_be_written_costs_no_result(folder):
+    folder.write_text("a file is in its place")
+    write_entry("kind/name", b"content")
+    assert read_entry("kind/name") is None
