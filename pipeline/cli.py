@@ -21,6 +21,7 @@ from a2.pipeline.command_group import (
     trains_together,
     verbose_option,
 )
+from a2.pipeline.compare_commands import compare
 from a2.pipeline.conversion_commands import CONVERSION
 from a2.pipeline.printing import (
     print_evaluation,
@@ -30,6 +31,7 @@ from a2.pipeline.printing import (
     say_shard,
 )
 from a2.pipeline.upkeep_commands import UPKEEP
+from a2.pipeline.weights_commands import weights
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -184,7 +186,12 @@ def evaluate(
     from a2.pipeline.results import without_caption
 
     log(experiment.verbose)
-    found = score_results(results, references, output, force=force, allow_missing=allow_missing)
+    found = score_results(
+        *(results, references, output),
+        force=force,
+        allow_missing=allow_missing,
+        spice=experiment.config().evaluate.spice,
+    )
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
     if found.missing:
@@ -265,7 +272,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for command in (*CAPTIONING, *CONVERSION, *UPKEEP):
+for command in (*CAPTIONING, *CONVERSION, *UPKEEP, compare, weights):
     cli.add_command(command)
 
 

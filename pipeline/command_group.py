@@ -78,7 +78,8 @@ class Commands(click.Group):
 
 def _move_example_to_the_end(command: click.Command) -> None:
     text, mark, example = cleandoc(command.help or "").partition("\b\nExample:")
-    command.help, command.epilog = text, mark + example
+    if mark:  # a group within another comes here twice
+        command.help, command.epilog = text, mark + example
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def evaluate_captioner(
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / CAPTIONS, captions)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
-    scores = score(tokens, split.references)
+    scores = score(tokens, split.references, spice=config.spice)
     events.write("scored", **scores.metrics)
     shown = worst_and_best(scores.per_picture, config.report_pictures)
     chosen = {"all": list(captions), "report": shown, "none": []}[config.attention]
@@ -155,6 +155,7 @@ def score_results(
     *,
     force: bool = False,
     allow_missing: bool = False,
+    spice: bool = False,
 ) -> ScoredResults:
     """Scores somebody's captions and writes `metrics.json` and `report.html` into `output`.
 
@@ -172,7 +173,8 @@ def score_results(
     missing = require_same_pictures(captions, raw, allow_missing=allow_missing)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     reference_tokens = read_reference_tokens(references)
-    scores = score(tokens, {image_id: reference_tokens[image_id] for image_id in captions})
+    known = {image_id: reference_tokens[image_id] for image_id in captions}
+    scores = score(tokens, known, spice=spice)
     provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in (results, references)}
     left_out = dict.fromkeys(missing, f"no caption in {results.name}")
     split = EvaluatedSplit({i: raw[i] for i in captions}, left_out, len(raw))

@@ -111,7 +111,7 @@ class JavaProcess:
             raise _failure(self._purpose, _read(self._complaints)) from error
 
     def ask(self, lines: Sequence[str]) -> list[str]:
-        """The answers to several lines that are sent together; all must fit into a pipe."""
+        """The answers to several lines that are sent together; the answers must fit into a pipe."""
         assert self._process.stdin is not None
         with self._named_failure():
             self._process.stdin.write("".join(f"{line}\n" for line in lines))

@@ -7,13 +7,14 @@ nothing is printed, and a metric that fails does not sink the others.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 
 import numpy as np
 
 from a2.data.errors import InputError
-from a2.pipeline.java import java_threads
+from a2.pipeline.java import JavaError, find_java, java_threads
 from a2.pipeline.progress import track
 from a2.pipeline.scoring.bleu import bleu_statistics
 from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
@@ -21,13 +22,14 @@ from a2.pipeline.scoring.cider import cider_values
 from a2.pipeline.scoring.meteor import meteor_statistics
 from a2.pipeline.scoring.ngrams import Floats, count_pair
 from a2.pipeline.scoring.rouge import rouge_values
+from a2.pipeline.scoring.spice import PARTS, spice_jars, spice_values
 
 logger = logging.getLogger(__name__)
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
 """Every metric of `metrics.json`, in the order in which tables show them."""
 
-_NO_SPICE = "this version of a2 does not compute SPICE; score captions.json with pycocoevalcap"
+_NOT_ASKED = "it was not asked for; set evaluate.spice to true"
 
 Tokens = Mapping[str, list[str]]
 """Sentences of PTB tokens joined by spaces, per image id."""
@@ -63,11 +65,13 @@ class _Measured:
 
     statistics: family -> (N, k) numbers of the pictures, as `resampled` takes them.
     values: name -> (N,), of each picture. overall: name -> value over all pictures.
+    parts: of SPICE, one for each picture.
     """
 
     statistics: dict[str, Floats]
     values: dict[str, Floats]
     overall: dict[str, float]
+    parts: list[dict[str, float | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,15 +84,20 @@ class _Captions:
 
 
 def score(
-    candidates: Mapping[str, str | list[str]], references: Mapping[str, Sequence[str]]
+    candidates: Mapping[str, str | list[str]],
+    references: Mapping[str, Sequence[str]],
+    *,
+    spice: bool = False,
 ) -> Scores:
     """Every metric that can run here, of one candidate per picture against its references.
 
-    candidates, references: PTB tokens, as `tokenize` gives them, of the same pictures.
+    candidates, references: PTB tokens, as `tokenize` gives them, of the same pictures. spice: SPICE
+    too, which parses every caption: minutes for thousands of them.
     """
     captions = _paired(candidates, references)
-    outcomes = _measure_all(captions)
-    not_run = {"SPICE": _NO_SPICE}
+    without_spice = spice_obstacle() if spice else _NOT_ASKED
+    outcomes = _measure_all(captions, without=() if without_spice is None else ("SPICE",))
+    not_run = {} if without_spice is None else {"SPICE": without_spice}
     found = []
     for names, outcome in outcomes.items():
         if isinstance(outcome, _Measured):
@@ -97,6 +106,16 @@ def score(
             logger.warning("%s could not run: %s", ", ".join(names), outcome)
             not_run |= dict.fromkeys(names, str(outcome) or type(outcome).__name__)
     return _scores(captions.image_ids, found, not_run)
+
+
+def spice_obstacle() -> str | None:
+    """Why SPICE cannot run here, or None where it can."""
+    try:
+        find_java()
+        spice_jars()
+    except JavaError as error:
+        return str(error)
+    return None
 
 
 def cider(
@@ -137,14 +156,20 @@ def _paired(
     )
 
 
-def _measure_all(captions: _Captions) -> dict[tuple[str, ...], _Measured | Exception]:
-    """Names -> what their scorer found, or why it found nothing; the JVMs work beside."""
+def _measure_all(
+    captions: _Captions, *, without: tuple[str, ...]
+) -> dict[tuple[str, ...], _Measured | Exception]:
+    """Names -> what their scorer found, or why it found nothing; the JVMs work beside.
+
+    without: names of which the scorer stays out.
+    """
+    by_jvm = {names: measure for names, measure in _BY_JVM.items() if names != without}
     outcomes: dict[tuple[str, ...], _Measured | Exception] = {}
-    total = len(captions.image_ids) * len(_BY_JVM)
-    with track("score", total=total) as progress, java_threads(len(_BY_JVM) or 1) as threads:
+    total = sum(_WORK[names](captions) for names in by_jvm)
+    with track("score", total=total) as progress, java_threads(len(by_jvm) or 1) as threads:
         waiting = {
             names: threads.submit(measure, captions, progress.advance)
-            for names, measure in _BY_JVM.items()
+            for names, measure in by_jvm.items()
         }
         for names, measure in _HERE.items():
             outcomes[names] = _outcome(partial(measure, captions))
@@ -167,6 +192,7 @@ def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str
     statistics = {
         family: rows for measured in found for family, rows in measured.statistics.items()
     }
+    parts = [row for measured in found for row in measured.parts]
     names = [name for name in METRICS if name in overall]
     drawn = resampled(statistics) if statistics else {}
     return Scores(
@@ -182,7 +208,18 @@ def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str
             for family, rows in statistics.items()
             if family in SUMMED
         },
+        spice=_mean_parts(parts),
+        spice_per_picture=dict(zip(image_ids, parts, strict=True)) if parts else {},
     )
+
+
+def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Of each part the mean over the pictures that have it, as SPICE's own program averages."""
+    found = {
+        name: [value for of_picture in parts if (value := of_picture[name]) is not None]
+        for name in PARTS
+    }
+    return {name: fmean(values) for name, values in found.items() if parts and values}
 
 
 def _bleu(captions: _Captions) -> _Measured:
@@ -205,6 +242,12 @@ def _cider(captions: _Captions) -> _Measured:
     return _averaged("CIDEr", cider_values(counted))
 
 
+def _spice(captions: _Captions, advance: Callable[[int], object]) -> _Measured:
+    found = spice_values(captions.candidates, captions.references, advance=advance)
+    measured = _averaged("SPICE", [spice.overall for spice in found])
+    return replace(measured, parts=[spice.parts for spice in found])
+
+
 def _summed(family: str, statistics: Floats) -> _Measured:
     names, values = SUMMED[family]
     return _Measured(
@@ -225,6 +268,13 @@ _HERE: dict[tuple[str, ...], Callable[[_Captions], _Measured]] = {
     ("CIDEr",): _cider,
 }
 _BY_JVM: dict[tuple[str, ...], Callable[[_Captions, Callable[[int], object]], _Measured]] = {
-    ("METEOR",): _meteor
+    ("METEOR",): _meteor,
+    ("SPICE",): _spice,
 }
 """Names -> what measures them: in this process, and by JVMs."""
+
+_WORK: Mapping[tuple[str, ...], Callable[[_Captions], int]] = {
+    ("METEOR",): lambda captions: len(captions.candidates),
+    ("SPICE",): lambda captions: len(captions.candidates) + sum(map(len, captions.references)),
+}
+"""Names -> captions that their JVM tells when it is done with them."""

@@ -157,6 +157,15 @@ class Preflight:
         """Whether captions can be tokenised and scored."""
         return str(find_java())
 
+    def spice(self, stage: str) -> str:
+        """Whether SPICE can run; where it cannot, the stage does without."""
+        from a2.pipeline.metrics import spice_obstacle
+
+        if not self._config.evaluate.spice:
+            return "not asked for"
+        obstacle = spice_obstacle()
+        return "ready" if obstacle is None else f"will not run: {obstacle}"
+
     def device(self, stage: str) -> str:
         """Whether torch has the device."""
         from a2.pipeline.device import prepare_device
@@ -218,6 +227,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
     },
     evaluate.NAME: {
         "java": Preflight.java,
+        "spice": Preflight.spice,
         "baseline": Preflight.baseline,
         "things": Preflight.things,
         "ensemble": Preflight.ensemble,

@@ -11,6 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from a2.pipeline.cache import cache_folder
+
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
 
@@ -30,10 +32,12 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory, worker_id):
-    """A cache folder that all tests share, and no user's."""
+def users_cache(tmp_path_factory, worker_id):
+    """The user's cache folder; all tests share one of their own instead."""
+    users = cache_folder()
     base = tmp_path_factory.getbasetemp()
     os.environ["A2_CACHE"] = str((base if worker_id == "master" else base.parent) / "cache")
+    return users
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ summed, that of a set of pictures. It is told where its paraphrases lie (it cann
 folder with a space in its name), and is given only those that the captions can use.
 """
 
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from a2.pipeline.java import JavaError, java_process
 from a2.pipeline.scoring.ngrams import Floats
 from a2.pipeline.scoring.paraphrases import paraphrases_for
 from a2.pipeline.scoring.tokenization import LINE_BREAKS, pycocoevalcap_folder
+
+logger = logging.getLogger(__name__)
 
 HEAP = "1G"
 """Most memory of a JVM's objects; the whole table of paraphrases would need twice as much."""
@@ -51,6 +54,7 @@ def meteor_statistics(
     questions = list(map(_question, candidates, references))
     jvms = max(1, min(_JVMS, len(questions) // _FEWEST_PER_JVM))
     share = -(-len(questions) // jvms)
+    logger.info("METEOR: %d JVM%s of at most %s", jvms, "s" if jvms > 1 else "", HEAP)
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "paraphrases.gz"
         table.write_bytes(paraphrases_for(candidates, references))

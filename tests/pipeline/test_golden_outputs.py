@@ -59,7 +59,7 @@ CONFIG = {
         "dropout": 0.0,
     },
     "train": {"epochs": 12, "batch_size": 3, "schedule": "constant", "lr": 3e-3, "patience": 12},
-    "evaluate": {"beam_size": 2},
+    "evaluate": {"beam_size": 2, "spice": False},
     "runtime": {"device": "cpu", "threads": 1},
 }
 

@@ -46,9 +46,7 @@ def test_a_metric_that_cannot_run_is_reported_and_sinks_no_other(no_java, capfd)
 def test_every_metric_is_either_measured_or_not_run_with_a_reason(no_java):
     scores = score(CANDIDATES, REFERENCES)
     assert {*scores.metrics, *scores.not_run} == set(METRICS)
-    assert scores.not_run["SPICE"] == (
-        "this version of a2 does not compute SPICE; score captions.json with pycocoevalcap"
-    )
+    assert scores.not_run["SPICE"] == "it was not asked for; set evaluate.spice to true"
 
 
 def test_a_candidate_may_be_a_string_or_a_list_of_one(no_java):

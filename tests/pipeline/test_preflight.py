@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
-from a2.pipeline import java, machine, preflight, room
+from a2.pipeline import java, machine, metrics, preflight, room
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config, override
 from a2.pipeline.estimates import training_disk
@@ -444,3 +444,15 @@ def test_the_doctor_says_where_memory_is_not_known(experiment, tmp_path, monkeyp
     monkeypatch.setattr(machine, "available_memory", lambda: None)
     answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.stdout.splitlines()[4] == "memory      not known"
+
+
+# --- SPICE --------------------------------------------------------------------------------------
+
+
+def test_doctor_tells_whether_spice_will_run_and_its_absence_is_no_problem(new, monkeypatch):
+    needs = 'will not run: SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
+    check = found(new(), "evaluate", "spice")
+    assert (check.state, check.found) == ("ok", needs)
+    assert found(new("evaluate.spice=false"), "evaluate", "spice").found == "not asked for"
+    monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
+    assert found(new(), "evaluate", "spice").found == "ready"

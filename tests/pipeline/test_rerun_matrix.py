@@ -124,6 +124,7 @@ MATRIX = {
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.ensemble_average": ("log_probabilities", EVALUATE),
     "evaluate.batch_size": (3, EVALUATE),
+    "evaluate.spice": (False, EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
     "evaluate.baseline_name": ("other", EVALUATE),
     "evaluate.report_pictures": (2, EVALUATE),

@@ -1,0 +1,132 @@
+"""Whether one run is better than another over the same pictures: a paired bootstrap (Koehn 2004).
+
+Both runs are measured on the same 1,000 draws of the pictures, so that what makes a picture easy or
+hard for both drops out of the difference.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from a2.data.errors import InputError
+from a2.data.json_files import read_json
+from a2.pipeline.metrics import METRICS
+from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
+from a2.pipeline.scoring.ngrams import Floats
+from a2.pipeline.stages.evaluate import METRICS as METRICS_FILE
+from a2.pipeline.stages.evaluate import PER_PICTURE
+
+_FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """What an evaluation left in its folder.
+
+    metrics: metric -> value over all pictures. pictures: image id -> metric -> value.
+    statistics: as `resampled` takes them, over the pictures in the order of their ids.
+    """
+
+    metrics: dict[str, float]
+    pictures: dict[str, dict[str, float]]
+    statistics: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of runs A and B: B's value minus A's, and how sure that is.
+
+    low, high: ends of the difference's 95 % interval; better: share of the draws in which B is the
+    better one.
+    """
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    better: float
+
+
+def compare_runs(first: Path, second: Path) -> list[Difference]:
+    """Every metric that both runs have, in the order of METRICS.
+
+    first, second: folders of evaluations. Raises InputError where a folder holds none, or they are
+    not of the same pictures.
+    """
+    one, other = read_run(first), read_run(second)
+    _require_same(one, other, first, second)
+    shared = one.statistics.keys() & other.statistics.keys()
+    drawn, redrawn = (
+        resampled({family: run.statistics[family] for family in sorted(shared)})
+        for run in (one, other)
+    )
+    names = [name for name in METRICS if name in drawn]
+    return [
+        _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
+        for name in names
+    ]
+
+
+def read_run(folder: Path) -> ScoredRun:
+    """The scores in a folder; InputError where it holds none, or they are damaged."""
+    metrics, pictures = (_read(folder, name) for name in (METRICS_FILE, PER_PICTURE))
+    try:
+        values = {str(name): float(value) for name, value in metrics["metrics"].items()}
+        found = {name: pictures["pictures"][name] for name in sorted(pictures["pictures"])}
+        return ScoredRun(
+            metrics=values,
+            pictures={image_id: dict(row["metrics"]) for image_id, row in found.items()},
+            statistics=_statistics(values, found),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"the scores in {str(folder)!r} are damaged ({error}); evaluate again with --force"
+        ) from error
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    if not (folder / name).is_file():
+        raise InputError(
+            f"no scores in {str(folder)!r}: {name} is missing; name the folder of an evaluation"
+        )
+    return cast("dict[str, Any]", read_json(folder / name))
+
+
+def _statistics(
+    metrics: Mapping[str, float], pictures: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Floats]:
+    if not pictures:
+        raise ValueError("no pictures")
+    statistics = {}
+    for family in dict.fromkeys(_FAMILY.get(name, name) for name in metrics):
+        rows = [
+            row[family] if family in SUMMED else [row["metrics"][family]]
+            for row in pictures.values()
+        ]
+        statistics[family] = np.array(rows, dtype=np.float64)
+    return statistics
+
+
+def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
+    odd = sorted(one.pictures.keys() ^ other.pictures.keys())
+    if odd:
+        raise InputError(
+            f"{str(first)!r} has {len(one.pictures):,} pictures and {str(second)!r} "
+            f"{len(other.pictures):,}, {len(odd):,} are in one alone, such as {odd[0]!r}; "
+            "compare runs over the same pictures"
+        )
+    if not one.statistics.keys() & other.statistics.keys():
+        raise InputError(
+            f"no metric is in both {str(first)!r} and {str(second)!r}; evaluate them alike"
+        )
+
+
+def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
+    low, high = interval(drawn)
+    better = float(np.mean(drawn > 0))
+    return Difference(name, first, second, second - first, low, high, better)

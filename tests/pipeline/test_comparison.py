@@ -1,0 +1,144 @@
+"""Two runs over the same pictures: differences, how sure they are, and what cannot be compared."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from a2.data.errors import InputError
+from a2.pipeline.cli import cli
+from a2.pipeline.comparison import compare_runs
+from a2.pipeline.metrics import Scores
+from a2.pipeline.score_files import write_scores
+from a2.pipeline.scoring.bleu import bleu_values
+
+GENERATOR = np.random.default_rng(3)
+PICTURES = [f"{number:012d}" for number in range(200)]
+
+
+def scores(cider, bleu=None):
+    """Scores whose CIDEr, and BLEU where counts are given, are these of each picture."""
+    metrics = {"CIDEr": float(np.mean(cider))}
+    statistics = {}
+    if bleu is not None:
+        values = bleu_values(bleu.sum(axis=0))
+        metrics |= {f"Bleu_{n}": float(values[n - 1]) for n in (1, 2, 3, 4)}
+        statistics = {"BLEU": dict(zip(PICTURES, bleu.tolist(), strict=True))}
+    per_picture = {
+        image_id: dict.fromkeys(metrics, 0.5) | {"CIDEr": float(value)}
+        for image_id, value in zip(PICTURES, cider, strict=False)
+    }
+    return Scores(metrics, per_picture, {}, statistics=statistics)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes the scores of a run; returns its folder."""
+
+    def write(name, found):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_scores(folder, found, {}, total=200, provenance={})
+        return folder
+
+    return write
+
+
+def test_a_small_difference_that_all_pictures_share_is_sure(run):
+    cider = GENERATOR.random(200)
+    one, other = run("a", scores(cider)), run("b", scores(cider + 0.01))
+    [found] = compare_runs(one, other)
+    assert found.metric == "CIDEr"
+    assert (found.difference, found.low, found.high) == pytest.approx((0.01, 0.01, 0.01))
+    assert found.better == 1
+    [back] = compare_runs(other, one)
+    assert (back.difference, back.better) == (pytest.approx(-0.01), 0)
+
+
+def test_a_small_difference_of_noise_may_be_chance(run):
+    cider = GENERATOR.random(200)
+    one, other = run("a", scores(cider)), run("b", scores(GENERATOR.permutation(cider) + 0.001))
+    [found] = compare_runs(one, other)
+    assert found.low < 0 < found.high
+    assert 0.1 < found.better < 0.9
+
+
+def test_bleu_is_compared_by_its_sums_and_a_run_with_itself_does_not_differ(run):
+    counts = GENERATOR.integers(1, 12, (200, 10)).astype(float)
+    more = counts.copy()
+    more[:, 6:] += 0.2
+    one, other = (run(n, scores(np.ones(200), c)) for n, c in (("a", counts), ("b", more)))
+    found = compare_runs(one, other)
+    assert [row.metric for row in found] == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "CIDEr"]
+    for row in found[:4]:
+        assert row.low < row.difference < row.high
+        assert row.better == 1
+    for row in compare_runs(one, one):
+        assert (row.difference, row.low, row.high, row.better) == (0, 0, 0, 0)
+
+
+def test_metrics_that_only_one_run_has_are_left_out(run):
+    counts = np.ones((200, 10))
+    one, other = run("a", scores(np.ones(200), counts)), run("b", scores(np.zeros(200)))
+    assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
+
+
+def test_runs_over_other_pictures_are_refused(run):
+    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(198)))
+    with pytest.raises(InputError) as caught:
+        compare_runs(one, other)
+    assert str(caught.value) == (
+        f"{str(one)!r} has 200 pictures and {str(other)!r} 198, 2 are in one alone, such as "
+        "'000000000198'; compare runs over the same pictures"
+    )
+
+
+def test_a_folder_without_scores_and_damaged_ones_are_refused(run, tmp_path):
+    one = run("a", scores(np.ones(200)))
+    with pytest.raises(InputError) as caught:
+        compare_runs(one, tmp_path)
+    assert str(caught.value) == (
+        f"no scores in {str(tmp_path)!r}: metrics.json is missing; name the folder of an evaluation"
+    )
+    for damaged in ('{"pictures": {}}', '{"pictures": {"1": {}}}', "{}", "[]"):
+        (one / "per_picture.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"are damaged \(.*\); evaluate again with --force$"):
+            compare_runs(one, one)
+
+
+def test_runs_without_a_common_metric_are_refused(run):
+    one = run("a", scores(np.ones(200)))
+    spice = Scores({"SPICE": 0.2}, {i: {"SPICE": 0.2} for i in PICTURES}, {})
+    other = run("b", spice)
+    with pytest.raises(InputError) as caught:
+        compare_runs(one, other)
+    assert str(caught.value) == (
+        f"no metric is in both {str(one)!r} and {str(other)!r}; evaluate them alike"
+    )
+
+
+def test_the_command_prints_a_table_or_json(run):
+    cider = GENERATOR.random(200)
+    folders = [str(run("a", scores(cider))), str(run("b", scores(cider + 0.25)))]
+    answer = CliRunner().invoke(cli, ["compare", *folders], catch_exceptions=False)
+    assert answer.exit_code == 0
+    header, line = answer.stdout.splitlines()
+    assert header.split() == [
+        "A",
+        "B",
+        "B",
+        "-",
+        "A",
+        "95",
+        "%",
+        "interval",
+        *["B", "is", "better", "in"],
+    ]
+    assert line.split()[0] == "CIDEr"
+    assert line.split()[3:] == ["+0.2500", "+0.2500", "to", "+0.2500", "100.0%"]
+    answer = CliRunner().invoke(cli, ["compare", *folders, "--json"], catch_exceptions=False)
+    [row] = json.loads(answer.stdout)
+    keys = {"metric", "first", "second", "difference", "low", "high", "better"}
+    assert row.keys() == keys
+    assert row["difference"] == pytest.approx(0.25)

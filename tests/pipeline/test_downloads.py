@@ -1,0 +1,221 @@
+"""Files fetched by name: whatever way they come, only the right ones are kept."""
+
+import hashlib
+import io
+import json
+import zipfile
+
+import pytest
+from click.testing import CliRunner
+
+from a2.pipeline import downloads
+from a2.pipeline.cli import cli
+from a2.pipeline.downloads import Download, FetchedFile, fetch, fetched_files
+from a2.pipeline.transfer import DownloadError
+
+CONTENTS = {"parser.jar": b"a parser", "models.jar": b"its models"}
+
+
+def described(name, content):
+    return FetchedFile(name, len(content), hashlib.sha256(content).hexdigest(), f"group:{name}:1")
+
+
+@pytest.fixture
+def wanted(monkeypatch, tmp_path):
+    """One download of two small files, and an empty cache folder."""
+    monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
+    found = Download(
+        purpose="a parser and its models",
+        archive="http://127.0.0.1:1/all.zip",
+        folder="all",
+        files=tuple(described(name, content) for name, content in CONTENTS.items()),
+    )
+    monkeypatch.setattr(downloads, "DOWNLOADS", {"parser": found})
+    return found
+
+
+@pytest.fixture
+def no_mvn(monkeypatch):
+    monkeypatch.setattr(downloads.shutil, "which", lambda _: None)
+
+
+@pytest.fixture
+def mvn(monkeypatch, tmp_path):
+    """A program that copies what the coordinates name out of a folder of ours."""
+    folder = tmp_path / "central"
+    folder.mkdir()
+    program = tmp_path / "bin" / "mvn"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        'for word in "$@"; do case $word in\n'
+        "-Dartifact=group:*) name=${word#-Dartifact=group:}; name=${name%:1};;\n"
+        "-DoutputDirectory=*) out=${word#-DoutputDirectory=};;\n"
+        "esac; done\n"
+        f'/bin/cp "{folder}/$name" "$out" || {{ echo "[ERROR] no $name"; exit 1; }}\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    return folder
+
+
+def write(folder, contents):
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def zipped(contents):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(f"all/{name}", content)
+    return made.getvalue()
+
+
+def archive_with(monkeypatch, content):
+    asked = []
+
+    def serve(url, target):
+        asked.append(url)
+        target.write_bytes(content)
+
+    monkeypatch.setattr(downloads, "download", serve)
+    return asked
+
+
+def kept(tmp_path):
+    folder = tmp_path / "cache" / "weights" / "parser"
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_files_are_taken_from_a_folder(wanted, tmp_path):
+    assert fetched_files("parser") is None
+    found = fetch("parser", source=write(tmp_path / "mine", CONTENTS))
+    assert found == fetched_files("parser")
+    assert kept(tmp_path) == CONTENTS
+
+
+def test_a_file_of_another_size_or_content_is_refused_and_not_kept(wanted, tmp_path):
+    mine = write(tmp_path / "mine", {**CONTENTS, "models.jar": b"its model"})
+    with pytest.raises(DownloadError) as caught:
+        fetch("parser", source=mine)
+    path = repr(str(mine / "models.jar"))
+    assert str(caught.value) == f"{path} has 9 bytes, 10 are right; fetch it again"
+    write(mine, {"models.jar": b"its modelz"})
+    with pytest.raises(DownloadError) as caught:
+        fetch("parser", source=mine)
+    right, wrong = (hashlib.sha256(text).hexdigest() for text in (b"its models", b"its modelz"))
+    assert str(caught.value) == (
+        f"sha256 of {path} is {wrong}, {right} is right; fetch it from elsewhere"
+    )
+    assert kept(tmp_path) == {"parser.jar": b"a parser"}
+    assert fetched_files("parser") is None
+
+
+def test_a_folder_without_a_file_is_named(wanted, tmp_path):
+    with pytest.raises(DownloadError) as caught:
+        fetch("parser", source=tmp_path)
+    assert str(caught.value) == (
+        f"no file {str(tmp_path / 'parser.jar')!r}; name a folder that holds it with --from"
+    )
+
+
+def test_mvn_is_asked_first(wanted, mvn, monkeypatch, tmp_path):
+    monkeypatch.setattr(downloads, "download", None)
+    write(mvn, CONTENTS)
+    fetch("parser")
+    assert kept(tmp_path) == CONTENTS
+
+
+def test_where_mvn_fails_the_archive_is_fetched_once(wanted, mvn, monkeypatch, tmp_path):
+    asked = archive_with(monkeypatch, zipped(CONTENTS))
+    fetch("parser")
+    assert asked[0] == "http://127.0.0.1:1/all.zip"
+    assert kept(tmp_path) == CONTENTS
+
+
+def test_every_way_that_failed_is_named(wanted, mvn, monkeypatch, tmp_path):
+    archive_with(monkeypatch, zipped({"other.jar": b""}))
+    with pytest.raises(DownloadError) as caught:
+        fetch("parser")
+    assert str(caught.value) == (
+        "mvn cannot fetch group:parser.jar:1: no parser.jar; run mvn by hand to see why; "
+        'http://127.0.0.1:1/all.zip is no archive with parser.jar in it ("There is no item named '
+        "'all/parser.jar' in the archive\"); name a folder that holds the files with --from"
+    )
+    assert kept(tmp_path) == {}
+
+
+def test_an_archive_that_lies_is_not_kept(wanted, no_mvn, monkeypatch, tmp_path):
+    archive_with(monkeypatch, zipped({**CONTENTS, "parser.jar": b"a liar.."}))
+    with pytest.raises(DownloadError, match=r"^sha256 of .* is right; fetch it from elsewhere$"):
+        fetch("parser")
+    archive_with(monkeypatch, b"<html>moved</html>")
+    with pytest.raises(DownloadError, match=r"is no archive with parser\.jar in it"):
+        fetch("parser")
+    assert kept(tmp_path) == {}
+
+
+def test_a_damaged_file_is_fetched_again_and_a_whole_one_is_not(wanted, mvn, tmp_path):
+    write(mvn, CONTENTS)
+    fetch("parser")
+    folder = tmp_path / "cache" / "weights" / "parser"
+    (folder / "parser.jar").write_bytes(b"damaged!")
+    (mvn / "models.jar").unlink()
+    fetch("parser")
+    assert kept(tmp_path) == CONTENTS
+
+
+def test_the_files_of_spice_are_those_of_maven_central():
+    files = downloads.DOWNLOADS["spice"].files
+    assert [file.maven for file in files] == [
+        "edu.stanford.nlp:stanford-corenlp:3.6.0",
+        "edu.stanford.nlp:stanford-corenlp:3.6.0:jar:models",
+    ]
+    assert all(len(file.sha256) == 64 for file in files)
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def a2_weights(*arguments):
+    return CliRunner().invoke(cli, ["weights", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_what_can_be_fetched_is_listed_with_its_place(wanted, tmp_path):
+    answer = a2_weights("list")
+    assert answer.stdout == (
+        "parser   a parser and its models\n         not here; a2 weights fetch parser\n"
+    )
+    fetch("parser", source=write(tmp_path / "mine", CONTENTS))
+    folder = str(tmp_path / "cache" / "weights" / "parser")
+    assert a2_weights("list").stdout.endswith(f"models\n         {folder}\n")
+    [row] = json.loads(a2_weights("list", "--json").stdout)
+    assert row == {
+        "name": "parser",
+        "purpose": "a parser and its models",
+        "bytes": 18,
+        "folder": folder,
+    }
+
+
+def test_fetching_prints_the_files_and_refuses_names_that_it_does_not_know(wanted, tmp_path):
+    answer = a2_weights("fetch", "parser", "--from", write(tmp_path / "mine", CONTENTS))
+    folder = tmp_path / "cache" / "weights" / "parser"
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout == f"parser: {folder / 'parser.jar'}\nparser: {folder / 'models.jar'}\n"
+    answer = a2_weights("fetch", "spices")
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1] == (
+        "Error: no weights are called 'spices'; names: parser"
+    )
+
+
+def test_what_cannot_be_fetched_is_one_line(wanted, tmp_path):
+    answer = a2_weights("fetch", "parser", "--from", tmp_path)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: no file {str(tmp_path / 'parser.jar')!r}; name a folder that holds it with --from\n"
+    )
