@@ -1,10 +1,14 @@
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from a2.pipeline.java import JavaError, find_java, java_process, run_java
+from a2.pipeline import java
+from a2.pipeline.java import JavaError, find_java, java_process, java_threads, run_java
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -126,3 +130,84 @@ def test_no_process_is_left_after_an_exception(
     assert started[0].returncode is not None
     assert started[0].stdin is not None
     assert started[0].stdin.closed
+
+
+SCORING = """
+import signal, sys
+from a2.pipeline.interruption import raise_interrupted
+from a2.pipeline.metrics import score
+signal.signal(signal.SIGINT, raise_interrupted)
+captions = {str(n): "a dog runs on the green grass of a park" for n in range(100_000)}
+print("scoring", flush=True)
+score(captions, {name: ["a dog is running over the lawn"] * 5 for name in captions})
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_scoring_leaves_no_jvm():
+    """The process alone is told, as a service manager does: a terminal would tell the JVM too."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCORING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    with process:
+        until(lambda: java_of_session(process.pid))
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Interrupted" in complaints
+    assert java_of_session(process.pid) == []
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def java_of_session(session):
+    """Numbers of the JVMs that a session has, those that ended but were not reaped included."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+            if name == "java" and int(rest.split()[3]) == session:
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_no_jvm_is_started_once_the_block_has_failed(no_wheel, monkeypatch, tmp_path, started):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    fake_java(tmp_path / "bin", "exec /bin/sleep 60")
+    errors = []
+
+    def wait():
+        with java_process([], heap="64M", purpose="a nap") as process:
+            process.receive()
+
+    def late():
+        until(java._stopping.is_set)
+        try:
+            wait()
+        except JavaError as error:
+            errors.append(str(error))
+
+    with pytest.raises(ValueError), java_threads(2) as threads:
+        first, second = threads.submit(wait), threads.submit(late)
+        until(lambda: started)
+        raise ValueError
+    assert isinstance(first.exception(), JavaError)
+    assert second.exception() is None
+    assert errors == ["a nap was stopped; run it again"]
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
+def test_the_heap_of_each_jvm_is_bounded(no_wheel, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    fake_java(tmp_path / "bin", 'echo "$1"')
+    assert run_java([], heap="64M", text="", purpose="a test") == "-Xmx64M\n"
