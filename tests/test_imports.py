@@ -89,9 +89,11 @@ def test_only_the_command_line_imports_click():
         "pipeline/caption_commands.py",
         "pipeline/cli.py",
         "pipeline/command_group.py",
+        "pipeline/compare_commands.py",
         "pipeline/conversion_commands.py",
         "pipeline/printing.py",
         "pipeline/upkeep_commands.py",
+        "pipeline/weights_commands.py",
     }
 
 
