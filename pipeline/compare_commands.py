@@ -17,7 +17,13 @@ _HEADER = f"{'':<8} {'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is
 @click.argument("first", metavar="RUN_A", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("second", metavar="RUN_B", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def compare(first: Path, second: Path, as_json: bool) -> None:
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also writes a page of the captions that B fixed, broke and changed.",
+)
+def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> None:
     """Whether RUN_B is better than RUN_A: two folders of evaluations over the same pictures.
 
     Pictures are drawn anew 1,000 times, the same for both. A difference whose 95 % interval holds 0
@@ -27,15 +33,17 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
     """
-    from a2.pipeline.comparison import compare_runs
+    from a2.pipeline.comparison import compare_captions, compare_runs
+    from a2.pipeline.comparison_page import write_comparison
 
     found = compare_runs(first, second)
+    if report is not None:
+        write_comparison(report, compare_captions(first, second, found))
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found], indent=1))
         return
-    click.echo(_HEADER)
-    for row in found:
-        click.echo(_line(row))
+    lines = [_HEADER, *map(_line, found), *([f"report: {report}"] if report else [])]
+    click.echo("\n".join(lines))
 
 
 def _line(row: "Difference") -> str:

@@ -4,7 +4,7 @@ Both runs are measured on the same 1,000 draws of the pictures, so that what mak
 hard for both drops out of the difference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ import numpy as np
 
 from a2.data.errors import InputError
 from a2.data.json_files import read_json
+from a2.pipeline.comparison_page import ComparedMetric, ComparedPicture, Comparison
 from a2.pipeline.metrics import METRICS
 from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
 from a2.pipeline.scoring.ngrams import Floats
@@ -27,11 +28,14 @@ class ScoredRun:
     """What an evaluation left in its folder.
 
     metrics: metric -> value over all pictures. pictures: image id -> metric -> value.
+    texts: image id -> caption and references. provenance: how the figures came about.
     statistics: as `resampled` takes them, over the pictures in the order of their ids.
     """
 
     metrics: dict[str, float]
     pictures: dict[str, dict[str, float]]
+    texts: dict[str, tuple[str, list[str]]]
+    provenance: dict[str, str]
     statistics: dict[str, Floats]
 
 
@@ -72,6 +76,40 @@ def compare_runs(first: Path, second: Path) -> list[Difference]:
     ]
 
 
+def compare_captions(first: Path, second: Path, found: Sequence[Difference]) -> Comparison:
+    """What the page shows of two runs; found: their differences, of `compare_runs`.
+
+    Raises InputError where a run has kept no captions.
+    """
+    runs = read_run(first), read_run(second)
+    for run, folder in zip(runs, (first, second), strict=True):
+        if len(run.texts) < len(run.pictures):
+            raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
+    one, other = runs
+    return Comparison(
+        names=(f"A {first.resolve().name}", f"B {second.resolve().name}"),
+        metrics=[
+            ComparedMetric(row.metric, (row.first, row.second), (row.low, row.high), row.better)
+            for row in found
+        ],
+        pictures=[
+            ComparedPicture(
+                image_id=image_id,
+                captions=(one.texts[image_id][0], other.texts[image_id][0]),
+                references=one.texts[image_id][1],
+                scores=(scores, other.pictures[image_id]),
+            )
+            for image_id, scores in one.pictures.items()
+        ],
+        settings=_differing(one.provenance, other.provenance),
+    )
+
+
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    both = {name: (one.get(name, "–"), other.get(name, "–")) for name in {**one, **other}}
+    return {name: values for name, values in both.items() if values[0] != values[1]}
+
+
 def read_run(folder: Path) -> ScoredRun:
     """The scores in a folder; InputError where it holds none, or they are damaged."""
     metrics, pictures = (_read(folder, name) for name in (METRICS_FILE, PER_PICTURE))
@@ -81,6 +119,12 @@ def read_run(folder: Path) -> ScoredRun:
         return ScoredRun(
             metrics=values,
             pictures={image_id: dict(row["metrics"]) for image_id, row in found.items()},
+            texts={
+                image_id: (str(row["caption"]), list(row["references"]))
+                for image_id, row in found.items()
+                if "caption" in row
+            },
+            provenance=dict(metrics["provenance"]),
             statistics=_statistics(values, found),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

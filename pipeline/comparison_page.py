@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from a2.data.errors import InputError
 from a2.pipeline.page import write_page
 from a2.pipeline.report_summary import in_order, shown_name
 
@@ -41,12 +42,16 @@ class ComparedPicture:
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """A metric of both runs; interval: 95 % of the difference, p_value: of none, where known."""
+    """A metric of both runs.
+
+    interval: 95 % of the difference; better: share of the draws in which the second run is the
+    better one; None where that is not known.
+    """
 
     name: str
     values: tuple[float, float]
     interval: tuple[float, float] | None = None
-    p_value: float | None = None
+    better: float | None = None
 
     @property
     def shown_name(self) -> str:
@@ -73,7 +78,16 @@ class Comparison:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Writes the page as one HTML file."""
+    """Writes the page as one HTML file; InputError where it cannot be written there."""
+    try:
+        _write(path, comparison)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {str(path)!r} ({error.strerror}); name another place"
+        ) from error
+
+
+def _write(path: Path, comparison: Comparison) -> None:
     scored = in_order(
         name for picture in comparison.pictures for one in picture.scores for name in one
     )

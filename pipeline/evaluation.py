@@ -1,7 +1,7 @@
 """The work of stage evaluate: captions of a split, their scores, and the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -30,6 +30,7 @@ from a2.pipeline.metrics import Scores, score
 from a2.pipeline.progress import counted, track
 from a2.pipeline.provenance import provenance_of
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
+from a2.pipeline.report_summary import in_words
 from a2.pipeline.results import (
     read_reference_tokens,
     read_references,
@@ -130,19 +131,13 @@ def evaluate_captioner(
         total=split.total,
         provenance=provenance,
         grounding=mean_grounding(grounding.values()),
+        said=captions,
+        references=split.references,
     )
-    report = Report(
-        title=f"Captions of the {config.split} split",
-        metrics=scores.metrics,
+    report = replace(
+        _report(f"Captions of the {config.split} split", evaluation),
         baseline=read_baseline(inputs["baseline"].path) if "baseline" in inputs else None,
         baseline_name=config.baseline_name,
-        not_run=scores.not_run,
-        n=len(split.references),
-        total=split.total,
-        skipped=split.skipped,
-        provenance=evaluation.provenance,
-        pictures=[_picture(image_id, evaluation) for image_id in captions],
-        grounding=mean_grounding(grounding.values()),
     )
     write_report(directory / REPORT, report, evaluated.show(shown))
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
@@ -180,23 +175,15 @@ def score_results(
     split = EvaluatedSplit({i: raw[i] for i in captions}, left_out, len(raw))
     output.mkdir(parents=True, exist_ok=True)
     statistics = caption_statistics({image_id: group[0] for image_id, group in tokens.items()})
-    write_scores(output, scores, statistics, total=split.total, provenance=provenance)
-    report = Report(
-        title=f"Captions of {results.name}",
-        metrics=scores.metrics,
-        baseline=None,
-        baseline_name="",
-        not_run=scores.not_run,
-        n=len(captions),
+    write_scores(
+        *(output, scores, statistics),
         total=split.total,
-        skipped=left_out,
         provenance=provenance,
-        pictures=[
-            ReportPicture(image_id, caption, raw[image_id], scores.per_picture[image_id])
-            for image_id, caption in captions.items()
-        ],
+        said=captions,
+        references=split.references,
     )
-    write_report(output / REPORT, report)
+    evaluation = Evaluation(split, {}, scores, {}, statistics, provenance)
+    write_report(output / REPORT, _report(f"Captions of {results.name}", evaluation, captions))
     return ScoredResults(scores, missing, split.total)
 
 
@@ -307,13 +294,35 @@ def describe_captions(
     return found | {"beam_diversity": fmean(diversity.values())} if diversity else found
 
 
-def _picture(image_id: str, evaluation: Evaluation) -> ReportPicture:
-    beams = evaluation.beams[image_id]
+def _report(
+    title: str, evaluation: Evaluation, captions: Mapping[str, str] | None = None
+) -> Report:
+    """The report without a baseline; captions: by image id where there are no beams."""
+    scores, split = evaluation.scores, evaluation.split
+    said = captions or {i: beams[0].caption for i, beams in evaluation.beams.items()}
+    return Report(
+        title=title,
+        metrics=scores.metrics,
+        intervals=scores.confidence,
+        baseline=None,
+        baseline_name="",
+        not_run=scores.not_run,
+        n=len(said),
+        total=split.total,
+        skipped=split.skipped,
+        provenance=evaluation.provenance,
+        statistics=in_words(evaluation.statistics, scores.spice),
+        pictures=[_picture(image_id, caption, evaluation) for image_id, caption in said.items()],
+        grounding=mean_grounding(evaluation.grounding.values()),
+    )
+
+
+def _picture(image_id: str, caption: str, evaluation: Evaluation) -> ReportPicture:
     return ReportPicture(
         image_id=image_id,
-        caption=beams[0].caption,
+        caption=caption,
         references=evaluation.split.references[image_id],
         scores=evaluation.scores.per_picture[image_id],
-        beams=[(beam.caption, beam.score) for beam in beams],
+        beams=[(beam.caption, beam.score) for beam in evaluation.beams.get(image_id, ())],
         grounding=evaluation.grounding.get(image_id),
     )

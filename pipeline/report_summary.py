@@ -23,6 +23,16 @@ def in_order(metrics: Iterable[str]) -> list[str]:
     return [name for name in METRICS if name in found] + [n for n in found if n not in METRICS]
 
 
+def in_words(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:
+    """Figures of the captions and the parts of SPICE, name -> value, as a report lists them."""
+    named = {name.replace("_", " "): value for name, value in figures.items()}
+    named |= {f"SPICE, {part}": value for part, value in spice.items()}
+    return {
+        name: f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+        for name, value in named.items()
+    }
+
+
 @dataclass(frozen=True)
 class MetricRow:
     """One line of the table of metrics; `reason` is set where there is no value."""

@@ -2,14 +2,16 @@
 
 `metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance}, and
 grounding where the data has boxes.
-`per_picture.json` holds under `pictures`, for each image id, its metrics, its parts of SPICE, and
-the numbers (BLEU, METEOR) whose sums over pictures give the metrics that are no means.
+`per_picture.json` holds under `pictures`, for each image id, its caption and references, its
+metrics, its parts of SPICE, and the numbers (BLEU, METEOR) whose sums over pictures give the
+metrics that are no means.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 from a2.data.json_files import write_json
 from a2.pipeline.grounding import Grounding
@@ -25,11 +27,14 @@ def write_scores(
     total: int,
     provenance: Mapping[str, str],
     grounding: Grounding | None = None,
+    said: Mapping[str, str] = MappingProxyType({}),
+    references: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Write both files.
 
     captions: figures of the captions, as `caption_statistics` gives them. total: pictures that were
-    to be scored, those that had to be left out included.
+    to be scored, those that had to be left out included. said, references: what a comparison of two
+    runs shows of each picture, by image id.
     """
     content: dict[str, object] = {
         "metrics": scores.metrics,
@@ -45,6 +50,8 @@ def write_scores(
         content["grounding"] = asdict(grounding)
     write_json(directory / METRICS, content)
     pictures = {image_id: _of_picture(scores, image_id) for image_id in sorted(scores.per_picture)}
+    for image_id, caption in said.items():
+        pictures[image_id] |= {"caption": caption, "references": list(references[image_id])}
     text = json.dumps({"pictures": pictures}, allow_nan=False, sort_keys=True)
     (directory / PER_PICTURE).write_text(text + "\n", encoding="utf-8", newline="\n")
 

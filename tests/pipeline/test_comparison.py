@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from a2.data.errors import InputError
 from a2.pipeline.cli import cli
-from a2.pipeline.comparison import compare_runs
+from a2.pipeline.comparison import compare_captions, compare_runs
 from a2.pipeline.metrics import Scores
 from a2.pipeline.score_files import write_scores
 from a2.pipeline.scoring.bleu import bleu_values
@@ -82,6 +82,44 @@ def test_metrics_that_only_one_run_has_are_left_out(run):
     counts = np.ones((200, 10))
     one, other = run("a", scores(np.ones(200), counts)), run("b", scores(np.zeros(200)))
     assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
+
+
+def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path):
+    cider = np.zeros(200)
+    folders = []
+    for name, word in (("a", "cat"), ("b", "dog")):
+        folder = run(name, scores(cider))
+        references = {image_id: ["a dog"] for image_id in PICTURES}
+        said = dict.fromkeys(PICTURES, f"a {word}")
+        write_scores(
+            *(folder, scores(cider), {}),
+            total=200,
+            provenance={"split": "test", "word": word, **({"only": "b"} if name == "b" else {})},
+            said=said,
+            references=references,
+        )
+        folders.append(folder)
+        cider = cider + 0.5
+    content = compare_captions(*folders, compare_runs(*folders))
+    assert content.names == ("A a", "B b")
+    assert content.settings == {"word": ("cat", "dog"), "only": ("–", "b")}
+    assert len(content.pictures) == 200
+    assert content.pictures[0].captions == ("a cat", "a dog")
+    assert content.pictures[0].kind == "fixed"
+    assert [metric.better for metric in content.metrics] == [1.0]
+
+    page = tmp_path / "page.html"
+    words = ["compare", *map(str, folders), "--report", str(page)]
+    answer = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert answer.stdout.splitlines()[-1] == f"report: {page}"
+    assert "<strong>200 fixed, 0 broken</strong>" in page.read_text()
+
+
+def test_a_run_that_kept_no_captions_has_no_page(run):
+    one = run("a", scores(np.ones(200)))
+    with pytest.raises(InputError) as caught:
+        compare_captions(one, one, compare_runs(one, one))
+    assert str(caught.value) == f"no captions in {str(one)!r}; evaluate again with --force"
 
 
 def test_runs_over_other_pictures_are_refused(run):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from a2.data.errors import InputError
 from a2.pipeline.comparison_page import (
     ComparedMetric,
     ComparedPicture,
@@ -33,7 +34,7 @@ COMPARISON = Comparison(
     names=("plain", "aligned"),
     metrics=[
         ComparedMetric("Bleu_4", (0.5, 0.25)),
-        ComparedMetric("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.034),
+        ComparedMetric("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.966),
     ],
     pictures=PICTURES,
     settings={"model.alignment.fusion": ("none", "gate")},
@@ -68,10 +69,10 @@ def test_both_runs_are_embedded_with_their_scores(path):
     }
 
 
-def test_the_summary_has_differences_with_interval_and_p_value(path):
+def test_the_summary_has_differences_with_their_intervals(path):
     source = path.read_text()
     assert "<strong>2 fixed, 1 broken</strong>, 1 changed and 1 equal captions." in source
-    for cell in ("-0.2500", "+0.1300", "+0.0100 to +0.2500", "0.034", "none → gate"):
+    for cell in ("-0.2500", "+0.1300", "+0.0100 to +0.2500", "96.6 %", "none → gate"):
         assert f">{cell}<" in source
 
 
@@ -80,6 +81,15 @@ def test_nothing_is_loaded_from_outside_and_equal_comparisons_are_equal_bytes(pa
     assert not re.search(r"https?:|url\(|@import", source)
     write_comparison(tmp_path / "again.html", COMPARISON)
     assert (tmp_path / "again.html").read_text() == source
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    place = tmp_path / "none" / "page.html"
+    with pytest.raises(InputError) as raised:
+        write_comparison(place, COMPARISON)
+    assert str(raised.value) == (
+        f"cannot write {str(place)!r} (No such file or directory); name another place"
+    )
 
 
 def ids(page):

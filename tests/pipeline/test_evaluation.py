@@ -170,6 +170,10 @@ def test_metrics_have_intervals_and_captions_have_figures(experiment):
     assert content["captions"]["captions"] == 4
     assert 0 <= content["captions"]["beam_diversity"] <= 1
     assert content["captions"]["unknown"] == 0
+    report = (experiment.directory("evaluate") / "report.html").read_text()
+    low, high = content["confidence"]["CIDEr"]
+    assert f">{low:.3f}–{high:.3f}<" in report
+    assert "<dt>beam diversity</dt>" in report
 
 
 def test_what_was_counted_of_each_picture_is_kept(experiment):
@@ -178,7 +182,7 @@ def test_what_was_counted_of_each_picture_is_kept(experiment):
     captioned = [f"{e['image_id']:012d}" for e in contents(directory, "captions.json")]
     assert list(pictures) == captioned
     for found in pictures.values():
-        assert found.keys() == {"metrics", "spice", "BLEU", "METEOR"}
+        assert found.keys() == {"caption", "references", "metrics", "spice", "BLEU", "METEOR"}
         assert list(found["metrics"]) == sorted(NAMES)
         assert (len(found["BLEU"]), len(found["METEOR"])) == (10, 23)
     mean = sum(found["metrics"]["CIDEr"] for found in pictures.values()) / 4
@@ -375,6 +379,7 @@ def test_somebody_s_captions_are_scored(a2_evaluate, theirs, tmp_path):
     assert list(content["provenance"]) == ["sha256 of people.json", "sha256 of theirs.json"]
     report = (tmp_path / "scores" / "report.html").read_text()
     assert "Captions of theirs.json" in report
+    assert '"caption":"a red dog runs"' in report
 
 
 def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, tmp_path):

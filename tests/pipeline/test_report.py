@@ -16,6 +16,7 @@ from a2.data.attention_file import CaptionAttention
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.page import embedded
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
+from a2.pipeline.report_summary import in_words
 from a2.pipeline.shown_picture import FIXED_POINT, ShownPicture, thumbnail
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
@@ -245,6 +246,15 @@ def test_statistics_of_the_captions_are_listed(tmp_path):
     page = written(tmp_path, report([picture(1)], statistics={"different words": "812"}))
     assert "The captions in figures" in page.text("summary")
     assert (page.text("dt")[0], page.text("dd")[0]) == ("different words", "812")
+
+
+def test_figures_are_put_in_words_with_the_parts_of_spice_behind():
+    figures = {"vocabulary": 1812, "words_mean": 9.26}
+    assert in_words(figures, {"Object": 0.35}) == {
+        "vocabulary": "1,812",
+        "words mean": "9.260",
+        "SPICE, Object": "0.350",
+    }
 
 
 def test_metrics_stand_beside_the_baseline_with_their_ratio(tmp_path):
