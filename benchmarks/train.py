@@ -1,5 +1,7 @@
 """One cross-entropy step with both losses of A2, and beam search, against plain forms of the same.
 
+Then how the time of each grows with regions, pictures and beams.
+
 A plain step runs two separate forwards, encoder included, with log-probabilities of every word, and
 takes from each the gradients of the side that it trains. Plain beam search keeps no cache: each
 step runs the teacher-forced forward over all words so far. Both give what ours gives.
@@ -20,15 +22,21 @@ from a2.model.beam_search import Hypothesis, beam_search
 from a2.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2.model.config import ModelConfig
 from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from a2.model.precision import mixed_precision
 from a2.model.transformer import TransformerCaptioner
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+    from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
 else:
-    from measure import Timing, interleaved, print_machine, print_table, ratio
+    from measure import Form, Timing, interleaved, print_machine, print_table, ratio
 
-OURS, PLAIN, MATMUL = "ours", "plain", "matmul alone"
+OURS, PLAIN, MIXED = "ours", "plain", "ours, bf16"
+MATMUL, MIXED_MATMUL = "matmul alone", "matmul alone, bf16"
+PEAKS = {OURS: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
+"""Form of a step -> the product of matrices that shows the peak of its precision."""
+
 BEAM_SIZE, STEPS = 5, 20
+REGIONS, PICTURES, BEAMS = (10, 36, 50, 100), (5, 10, 20), (1, 3, 5, 10)
 CLIP_NORM = 1.0
 
 
@@ -86,6 +94,14 @@ def our_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
     torch.autograd.backward(two_losses(captioner, memory, batch.captions).total())
 
 
+def mixed_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
+    """As ours, with the linear layers in bfloat16."""
+    with mixed_precision("bfloat16", torch.device("cpu")):
+        memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+        losses = two_losses(captioner, memory, batch.captions)
+    torch.autograd.backward(losses.total())
+
+
 def plain_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
     """Each loss by a whole forward pass of its own, differentiated for its own side."""
     sides = (
@@ -132,17 +148,15 @@ def _plain_forward(
 
 
 Gradients = Callable[[TransformerCaptioner, Batch], None]
-FORMS: Mapping[str, Gradients] = {OURS: our_gradients, PLAIN: plain_gradients}
+EXACT: Mapping[str, Gradients] = {OURS: our_gradients, PLAIN: plain_gradients}
 
 
-def training_step(
-    captioner: TransformerCaptioner, batch: Batch, gradients: Gradients
-) -> Callable[[], None]:
-    """One update: gradients, each side clipped by itself, both optimisers."""
+def training_step(captioner: TransformerCaptioner, gradients: Gradients) -> Callable[[Batch], None]:
+    """One update on a batch: gradients, each side clipped by itself, both optimisers."""
     sides = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
     optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98), fused=True) for side in sides]
 
-    def step() -> None:
+    def step(batch: Batch) -> None:
         captioner.zero_grad()
         gradients(captioner, batch)
         for side, optimiser in zip(sides, optimisers, strict=True):
@@ -159,7 +173,7 @@ def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
     """
     captioner.eval()
     found = []
-    for gradients in FORMS.values():
+    for gradients in EXACT.values():
         captioner.zero_grad()
         gradients(captioner, batch)
         found.append(
@@ -180,13 +194,16 @@ def floating_operations(form: Callable[[], object]) -> int:
 def time_steps(
     captioner: TransformerCaptioner, batch: Batch, *, matmul: int, rounds: int
 ) -> tuple[dict[str, Timing], dict[str, int]]:
-    """Both steps and the product of two large matrices: timings and floating operations."""
+    """Each step and the product of two large matrices: timings and floating operations."""
     captioner.train()
     square = torch.rand(matmul, matmul)
+    halved = square.bfloat16()
     forms: dict[str, Callable[[], object]] = {
-        name: training_step(captioner, batch, gradients) for name, gradients in FORMS.items()
+        name: partial(training_step(captioner, gradients), batch)
+        for name, gradients in (*EXACT.items(), (MIXED, mixed_gradients))
     }
     forms[MATMUL] = partial(torch.matmul, square, square)
+    forms[MIXED_MATMUL] = partial(torch.matmul, halved, halved)
     timings = interleaved(forms, rounds=rounds)
     return timings, {name: floating_operations(form) for name, form in forms.items()}
 
@@ -195,11 +212,12 @@ def print_steps(
     title: str, timings: dict[str, Timing], operations: dict[str, int], *, tokens: int
 ) -> None:
     """Tokens count once, though both passes read them."""
-    peak = operations[MATMUL] / timings[MATMUL].median
     rows = []
     for name, timing in timings.items():
-        is_step = name != MATMUL
+        is_step = name in PEAKS
         rate = operations[name] / timing.median
+        product = PEAKS.get(name, name)
+        peak = operations[product] / timings[product].median
         rows.append(
             [
                 name,
@@ -249,12 +267,14 @@ class UncachedCaptioner:
         return log_probs
 
 
-def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
+def search(
+    captioner: Captioner, batch: Batch, *, beam_size: int = BEAM_SIZE
+) -> list[list[Hypothesis]]:
     """Encoding and beam search of exactly STEPS steps: no caption may end."""
     with torch.inference_mode():
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         return beam_search(
-            captioner, memory, beam_size=BEAM_SIZE, max_length=STEPS, forbidden=range(4)
+            captioner, memory, beam_size=beam_size, max_length=STEPS, forbidden=range(4)
         )
 
 
@@ -282,6 +302,41 @@ def print_searches(
     print_table(f"{title}; same captions: {alike} of {len(batch.captions)}", header, rows)
 
 
+def growing_steps(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
+    """By what is varied: number -> a training step with so many of it, all else as in `sizes`."""
+    captioner.train()
+    step = training_step(captioner, our_gradients)
+    return {
+        "regions": {n: partial(step, make_batch(replace(sizes, regions=n))) for n in REGIONS},
+        "pictures": {n: partial(step, make_batch(replace(sizes, pictures=n))) for n in PICTURES},
+    }
+
+
+def growing_searches(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
+    """By what is varied: number -> a search with so many of it, all else as in `sizes`."""
+    captioner.eval()
+    by_regions = {n: make_batch(replace(sizes, regions=n)) for n in REGIONS}
+    by_pictures = {n: make_batch(replace(sizes, pictures=n)) for n in PICTURES}
+    batch = make_batch(sizes)
+    return {
+        "regions": {n: partial(search, captioner, of) for n, of in by_regions.items()},
+        "pictures": {n: partial(search, captioner, of) for n, of in by_pictures.items()},
+        "beams": {n: partial(search, captioner, batch, beam_size=n) for n in BEAMS},
+    }
+
+
+def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: int) -> None:
+    """How time grows with one number."""
+    timings = interleaved({str(number): form for number, form in forms.items()}, rounds=rounds)
+    first = timings[str(min(forms))].median
+    rows = [
+        [name, f"{timing.median:.4f}", timing.spread, ratio(timing.median, first)]
+        for name, timing in timings.items()
+    ]
+    header = [varied, "s", "s in each round", f"of {min(forms)} {varied}"]
+    print_table(f"{what}: how time grows with {varied}", header, rows)
+
+
 @click.command()
 @click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
@@ -289,7 +344,7 @@ def main(quick: bool) -> None:
     print_machine()
     torch.manual_seed(0)
     sizes = QUICK if quick else Sizes()
-    step_rounds, search_rounds = (1, 1) if quick else (5, 3)
+    step_rounds, search_rounds, growth_rounds = (1, 1, 1) if quick else (5, 3, 2)
     batch = make_batch(sizes)
     for name, config in {"2+2 layers of 128": SMALL}.items() if quick else MODELS.items():
         captioner = TransformerCaptioner(
@@ -306,6 +361,9 @@ def main(quick: bool) -> None:
         )
         title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.pictures} pictures"
         print_searches(title, captioner, batch, rounds=search_rounds)
+    for what, growing in (("training step", growing_steps), ("beam search", growing_searches)):
+        for varied, forms in growing(captioner, sizes).items():
+            print_growth(f"{name}: {what}", varied, forms, rounds=growth_rounds)
 
 
 if __name__ == "__main__":

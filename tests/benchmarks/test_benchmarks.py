@@ -39,7 +39,17 @@ def run(name: str, *options: str, folder: Path) -> str:
                 "peak memory of the process",
             ],
         ),
-        ("train.py", ["tokens/s", "of peak", "cached is faster by"]),
+        (
+            "train.py",
+            [
+                "tokens/s",
+                "of peak",
+                "ours, bf16",
+                "cached is faster by",
+                "grows with regions",
+                "of 1 beams",
+            ],
+        ),
         ("evaluate.py", ["of pycocoevalcap", "equal to 1e-06: Bleu_1"]),
         ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
     ],
