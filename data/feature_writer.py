@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -48,7 +48,8 @@ class FeatureWriter:
 
     Records wait in memory and are committed together after `commit_every` pictures, at the first
     picture that is `commit_seconds` after the last commit, and on leaving the `with` block,
-    also by an exception. `map_size`, in bytes, doubles when it is used up.
+    also by an exception; `on_commit` is then told how many are kept. `map_size`, in bytes, doubles
+    when it is used up.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class FeatureWriter:
         map_size: int = 1 << 30,
         commit_every: int = 64,
         commit_seconds: float = 30.0,
+        on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self._path = path
         self._dtype: FeatureType = dtype
         self._commit_every = commit_every
         self._commit_seconds = commit_seconds
+        self._on_commit = on_commit
         self._pending: dict[bytes, bytes] = {}
         self._environment: lmdb.Environment | None = _open(path, map_size)
         self._ids = self._stored_ids()
@@ -171,6 +174,8 @@ class FeatureWriter:
             raise self._not_written(error) from error
         self._pending.clear()
         self._committed_at = time.monotonic()
+        if self._on_commit is not None:
+            self._on_commit(len(self._ids))
 
     def _double_map(self) -> None:
         environment = self._open_environment()

@@ -64,13 +64,20 @@ def extract_features(
     describe_extractor(extractor, directory)
     # A seal without a manifest: the last run died between the two, and sealing again is cheap.
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
-    with FeatureWriter(directory / FEATURES, dtype=config.dtype) as writer:
+    with FeatureWriter(
+        directory / FEATURES, dtype=config.dtype, on_commit=commits_in(events)
+    ) as writer:
         skipped = describe_pictures(
             extractor, pictures, given, writer, directory=directory, events=events
         )
         require_some(len(writer), skipped, total=len(pictures))
         writer.seal()
     return skipped
+
+
+def commits_in(events: EventLog) -> Callable[[int], None]:
+    """Says in the events how many pictures each commit of a store has made safe."""
+    return lambda kept: events.write("checkpoint", pictures=kept)
 
 
 def describe_extractor(extractor: AnyExtractor, directory: Path) -> None:
@@ -97,7 +104,7 @@ def describe_pictures(
 
     def skip(image_id: str, error: InputError) -> None:
         skipped.append(Skipped(image_id, str(error)))
-        events.write("skipped", id=image_id, reason=str(error))
+        events.skip(image_id, str(error))
         logger.warning("skipped picture %s: %s", image_id, error)
         check_limit(skipped, len(pictures), "pictures")
 

@@ -16,6 +16,7 @@ from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.run import read_skipped, write_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.extraction import (
+    commits_in,
     describe_extractor,
     describe_pictures,
     given_boxes,
@@ -45,7 +46,7 @@ def extract_shard(
     given = given_boxes(boxes, pictures)
     device = str(prepare_device(runtime))
     extractor = load_extractor(weights, config=config, device=device)
-    with FeatureWriter(folder, dtype=config.dtype) as writer:
+    with FeatureWriter(folder, dtype=config.dtype, on_commit=commits_in(events)) as writer:
         skipped = describe_pictures(
             extractor, pictures, given, writer, directory=directory, events=events, shard=shard
         )

@@ -1,4 +1,7 @@
-"""Progress of long work: a bar on a terminal, one line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, one line now and then elsewhere.
+
+Where a stage is running, `progress` is also one of its events.
+"""
 
 import logging
 import sys
@@ -10,6 +13,8 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from a2.pipeline.engine.events import EventLog, running_events
 
 logger = logging.getLogger(__name__)
 
@@ -49,21 +54,55 @@ class _BarProgress:
         self.bar.advance(self.bar.task_ids[0], count)
 
 
+@dataclass
+class Tracked:
+    """Work whose progress is shown, and is written into the events of a stage."""
+
+    what: str
+    total: int
+    done: int
+    shown: _LineProgress | _BarProgress
+    events: EventLog | None
+    written: float = field(default_factory=time.monotonic)
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+        self.shown.advance(count)
+        self.done += count
+        if time.monotonic() - self.written >= _SECONDS_BETWEEN_LINES:
+            self.write()
+
+    def write(self) -> None:
+        """Says in the events how far it is."""
+        self.written = time.monotonic()
+        if self.events is not None:
+            self.events.write("progress", what=self.what, done=self.done, total=self.total)
+
+
 @contextmanager
-def track(
-    what: str, *, total: int, done: int = 0, shown: bool = True
-) -> Iterator[_LineProgress | _BarProgress]:
+def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterator[Tracked]:
     """Shows how far `what` is; call `advance(count)` on what it yields.
 
     shown: False in a process that is not to take a terminal's last line.
     """
-    if not shown or not sys.stderr.isatty():
+    with _shown(what, total=total, done=done, bar=shown and sys.stderr.isatty()) as progress:
+        tracked = Tracked(what, total, done, progress, running_events())
+        tracked.write()
+        yield tracked
+        tracked.write()
+
+
+@contextmanager
+def _shown(
+    what: str, *, total: int, done: int, bar: bool
+) -> Iterator[_LineProgress | _BarProgress]:
+    if not bar:
         yield _LineProgress(what, total, done)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        bar.add_task(what, total=total, completed=done)
-        yield _BarProgress(bar)
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as drawn:
+        drawn.add_task(what, total=total, completed=done)
+        yield _BarProgress(drawn)
 
 
 def counted(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:

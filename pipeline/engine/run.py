@@ -103,19 +103,21 @@ def naming(folder: Path) -> Iterator[None]:
 def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     """Lets the stage fill its partial directory and seals that with a manifest."""
     events = EventLog(partial)
-    events.write("start", stage=stage.name, key=stage.pre_image.key)
-    started = time.monotonic()
-    skipped = stage.work(partial, events)
-    write_skipped(partial, skipped)
-    write_durably(partial / "config.yaml", resolved_config.encode())
-    seconds = round(time.monotonic() - started, 3)
-    outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
-    sizes = {
-        name: (partial / name).stat().st_size for name in outputs if (partial / name).is_file()
-    }
-    for name in outputs:
-        fsync(partial / name)
-    events.write("end", seconds=seconds, skipped=len(skipped))
+    with events.running(stage=stage.name, key=stage.pre_image.key) as end:
+        started = time.monotonic()
+        skipped = stage.work(partial, events)
+        for item in skipped:
+            events.skip(item.image_id, item.reason)
+        write_skipped(partial, skipped)
+        write_durably(partial / "config.yaml", resolved_config.encode())
+        seconds = round(time.monotonic() - started, 3)
+        outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
+        sizes = {
+            name: (partial / name).stat().st_size for name in outputs if (partial / name).is_file()
+        }
+        for name in outputs:
+            fsync(partial / name)
+        end["skipped"] = len(skipped)
     Manifest(
         pre_image=stage.pre_image,
         outputs=outputs,
@@ -143,6 +145,7 @@ def prepare(stage: Stage, place: Place) -> None:
     if earlier is not None:
         logger.info("%s: resuming what an earlier run left", stage.name)
         return
+    logger.info("%s: begins", stage.name)
     place.partial.mkdir(parents=True, exist_ok=True)
     content = json.dumps(stage.pre_image.as_dict(), indent=1)
     write_durably(place.partial / _PRE_IMAGE, content.encode())

@@ -65,9 +65,9 @@ def run_shard(
             working.enter_context(stage_lock(place.shard_lock(shard), what=what))
             folder = _prepare_shard(stage, work, place, shard, force=force)
         events = EventLog(folder)
-        events.write("start", stage=stage.name, key=stage.pre_image.key, shard=str(shard))
-        skipped = len(work.fill(shard, place.partial, events))
-        events.write("end", shard=str(shard), skipped=skipped)
+        with events.running(stage=stage.name, key=stage.pre_image.key, shard=str(shard)) as end:
+            skipped = len(work.fill(shard, place.partial, events))
+            end.update(shard=str(shard), skipped=skipped)
     with naming(place.partial), _locked(stage, place):
         if not place.partial.exists():
             return ShardOutcome(shard, skipped, [], finished(stage, place))

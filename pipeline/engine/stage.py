@@ -1,13 +1,12 @@
 """What a stage is: a named piece of work with declared parameters, inputs and outputs."""
 
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.annotations import Skipped
 from a2.data.feature_shard import Shard
+from a2.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.key import PreImage
 
@@ -18,19 +17,6 @@ class Input:
 
     path: Path
     digest: str
-
-
-class EventLog:
-    """Appends one JSON object per event to `events.jsonl`: the run's diary for machines."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "events.jsonl"
-
-    def write(self, event: str, **fields: object) -> None:
-        """Appends an event with the time in seconds since the epoch."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
 
 
 Work = Callable[[Path, EventLog], Sequence[Skipped]]

@@ -145,7 +145,8 @@ def test_a_bad_box_skips_its_picture_and_none_that_was_described_with_it(run, sc
     events = [
         json.loads(line) for line in (run.directory / "events.jsonl").read_text().splitlines()
     ]
-    assert [(event["event"], event["id"]) for event in events] == [("skipped", IDS[4])]
+    assert [event["id"] for event in events if event["event"] == "skip"] == [IDS[4]]
+    assert [event["pictures"] for event in events if event["event"] == "checkpoint"] == [19]
 
 
 def test_missing_and_broken_pictures_are_skipped_with_their_reasons(run, scenes):

@@ -1,12 +1,14 @@
 """Progress: few lines in a log, a bar on a terminal, times in words."""
 
 import io
+import json
 import logging
 import sys
 
 import pytest
 
 from a2.pipeline import progress
+from a2.pipeline.engine.events import EventLog
 from a2.pipeline.progress import counted, duration, track
 
 
@@ -34,7 +36,7 @@ class Clock:
     now = 100.0
 
     def started_with(self, shown):
-        shown.started = shown.last = self.now
+        shown.shown.started = shown.shown.last = shown.written = self.now
 
 
 @pytest.fixture
@@ -87,6 +89,30 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert "draw" in terminal.getvalue()
     assert "3/4" in terminal.getvalue()
     assert caplog.messages == []
+
+
+def test_a_stage_that_runs_has_it_among_its_events(clock, tmp_path):
+    log = EventLog(tmp_path)
+    with log.running(stage="draw"), track("draw", total=100, done=10) as shown:
+        clock.started_with(shown)
+        for _ in range(40):
+            clock.now += 1.0
+            shown.advance(2)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    told = [event for event in events if event["event"] == "progress"]
+    assert [(event["what"], event["done"], event["total"]) for event in told] == [
+        ("draw", 10, 100),
+        ("draw", 40, 100),
+        ("draw", 70, 100),
+        ("draw", 90, 100),
+    ]
+
+
+def test_work_of_no_stage_writes_no_event(clock, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with track("draw", total=2) as shown:
+        shown.advance(2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_counted_items_are_the_items_and_each_advances_once_it_is_done_with():

@@ -1,0 +1,136 @@
+"""The diary of a stage: what each event says, each on a line of its own."""
+
+import json
+import os
+import resource
+import socket
+
+import pytest
+
+from a2.data.annotations import Skipped
+from a2.data.errors import A2Error
+from a2.pipeline.engine.events import EventLog, running_events
+from a2.pipeline.engine.run import run_stage
+from a2.pipeline.engine.stage import Place, Stage, plain_outputs
+from a2.pipeline.interruption import Interrupted
+
+
+def events(folder):
+    """The events in a directory, without their times."""
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert all(isinstance(event.pop("time"), float) for event in found)
+    return found
+
+
+def stage(work):
+    def make(directory, log):
+        (directory / "total.txt").write_text("9")
+        return work(log)
+
+    return Stage("count", 1, {}, {}, plain_outputs("total.txt"), make)
+
+
+def run(folder, work):
+    """Runs a stage; what it raised, and the events of its result or of what is left of it."""
+    ready = stage(work)
+    place = Place.in_artifacts(folder, ready)
+    try:
+        run_stage(ready, place, resolved_config="")
+    except BaseException as error:
+        return error, events(place.partial)
+    return None, events(place.final)
+
+
+START = {
+    "event": "start",
+    "stage": "count",
+    "key": stage(None).pre_image.key,
+    "pid": os.getpid(),
+    "host": socket.gethostname(),
+}
+
+
+def test_a_run_begins_and_ends_and_names_what_it_left_out(tmp_path):
+    _, found = run(tmp_path, lambda log: [Skipped("7", "odd"), Skipped("8", "even")])
+    seconds = found[-1].pop("seconds")
+    assert seconds >= 0
+    assert found == [
+        START,
+        {"event": "skip", "id": "7", "reason": "odd"},
+        {"event": "skip", "id": "8", "reason": "even"},
+        {"event": "end", "outcome": "done", "skipped": 2},
+    ]
+
+
+def test_what_a_stage_says_at_once_is_not_said_again_at_its_end(tmp_path):
+    def work(log):
+        log.skip("7", "odd")
+        log.write("checkpoint", pictures=3)
+        return [Skipped("7", "odd"), Skipped("7", "twice")]
+
+    _, found = run(tmp_path, work)
+    assert found[1:-1] == [
+        {"event": "skip", "id": "7", "reason": "odd"},
+        {"event": "checkpoint", "pictures": 3},
+        {"event": "skip", "id": "7", "reason": "twice"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (A2Error("no features; extract"), {"outcome": "failed", "error": "no features; extract"}),
+        (RuntimeError(), {"outcome": "failed", "error": "RuntimeError"}),
+        (Interrupted(15), {"outcome": "stopped"}),
+    ],
+)
+def test_a_run_that_does_not_finish_says_how_it_ended(tmp_path, error, end):
+    def work(log):
+        raise error
+
+    raised, found = run(tmp_path, work)
+    assert raised is error
+    del found[-1]["seconds"]
+    assert found == [START, {"event": "end", **end}]
+
+
+def test_each_run_has_a_start_of_its_own(tmp_path):
+    def fail(log):
+        raise A2Error("odd")
+
+    run(tmp_path, fail)
+    _, found = run(tmp_path, lambda log: [])
+    assert [event["event"] for event in found] == ["start", "end", "start", "end"]
+
+
+def test_on_a_full_disk_the_first_error_is_the_one_that_is_raised(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def work(log):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        raise A2Error("the disk is full")
+
+    try:
+        raised, found = run(tmp_path, work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(raised) == "the disk is full"
+    assert found == [START]
+
+
+def test_an_event_stands_on_a_line_of_its_own_also_after_one_that_a_kill_cut_off(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"event": "sta')
+    EventLog(tmp_path).write("start")
+    EventLog(tmp_path).write("end")
+    cut, *whole = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert cut == '{"event": "sta'
+    assert [json.loads(line)["event"] for line in whole] == ["start", "end"]
+
+
+def test_the_log_of_the_running_stage_is_found_in_it_and_nowhere_else(tmp_path):
+    found = []
+    assert running_events() is None
+    run(tmp_path, lambda log: found.append(running_events() is log) or [])
+    assert found == [True]
+    assert running_events() is None
