@@ -106,7 +106,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.pipeline.optimisation:CrossEntropyOptimisation.step"),
         Point("a2.pipeline.checkpoints:Checkpoints.save"),
         Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
-        Point("safetensors.torch:save_file", writes=1),
+        Point("a2.data.tensor_files:save_tensors", writes=0),
         Point("torch:save"),
         Point("a2.pipeline.training:Training._validate"),
         Point("a2.pipeline.training:Training._append_metrics"),

@@ -1,0 +1,106 @@
+"""Every fault and every promise names tests that show it, and all of these exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+FAULTS = {
+    "kill -9 at named points and random times, in each stage",
+    "disk full: a limit on file sizes",
+    "disk full: a small file system",
+    "checkpoint truncated (0, 10 bytes, half, −1)",
+    "checkpoint with a flipped bit",
+    "LMDB truncated",
+    "LMDB flipped, in a record",
+    "LMDB flipped, in its tree",
+    "image: zero bytes",
+    "image: HTML",
+    "image: truncated at 50, 90 and 99 %",
+    "image: CMYK",
+    "image: gray",
+    "image: palette",
+    "image: RGBA",
+    "image: 16-bit PNG",
+    "image: EXIF orientation 6",
+    "image: GIF",
+    "image: 30,000 × 30,000 one-bit PNG of 109 KB",
+    "annotations: not JSON",
+    "annotations: missing key",
+    "annotations: duplicate ids",
+    "annotations: unknown image",
+    "annotations: empty caption",
+    "annotations: NaN",
+    "annotations: a 10 MB caption",
+    "annotations: `file_name` = `../../etc/passwd`",
+    "annotations: `file_name` absolute",
+    "annotations: symlink out",
+    "annotations: NUL in `file_name`",
+    "NaN loss",
+    "SIGTERM during a save",
+    "SIGTERM during a save, twice",
+    "two runs at once",
+    "holder killed",
+    "clock back a year",
+    "read-only directory",
+    "path with spaces and unicode",
+    "malicious pickle as `.pth`",
+    "malicious pickle as `.pkl`",
+    "map growth at every batch",
+    "shards: 1 against 3",
+    "shards: one missing",
+    "shards: overlapping",
+}
+"""What design/engine.md lists; the page may have more."""
+
+
+HEADERS = {
+    "fault",
+    "promise",
+    "stage",
+    "calibrate",
+    "extract",
+    "preprocess",
+    "train-xe",
+    "evaluate",
+}
+"""First columns of headers, and of the table of figures, which names no tests."""
+
+
+def rows(page):
+    """First column -> the whole row, of every table of a page."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    cells = (line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| "))
+    found = [line for line in lines if line.startswith("| ")]
+    return dict(zip(cells, found, strict=True))
+
+
+@cache
+def functions_of(path):
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_fault_of_the_list_has_a_row():
+    assert set(rows("faults.md")) >= FAULTS
+
+
+@pytest.mark.parametrize("page", ["faults.md", "promises.md"])
+def test_every_row_names_tests_and_all_of_them_exist(page):
+    for first, row in rows(page).items():
+        if first in HEADERS:
+            continue
+        named = NAMED.findall(row)
+        assert named, f"{first}: no test is named"
+        for path, name in named:
+            assert name in functions_of(path), f"{first}: {path} has no {name}"
+
+
+def test_every_promise_has_a_row():
+    promises = [name for name in rows("promises.md") if name.startswith("P")]
+    assert [name.split(" ")[0] for name in promises] == [f"P{n}" for n in range(1, 9)]
