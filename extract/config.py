@@ -28,8 +28,8 @@ class ExtractConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     weights: str | None = None
-    """File with the detector's weights in any known layout (see `a2.extract.layouts`), or the word
-    `calibrated-random` for smoke runs. There is no default: features of unknown weights are
+    """File with the detector's weights in any known layout (see `a2.extract.layouts`), the name of
+    a checkpoint that `a2 weights fetch` has brought, or the word `calibrated-random` for smoke runs. There is no default: features of unknown weights are
     useless and look like any others."""
     depth: Literal[18, 50, 101, 152] = 101
     """Layers of the ResNet; read only with calibrated-random, a weights file states its own."""

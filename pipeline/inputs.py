@@ -5,6 +5,7 @@ from pathlib import Path
 from a2.data.config import DataConfig
 from a2.data.errors import ConfigError, InputError, WeightsError
 from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
+from a2.pipeline.detector_checkpoints import resolve_weights
 from a2.pipeline.stages.extract import NO_WEIGHTS
 from a2.pipeline.stages.train import OUTPUTS
 
@@ -42,10 +43,11 @@ def picture_folder(config: DataConfig) -> Path:
 def weights_file(config: ExtractConfig) -> Path | None:
     """The file of the detector's weights, None for calibrated-random ones.
 
-    WeightsError where none are named, InputError where the file is not there.
+    They are named by a path or by the name of a fetched checkpoint. WeightsError where none are
+    named or the checkpoint is not there, InputError where the file is not.
     """
     if config.weights is None:
         raise WeightsError(NO_WEIGHTS)
     if config.weights == CALIBRATED_RANDOM:
         return None
-    return named_file(Path(config.weights), "extract.weights")
+    return named_file(resolve_weights(config.weights), "extract.weights")

@@ -122,8 +122,8 @@ class Preflight:
 
     def boxes(self, stage: str) -> str:
         """Whether every picture has boxes, where they are given."""
-        detected = self._config.extract.boxes == "detect"
-        return "detected" if detected else f"{self._room.given_regions:,} are given"
+        boxes = self._config.extract.boxes
+        return f"{self._room.given_regions:,} are given" if boxes == "given" else boxes
 
     def annotations(self, stage: str) -> str:
         """Whether captions can be read, are in splits, and few enough have to be left out."""

@@ -1,4 +1,4 @@
-"""The commands `a2 weights`: files that a2 can fetch by name, and which of them are there."""
+"""The commands `a2 weights`: files that a2 can fetch by name, and detectors of any known layout."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from a2.pipeline.command_group import Commands, log, verbose_option
 
 @click.group(cls=Commands)
 def weights() -> None:
-    """Files that some parts need and that no package brings: which, and fetching them.
+    """Files that some parts need and that no package brings: which, fetching, importing, showing.
 
     \b
     Example:
@@ -23,27 +23,29 @@ def weights() -> None:
 def list_weights(as_json: bool) -> None:
     """What can be fetched by name, and where it is.
 
+    Detectors are for extract.weights; whether their addresses still answer shows when they are
+    fetched.
+
     \b
     Example:
       a2 weights list
     """
+    from a2.pipeline.detector_checkpoints import CHECKPOINTS, kept_detector
     from a2.pipeline.downloads import DOWNLOADS, fetched_files, folder_of
 
     rows = [
-        {
-            "name": name,
-            "purpose": wanted.purpose,
-            "bytes": sum(file.size for file in wanted.files),
-            "folder": str(folder_of(name)) if fetched_files(name) else None,
-        }
+        (name, wanted.purpose, folder_of(name) if fetched_files(name) else None)
         for name, wanted in DOWNLOADS.items()
     ]
+    rows += [(name, known.purpose, kept_detector(name)) for name, known in CHECKPOINTS.items()]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        keys = ("name", "purpose", "place")
+        named = [dict(zip(keys, (n, p, path and str(path)), strict=True)) for n, p, path in rows]
+        click.echo(json.dumps(named, indent=1))
         return
-    for row in rows:
-        click.echo(f"{row['name']:<8} {row['purpose']}")
-        click.echo(f"{'':<8} {row['folder'] or 'not here; a2 weights fetch ' + str(row['name'])}")
+    for name, purpose, place in rows:
+        click.echo(f"{name:<20} {purpose}")
+        click.echo(f"{'':<20} {place or f'not here; a2 weights fetch {name}'}")
 
 
 @weights.command()
@@ -52,7 +54,7 @@ def list_weights(as_json: bool) -> None:
     "--from",
     "source",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that holds the files; without it, mvn or their own address is asked.",
+    help="A folder that holds the files of spice; without it, mvn or their own address is asked.",
 )
 @verbose_option
 def fetch(name: str, source: Path | None, verbose: bool) -> None:
@@ -61,12 +63,55 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
     \b
     Example:
       a2 weights fetch spice
+      a2 weights fetch airsplay-attributes
     """
+    from a2.pipeline.detector_checkpoints import CHECKPOINTS, fetch_checkpoint
     from a2.pipeline.downloads import DOWNLOADS
     from a2.pipeline.downloads import fetch as fetch_files
 
     log(verbose)
+    if name in CHECKPOINTS:
+        if source is not None:
+            raise click.UsageError('a detector\'s file is read by "a2 weights import FILE"')
+        click.echo(f"{name}: {fetch_checkpoint(name)}")
+        return
     if name not in DOWNLOADS:
-        raise click.UsageError(f"no weights are called {name!r}; names: {', '.join(DOWNLOADS)}")
+        names = ", ".join([*DOWNLOADS, *CHECKPOINTS])
+        raise click.UsageError(f"no weights are called {name!r}; names: {names}")
     for path in fetch_files(name, source=source):
         click.echo(f"{name}: {path}")
+
+
+@weights.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@verbose_option
+def import_weights(file: Path, verbose: bool) -> None:
+    """Keeps a detector's file of any known layout as safetensors, whatever its name.
+
+    Known are caffe's .caffemodel, the pickles of airsplay and detectron2, the torch files of
+    Hugging Face and MILVLG, and safetensors of ours. No code in them is run.
+
+    \b
+    Example:
+      a2 weights import faster_rcnn_from_caffe_attr.pkl
+    """
+    from a2.pipeline.detector_checkpoints import import_detector
+
+    log(verbose)
+    click.echo(import_detector(file))
+
+
+@weights.command()
+@click.argument("named", metavar="FILE|NAME")
+def show(named: str) -> None:
+    """What a detector is, and the conventions that belong to its weights.
+
+    \b
+    Example:
+      a2 weights show faster_rcnn_from_caffe_attr.pkl
+    """
+    from a2.pipeline.detector_checkpoints import resolve_weights
+    from a2.pipeline.detector_description import describe_detector
+
+    for name, value in describe_detector(resolve_weights(named)).items():
+        click.echo(f"{name:<20} {value}")

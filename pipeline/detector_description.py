@@ -1,0 +1,24 @@
+"""A detector's weights in words."""
+
+from pathlib import Path
+
+from a2.extract.weights import load_detector
+from a2.pipeline.detector_checkpoints import sha256_of
+
+
+def describe_detector(weights: Path) -> dict[str, str]:
+    """What a weights file of any known layout is, by name; WeightsError where it is of none."""
+    detector = load_detector(weights)
+    architecture, meta = detector.architecture, detector.meta
+    attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
+    conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
+    return {
+        "file": str(weights),
+        "sha256": sha256_of(weights),
+        "origin": meta.origin,
+        "network": f"ResNet-{architecture.depth}, {architecture.feature_width:,} per region",
+        "classes": f"{architecture.classes:,}",
+        "attributes": attributes,
+        "anchors": str(len(meta.anchors)),
+        **{name.replace("_", " "): str(value) for name, value in conventions.items()},
+    }
