@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,6 +77,74 @@ def test_batched_pictures_get_what_they_get_alone(tiny, pictures):
         assert [h.tokens for h in alone] == [h.tokens for h in batched[number]]
         for one, other in zip(alone, batched[number], strict=True):
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-10)
+
+
+CHOICES = [
+    {},
+    {"length_penalty": 0.7},
+    {"no_repeat_ngram": 2},
+    {"beam_size": 6, "groups": 3, "diversity": 0.8},
+]
+
+
+def _comparable(found):
+    return [[(h.tokens, pytest.approx(h.score, abs=1e-10)) for h in p] for p in found]
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_pictures_get_what_they_get_alone_however_they_are_searched(tiny, pictures, choices):
+    captioner = tiny()
+    batched = beam_search(captioner, pictures.encoded(captioner), max_length=9, **choices)
+    for number in range(3):
+        memory = _one(captioner, pictures, number)
+        alone = beam_search(captioner, memory, max_length=9, **choices)
+        assert _comparable(batched[number : number + 1]) == _comparable(alone)
+
+
+class Uncached:
+    """A captioner that reads all words again at every step."""
+
+    def __init__(self, captioner):
+        self.captioner, self.special = captioner, captioner.special
+        self.vocabulary_size = captioner.vocabulary_size
+
+    def start(self, memory, rows_per_image):
+        return DecoderState(memory, rows_per_image)
+
+    def step(self, tokens, state, *, attention=False):
+        words = torch.cat((*state.cached, tokens[:, None]), dim=1)
+        by_picture = words.reshape(len(state.memory), state.rows_per_image, -1)
+        log_probs = self.captioner(state.memory, by_picture)[:, :, -1].flatten(0, 1)
+        return StepOutput(log_probs, None, replace(state, cached=(words,)))
+
+    def reorder(self, state, index):
+        return state.reordered(index)
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_a_search_with_the_cache_finds_what_one_without_it_finds(tiny, pictures, fusion, choices):
+    captioner = tiny(fusion=fusion)
+    memory = pictures.encoded(captioner)
+    found, expected = (
+        beam_search(searched, memory, max_length=7, **choices)
+        for searched in (captioner, Uncached(captioner))
+    )
+    assert _comparable(found) == _comparable(expected)
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_probabilities_are_those_of_teacher_forcing_however_captions_are_searched(
+    tiny, pictures, choices
+):
+    captioner = tiny()
+    memory = pictures.encoded(captioner)
+    for number, picture in enumerate(beam_search(captioner, memory, max_length=7, **choices)):
+        for hypothesis in picture:
+            caption = torch.zeros(3, 1, 7, dtype=torch.int64)
+            caption[number, 0, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
+            scored = captioner.score(memory, caption).log_probs[number].sum().item()
+            assert hypothesis.log_prob == pytest.approx(scored, abs=1e-10)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7])
