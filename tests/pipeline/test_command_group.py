@@ -11,6 +11,7 @@ from a2.pipeline.command_group import Experiment, trains_together
 from a2.pipeline.stages import train
 
 NOT_THERE = Path("/nowhere")
+ANNOUNCED = {"stage": train.NAME}
 EXPERIMENT = Experiment(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
 
 
@@ -26,8 +27,9 @@ def said(monkeypatch):
         found.append("led")
 
     monkeypatch.setattr(torchrun, "leading", leading)
+    monkeypatch.setattr(torchrun, "follow", lambda runtime, join: join(ANNOUNCED, runtime))
     monkeypatch.setattr(
-        torchrun, "follow", lambda runtime, join: found.append((runtime.device, join))
+        train, "join", lambda what, runtime: found.append(f"joins {what} on {runtime.device}")
     )
     return found
 
@@ -54,7 +56,7 @@ def test_the_first_process_runs_the_command_and_leads_the_others(start):
 
 
 def test_the_others_only_follow(start):
-    assert start(1, 2) == [("cpu", train.join)]
+    assert start(1, 2) == [f"joins {ANNOUNCED} on cpu"]
 
 
 def test_one_process_of_torchrun_just_runs_the_command(start):
