@@ -81,6 +81,17 @@ def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -
     return penalty_weight * penalty - caption_loss
 
 
+def masking_loss(captioner: TransformerCaptioner, memory: Memory, captions: Tensor) -> Tensor:
+    """Eq. 4 on given captions as in `two_losses`, without the aligned pass."""
+    is_token = captions != captioner.special.pad
+    perturbed = captioner.score(memory, captions, perturbed=True)
+    return mask_loss(
+        caption_loss(perturbed.log_probs, is_token),
+        mask_penalty(_keeps(perturbed.attention), is_token),
+        penalty_weight=captioner.config.alignment.penalty_weight,
+    )
+
+
 def two_losses(captioner: TransformerCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
     """Caption loss of the aligned pass and mask loss of the perturbed one, on the same captions.
 

@@ -117,9 +117,18 @@ def preprocess(
 @experiment_options
 @trains_together
 @force_option
+@click.option(
+    "--phase",
+    type=click.Choice(["xe", "scst", "all"]),
+    default="all",
+    show_default=True,
+    help="xe: cross-entropy. scst: self-critical, of what cross-entropy made, where scst.epochs is "
+    "set. --force covers the phases named.",
+)
 def train(
     experiment: Experiment,
     force: bool,
+    phase: str,
 ) -> None:
     """Features and captions to a trained captioner.
 
@@ -129,9 +138,10 @@ def train(
     \b
     Example:
       a2 train -c configs/a2.yaml --set train.batch_size=20
+      a2 train -c configs/a2.yaml --phase scst --set scst.epochs=15
     """
     with experiment.plan() as plan:
-        _run_stages(plan, ["train-xe"], force=force)
+        _run_stages(plan, plan.phase(phase), force=force)
 
 
 @cli.command()
@@ -222,7 +232,7 @@ def run(
              --set data.annotations=coco/dataset_coco.json
     """
     with experiment.plan() as plan:
-        last = {"train": "train-xe", None: "evaluate"}.get(until, until)
+        last = {"train": plan.training[-1], None: "evaluate"}.get(until, until)
         names = plan.names[: plan.names.index(str(last)) + 1]
         if dry_run:
             print_status(plan, names, explain=True)

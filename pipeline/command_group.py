@@ -163,7 +163,9 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
         from a2.pipeline import torchrun
-        from a2.pipeline.stages import train
+        from a2.pipeline.stages import train, train_scst
+
+        joins = {stage.NAME: stage.join for stage in (train, train_scst)}
 
         started = torchrun.launch()
         if not started.together:
@@ -173,7 +175,10 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
                 command(experiment, **options)
         else:
             log(experiment.verbose)
-            torchrun.follow(experiment.config().runtime, train.join)
+            torchrun.follow(
+                experiment.config().runtime,
+                lambda announcement, runtime: joins[announcement["stage"]](announcement, runtime),
+            )
 
     return together
 

@@ -78,6 +78,70 @@ class TrainConfig(BaseModel):
     """Longest decoded caption in tokens."""
 
 
+class ScstConfig(BaseModel):
+    """Self-critical training of the captioner that cross-entropy made (Rennie et al. 2017)."""
+
+    model_config = Section
+
+    epochs: Annotated[int, Field(ge=0)] = 0
+    """Most epochs; training ends earlier when `patience` runs out. 0: there is no such stage, and
+    the captioner of cross-entropy is what is evaluated."""
+    patience: Annotated[int, Field(ge=1)] = 5
+    """Epochs without a better validation CIDEr after which training ends."""
+    seed: int = 0
+    """Seeds the order of pictures, the samples and dropout."""
+    batch_size: Annotated[int, Field(ge=1)] = 10
+    """Pictures per update, with `samples` captions each: of all processes together."""
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    """Parts of a batch that are computed one after the other, for less memory."""
+    precision: Precision = "fp32"
+    """As `train.precision`, of samples and gradients."""
+    lr: Annotated[float, Field(gt=0)] = 5e-6
+    """Adam's rate, the same at every step; its moments begin anew."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Adam's decay rates."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest gradient norm, of the captioner and of the mask network each by itself."""
+    samples: Annotated[int, Field(ge=1)] = 5
+    """Captions drawn of each picture; beams for `beam_mean`."""
+    baseline: Literal["leave_one_out", "greedy", "beam_mean"] = "leave_one_out"
+    """What a sample has to surpass. leave_one_out: the mean of the picture's other samples (Luo
+    2020). greedy: the greedy caption (Rennie). beam_mean: the mean of beams, as samples (M2)."""
+    idf: Literal["image", "caption"] = "image"
+    """What counts as a document in CIDEr-D's document frequencies: the captions of a picture
+    together, or each by itself (M2). Peers differ here, and it moves the final score."""
+    eos: bool = True
+    """Whether <eos> is a word of captions and references in the reward; without it, captions learn
+    to end badly. Peers differ here too."""
+    bleu_weight: Annotated[float, Field(ge=0)] = 0.0
+    """The reward is CIDEr-D + bleu_weight * BLEU-4."""
+    dropout: Literal["off", "rescore"] = "off"
+    """off: the gradient is that of what was drawn. rescore: the pass with the gradient has dropout,
+    which the drawing had not: off-policy."""
+    mask: Literal["frozen", "continued"] = "frozen"
+    """frozen: the mask networks stay as they are. continued: they go on with the mask loss on the
+    ground truth (Eq. 4), at the same rate."""
+    captions_per_picture: Annotated[int, Field(ge=1)] = 5
+    """True captions of each picture for the mask loss, where it is continued."""
+    checkpoint_every: Annotated[int, Field(ge=1)] = 1000
+    """Steps between checkpoints; one is also written at the end of each epoch."""
+    validation_beam_size: Annotated[int, Field(ge=1)] = 5
+    """Beams when validation captions are decoded for CIDEr."""
+    validation_pictures: Annotated[int, Field(ge=1)] | None = None
+    """Validation pictures decoded each epoch, the first by id; null is all."""
+    max_length: Annotated[int, Field(ge=1, le=500)] = 20
+    """Longest caption in tokens, drawn or decoded, <eos> included."""
+
+    @model_validator(mode="after")
+    def _one_can_be_left_out(self) -> Self:
+        if self.baseline == "leave_one_out" and self.samples < 2:
+            raise ValueError(
+                f"samples {self.samples} leave none to compare with; raise scst.samples to 2 or "
+                "more, or choose another scst.baseline"
+            )
+        return self
+
+
 class EvaluateConfig(BaseModel):
     """Decoding and scoring."""
 
@@ -158,6 +222,8 @@ class Config(BaseModel):
     """The captioner."""
     train: TrainConfig = TrainConfig()
     """Cross-entropy training."""
+    scst: ScstConfig = ScstConfig()
+    """Self-critical training, which is left out unless it has epochs."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Decoding and scoring."""
     runtime: RuntimeConfig = RuntimeConfig()

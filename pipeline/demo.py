@@ -13,7 +13,7 @@ from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan
 from a2.pipeline.progress import track
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 160, 0
@@ -39,7 +39,7 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
     )
     fields = (*places, *overrides)
     _run(folder, fields, (calibrate.NAME, extract.NAME, preprocess.NAME), say=say)
-    trained = (train.NAME, evaluate.NAME)
+    trained = (train.NAME, train_scst.NAME, evaluate.NAME)
     fields = (*places, _ONE_THREAD, *overrides)
     blind = _run(folder, (*fields, "model.blind=true"), trained, say=say)
     compared = (
@@ -50,11 +50,12 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
 
 
 def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: Say) -> Path:
-    """Runs these stages; returns the directory of the last."""
+    """Runs those of these stages that there are; returns the directory of the last."""
     config = load_config(Path(str(files("a2.pipeline") / CONFIG)), overrides)
     with Plan(config, folder) as plan:
-        plan.check(names)
-        for name in names:
+        own = [name for name in names if name in plan.names]
+        plan.check(own)
+        for name in own:
             outcome = plan.run(name)
             say(name, outcome)
     return outcome.directory

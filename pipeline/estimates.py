@@ -88,6 +88,23 @@ def training_memory(config: Config, *, parameters: int, vocabulary: int, process
     return _FLOAT * (4 * parameters + tokens * of_token)
 
 
+def self_critical_memory(
+    config: Config, *, parameters: int, vocabulary: int, processes: int = 1
+) -> int:
+    """Bytes that a self-critical step takes of each of so many processes, as `training_memory`.
+
+    There is one pass over the samples, and where the masks are continued one over true captions.
+    """
+    scst, model = config.scst, config.model
+    pictures = math.ceil(scst.batch_size / (scst.accumulate * processes))
+    tokens = pictures * scst.samples * scst.max_length
+    if scst.mask == "continued":
+        tokens += pictures * scst.captions_per_picture * (config.preprocess.max_length + 1)
+    regions = config.train.max_regions or config.extract.max_regions
+    layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
+    return _FLOAT * (4 * parameters + tokens * (5 * vocabulary + model.decoder_layers * layer))
+
+
 def training_disk(parameters: int) -> int:
     """Bytes of a training's checkpoints, each with two moments, and of the trained captioner."""
     return _FLOAT * parameters * (3 * _CHECKPOINTS + 1)

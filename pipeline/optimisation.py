@@ -5,7 +5,7 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,6 +55,14 @@ class StepLosses:
         """Whether losses and gradients are numbers: a finite loss can have a gradient of NaN."""
         return all(map(math.isfinite, (self.caption, self.mask or 0.0, self.gradient_norm)))
 
+    def reported(self) -> dict[str, float]:
+        """What the epoch's line holds the mean of."""
+        return {"loss": self.caption, "mask_loss": self.mask or 0.0}
+
+    def in_words(self) -> str:
+        """Losses and gradient norm, for an error."""
+        return f"caption {self.caption}, mask {self.mask}, gradient norm {self.gradient_norm}"
+
     def scalars(self) -> dict[str, float]:
         """Everything by name, for TensorBoard."""
         return {**self.measured, "lr": self.lr, "gradient_norm": self.gradient_norm}
@@ -76,6 +84,68 @@ class _Pending:
     gradient_norm: Tensor
 
 
+class SidedAdam:
+    """An Adam for each side that is trained: the captioner's parameters, the mask network's.
+
+    Each side is clipped by itself, after the gradients of all processes have been added up.
+    """
+
+    def __init__(
+        self,
+        sides: Sequence[Iterable[nn.Parameter]],
+        *,
+        betas: tuple[float, float],
+        clip_norm: float | None,
+        processes: Processes,
+    ) -> None:
+        self._processes = processes
+        self._clip_norm = math.inf if clip_norm is None else clip_norm
+        self.sides = [parameters for parameters in map(list, sides) if parameters]
+        self.optimisers = [
+            torch.optim.Adam(side, lr=0.0, betas=betas, fused=True) for side in self.sides
+        ]
+
+    def zero_grad(self) -> None:
+        """Forgets all gradients."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+
+    def add_and_clip(self, divisors: Sequence[Tensor] = ()) -> Tensor:
+        """Adds up and clips the gradients; returns the norm of all sides before clipping.
+
+        divisors: a scalar per side that its sum is divided by, where there are some.
+        """
+        norms: list[Tensor] = []
+        for number, side in enumerate(self.sides):
+            self._processes.add_gradients(side)
+            if divisors:
+                _divide(side, divisors[number])
+            norms.append(nn.utils.clip_grad_norm_(side, self._clip_norm))
+        return torch.stack(norms).square().sum().sqrt()
+
+    def update(self, rate: float) -> None:
+        """Moves all sides."""
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all sides."""
+        return {"optimisers": [optimiser.state_dict() for optimiser in self.optimisers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up the state of all sides."""
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+
+
+def _divide(parameters: Sequence[nn.Parameter], divisor: Tensor) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad /= divisor.to(parameter.grad.dtype)
+
+
 class CrossEntropyOptimisation:
     """The two Adams of a captioner and its mask network.
 
@@ -92,12 +162,12 @@ class CrossEntropyOptimisation:
         self._device = next(captioner.parameters()).device
         self._read_every = _read_every(self._device)
         self._pending: list[_Pending] = []
-        sides = (list(captioner.caption_parameters()), list(captioner.mask_parameters()))
-        self._optimisers = [
-            torch.optim.Adam(parameters, lr=0.0, betas=config.betas, fused=True)
-            for parameters in sides
-            if parameters
-        ]
+        self._adam = SidedAdam(
+            (captioner.caption_parameters(), captioner.mask_parameters()),
+            betas=config.betas,
+            clip_norm=config.clip_norm,
+            processes=processes,
+        )
 
     def step(self, parts: Sequence[Batch], number: int) -> list[StepLosses]:
         """Update `number` (1 is the first) on this process's parts of a batch, tokens (B, K, L).
@@ -106,8 +176,7 @@ class CrossEntropyOptimisation:
         and then. On a CPU nothing is updated where a loss or a gradient is not finite.
         """
         self._captioner.schedule_step.fill_(number)
-        for optimiser in self._optimisers:
-            optimiser.zero_grad(set_to_none=True)
+        self._adam.zero_grad()
         # counted before they are on a GPU, so that nothing waits for it
         counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
         tokens = int(self._processes.total(torch.tensor(sum(counts))))
@@ -116,11 +185,11 @@ class CrossEntropyOptimisation:
             values += self._backward(part, count / max(tokens, 1))
         rate = learning_rate(self._config, number, width=self._captioner.config.width)
         image_ids = tuple(name for part in parts for name in part.image_ids)
-        norm = self._clip()
+        norm = self._adam.add_and_clip()
         self._pending.append(_Pending(number, image_ids, values, tokens, rate, norm))
         found = self.read() if len(self._pending) >= self._read_every else []
         if all(losses.finite for losses in found):
-            self._update(rate)
+            self._adam.update(rate)
         return found
 
     def read(self) -> list[StepLosses]:
@@ -144,12 +213,11 @@ class CrossEntropyOptimisation:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of both optimisers."""
-        return {"optimisers": [optimiser.state_dict() for optimiser in self._optimisers]}
+        return self._adam.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up the state of both optimisers."""
-        for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
+        self._adam.load_state_dict(state)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -169,22 +237,6 @@ class CrossEntropyOptimisation:
             losses = two_losses(captioner, memory, _tokens(batch))
         torch.autograd.backward(losses.total() * weight)
         return torch.stack(_measured(losses)).float() * weight
-
-    def _clip(self) -> Tensor:
-        """Adds up and clips the gradients; returns the norm of both sides before clipping."""
-        largest = math.inf if self._config.clip_norm is None else self._config.clip_norm
-        norms: list[Tensor] = []
-        for optimiser in self._optimisers:
-            for group in optimiser.param_groups:
-                self._processes.add_gradients(group["params"])
-                norms.append(nn.utils.clip_grad_norm_(group["params"], largest))
-        return torch.stack(norms).square().sum().sqrt()
-
-    def _update(self, rate: float) -> None:
-        for optimiser in self._optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
 
 
 def _read_every(device: torch.device) -> int:

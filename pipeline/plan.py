@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from a2.data.annotations import Annotations, read_annotations, resolve_pictures
-from a2.data.errors import A2Error, InputError
+from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.feature_shard import Shard
 from a2.data.identity import find_pictures
 from a2.extract.config import CALIBRATED_RANDOM
@@ -22,7 +22,7 @@ from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
 
 
 class NotFinished(A2Error):
@@ -59,7 +59,20 @@ class Plan:
     def names(self) -> list[str]:
         """Names of the stages, in the order in which they run."""
         first = [calibrate.NAME] if self.config.extract.weights == CALIBRATED_RANDOM else []
-        return [*first, extract.NAME, preprocess.NAME, train.NAME, evaluate.NAME]
+        return [*first, extract.NAME, preprocess.NAME, *self.training, evaluate.NAME]
+
+    @property
+    def training(self) -> list[str]:
+        """Names of the stages that train; the last one makes the captioner that is evaluated."""
+        return [train.NAME, train_scst.NAME] if self.config.scst.epochs else [train.NAME]
+
+    def phase(self, name: str) -> list[str]:
+        """The stages of a phase of training: xe, scst or all; ConfigError where there is none."""
+        if name == "scst" and train_scst.NAME not in self.training:
+            raise ConfigError(
+                "scst.epochs is 0, so there is no self-critical training; set it to 1 or more"
+            )
+        return {"xe": [train.NAME], "scst": [train_scst.NAME]}.get(name, self.training)
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +96,7 @@ class Plan:
             extract.NAME: self._extract,
             preprocess.NAME: self._preprocess,
             train.NAME: self._train,
+            train_scst.NAME: self._train_scst,
             evaluate.NAME: self._evaluate,
         }
         return build[name]()
@@ -257,12 +271,21 @@ class Plan:
             runtime=self.config.runtime,
         )
 
+    def _train_scst(self) -> Stage:
+        return train_scst.train_scst_stage(
+            self.config.scst,
+            features=self._output_of(extract.NAME, wanted_by=train_scst.NAME),
+            captions=self._output_of(preprocess.NAME, wanted_by=train_scst.NAME),
+            model=self._output_of(train.NAME, wanted_by=train_scst.NAME),
+            runtime=self.config.runtime,
+        )
+
     def _evaluate(self) -> Stage:
         return evaluate.evaluate_stage(
             self.config.evaluate,
             features=self._output_of(extract.NAME, wanted_by=evaluate.NAME),
             captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
-            model=self._output_of(train.NAME, wanted_by=evaluate.NAME),
+            model=self._output_of(self.training[-1], wanted_by=evaluate.NAME),
             ensemble=self._ensemble(),
             baseline=self._baseline(),
             instances=self._things(),
@@ -288,4 +311,4 @@ def _require_own(output: Path | None, stage: str) -> None:
 
 def _command(stage: str) -> str:
     """The command that runs a stage."""
-    return {"calibrate": "extract", "train-xe": "train"}.get(stage, stage)
+    return {"calibrate": "extract", "train-xe": "train", "train-scst": "train"}.get(stage, stage)

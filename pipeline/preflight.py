@@ -11,7 +11,7 @@ from a2.data.errors import A2Error, ConfigError, InputError
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -174,14 +174,22 @@ class Preflight:
 
     def memory(self, stage: str) -> str:
         """Whether the largest model of the stage fits."""
-        return self._room.for_training() if stage == train.NAME else self._room.for_detector()
+        if stage == train.NAME:
+            return self._room.for_training()
+        if stage == train_scst.NAME:
+            return self._room.for_self_critical()
+        return self._room.for_detector()
 
     def disk(self, stage: str) -> str:
         """Whether what the stage writes fits."""
         if stage == extract.NAME:
             return self._room.for_features()
-        extracts = extract.NAME in self._names and self._will_run(extract.NAME)
-        return self._room.for_checkpoints(after_features=extracts)
+        earlier = [
+            name
+            for name in (extract.NAME, train.NAME)
+            if name != stage and name in self._names and self._will_run(name)
+        ]
+        return self._room.for_checkpoints(stage, after=earlier)
 
     def place(self, stage: str) -> str:
         """Whether a file can be made where the result will lie."""
@@ -220,6 +228,12 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "place": Preflight.place,
     },
     train.NAME: {
+        "device": Preflight.device,
+        "memory": Preflight.memory,
+        "disk": Preflight.disk,
+        "place": Preflight.place,
+    },
+    train_scst.NAME: {
         "device": Preflight.device,
         "memory": Preflight.memory,
         "disk": Preflight.disk,

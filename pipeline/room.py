@@ -5,7 +5,7 @@ run has written already counts as free.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -55,18 +55,21 @@ class Room:
             )
         return f"features take {_gb(least)} to {_gb(most)}, {_gb(free)} are free"
 
-    def for_checkpoints(self, *, after_features: bool) -> str:
-        """The disk that training takes; A2Error where it does not fit.
+    def for_checkpoints(self, stage: str, *, after: Sequence[str] = ()) -> str:
+        """The disk that a stage of training takes; A2Error where it does not fit.
 
-        after_features: extraction will take its part before.
+        after: stages that will take their part before.
         """
         from a2.pipeline.estimates import training_disk
 
         needed = training_disk(self._parameters)
-        before = self._feature_bytes()[0] if after_features else 0
-        free = self._free(train.NAME) - before
+        parts = {
+            name: self._feature_bytes()[0] if name == extract.NAME else needed for name in after
+        }
+        free = self._free(stage) - sum(parts.values())
         if needed > free:
-            free += self._begun(train.NAME) + min(before, self._begun(extract.NAME))
+            free += self._begun(stage)
+            free += sum(min(part, self._begun(name)) for name, part in parts.items())
         if needed > free:
             raise A2Error(
                 f"disk too small for checkpoints: {_gb(needed)} are needed, "
@@ -90,15 +93,25 @@ class Room:
         """
         from a2.pipeline.estimates import training_memory
 
+        return self._fits(self._of_all(training_memory), "training", "raise train.accumulate")
+
+    def for_self_critical(self) -> str:
+        """The memory that a step of self-critical training takes; A2Error where it does not fit."""
+        from a2.pipeline.estimates import self_critical_memory
+
+        needed = self._of_all(self_critical_memory)
+        return self._fits(needed, "self-critical training", "raise scst.accumulate")
+
+    def _of_all(self, step: Callable[..., int]) -> int:
+        """What a step takes of the device, of all processes of torchrun that share it."""
         started = launch()
-        needed = training_memory(
+        needed = step(
             self._config,
             parameters=self._parameters,
             vocabulary=self._vocabulary,
             processes=started.processes,
         )
-        sharing = started.local_processes if self._device.type == "cpu" else 1
-        return self._fits(sharing * needed, "training", "raise train.accumulate")
+        return needed * (started.local_processes if self._device.type == "cpu" else 1)
 
     @cached_property
     def feature_width(self) -> int:

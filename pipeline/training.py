@@ -1,4 +1,4 @@
-"""The work of stage train-xe: epochs of cross-entropy with the mask loss, validated and resumable.
+"""Training in epochs, validated and resumable, whatever an update does; and that of stage train-xe.
 
 Resume is exact: the order of pictures, the choice of captions and dropout are functions of the
 seed and of what a checkpoint holds, so that an interrupted run ends with the same tensors, bit for
@@ -10,11 +10,11 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from a2.pipeline.checkpoints import (
     surroundings,
     surroundings_changed,
 )
-from a2.pipeline.config import RuntimeConfig, TrainConfig
+from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.durable import write_durably
@@ -50,7 +50,7 @@ from a2.pipeline.engine.run import SKIPPED, read_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import StopRequest, stop_between_steps
 from a2.pipeline.metrics import cider
-from a2.pipeline.optimisation import CrossEntropyOptimisation, StepLosses
+from a2.pipeline.optimisation import CrossEntropyOptimisation
 from a2.pipeline.precision import matrix_precision
 from a2.pipeline.processes import LostProcesses, Processes
 from a2.pipeline.progress import duration, track
@@ -68,6 +68,8 @@ logger = logging.getLogger(__name__)
 
 _BOARD_EVERY = 20
 """Steps between TensorBoard scalars."""
+_SECONDS_BETWEEN_EVENTS = 10.0
+"""Least time between two progress events."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,81 @@ class TrainingData:
 class Position:
     """How far a training is; part of every checkpoint.
 
-    loss, mask_loss, tokens, seconds: sums over the steps of this epoch; stale: epochs without a
-    better CIDEr.
+    sums: of what the updates of this epoch report, by name; tokens, seconds: of this epoch;
+    stale: epochs without a better CIDEr.
     """
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    loss: float = 0.0
-    mask_loss: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
     best_cider: float = -1.0
     best_step: int | None = None
     stale: int = 0
+
+
+class Update(Protocol):
+    """What one update measured, over the whole batch."""
+
+    @property
+    def number(self) -> int:
+        """1 is the first."""
+
+    @property
+    def image_ids(self) -> tuple[str, ...]:
+        """The pictures of this process."""
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens, <eos> included."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether losses and gradients are numbers."""
+
+    def reported(self) -> dict[str, float]:
+        """What the epoch's line holds the mean of."""
+
+    def scalars(self) -> dict[str, float]:
+        """Everything by name, for TensorBoard."""
+
+    def in_words(self) -> str:
+        """Losses and gradient norm, for an error."""
+
+
+class Optimisation(Protocol):
+    """What a phase of training does with a batch: cross-entropy, or self-critical."""
+
+    def step(self, parts: Sequence[Batch], number: int) -> Sequence[Update]:
+        """Update `number` (1 is the first); returns what is read of it and those before it."""
+
+    def read(self) -> Sequence[Update]:
+        """What the updates measured that have not been read yet."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on beside the captioner and the random states."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up such a state."""
+
+
+Settings = TrainConfig | ScstConfig
+"""How long a phase trains, and how it is validated."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of training: which pictures, what an update does with them, and how long.
+
+    section: of the configuration, named by errors.
+    """
+
+    section: str
+    settings: Settings
+    dataset: CaptionDataset
+    optimisation: Optimisation
 
 
 def train_captioner(
@@ -136,16 +199,62 @@ def train_captioner(
     processes.make_equal(captioner.state_dict().values())
     if config.compile:
         compile_layers(captioner, say=logger.warning)
-    with (
-        _board(directory if processes.leads else None) as board,
-        stop_between_steps() as stop,
-        matrix_precision(config.precision),
-    ):
-        training = Training(
-            config,
+    phase = Phase(
+        "train",
+        config,
+        CaptionDataset(
+            data.store.path,
+            data.captions,
+            "train",
+            captions_per_image=config.captions_per_picture,
+            max_regions=config.max_regions,
+            seed=config.seed,
+            grouping=config.grouping,
+            skipped=data.skipped,
+        ),
+        CrossEntropyOptimisation(captioner, config, processes),
+    )
+    with matrix_precision(config.precision):
+        best = run_training(
+            phase,
             captioner,
             data,
             runtime,
+            max_regions=config.max_regions,
+            processes=processes,
+            directory=directory,
+            events=events,
+        )
+    if processes.leads:
+        save_captioner(directory, best, description, data.vocabulary, features=features)
+
+
+def run_training(
+    phase: Phase,
+    captioner: TransformerCaptioner,
+    data: TrainingData,
+    runtime: RuntimeConfig,
+    *,
+    max_regions: int | None,
+    processes: Processes,
+    directory: Path,
+    events: EventLog,
+) -> dict[str, torch.Tensor]:
+    """Trains to the end, from the newest checkpoint on; returns the tensors of the best epoch.
+
+    They are the first process's to save, and empty elsewhere. Raises A2Error on a loss that is not
+    finite, Interrupted after saving.
+    """
+    with (
+        _board(directory if processes.leads else None) as board,
+        stop_between_steps() as stop,
+    ):
+        training = Training(
+            phase,
+            captioner,
+            data,
+            runtime,
+            max_regions=max_regions,
             processes=processes,
             directory=directory,
             events=events,
@@ -161,10 +270,19 @@ def train_captioner(
                 stop.raise_if_pending()
                 raise
             stop.raise_if_pending()
-        if not processes.leads:
-            return
-        best = training.best_tensors()
-    save_model(directory, tensors=best, description=description, vocabulary=data.vocabulary)
+        return training.best_tensors() if processes.leads else {}
+
+
+def save_captioner(
+    directory: Path,
+    tensors: dict[str, torch.Tensor],
+    description: ModelDescription,
+    vocabulary: Vocabulary,
+    *,
+    features: Path,
+) -> None:
+    """Writes all that captions need: captioner, vocabulary, and what made the regions."""
+    save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
 
@@ -191,42 +309,37 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
 
 
 class Training:
-    """One training run over its epochs, from its newest checkpoint on."""
+    """One phase of training over its epochs, from its newest checkpoint on."""
 
     def __init__(
         self,
-        config: TrainConfig,
+        phase: Phase,
         captioner: TransformerCaptioner,
         data: TrainingData,
         runtime: RuntimeConfig,
         *,
+        max_regions: int | None,
         processes: Processes,
         directory: Path,
         events: EventLog,
         board: Any,
     ) -> None:
-        self._config = config
+        self._section = phase.section
+        self._config = phase.settings
+        self._max_regions = max_regions
         self._processes = processes
         self._captioner = captioner
         self._data = data
         self._workers = runtime.workers
         self._device = next(captioner.parameters()).device
-        self._optimisation = CrossEntropyOptimisation(captioner, config, processes)
+        self._optimisation = phase.optimisation
         self._checkpoints = Checkpoints(directory / "checkpoints")
         self._metrics = directory / "metrics.jsonl"
         self._events = events
         self._board = board
-        self._dataset = CaptionDataset(
-            data.store.path,
-            data.captions,
-            "train",
-            captions_per_image=config.captions_per_picture,
-            max_regions=config.max_regions,
-            seed=config.seed,
-            grouping=config.grouping,
-            skipped=data.skipped,
-        )
-        self._batches = batches_per_epoch(self._dataset, batch_size=config.batch_size)
+        self._dataset = phase.dataset
+        self._batches = batches_per_epoch(self._dataset, batch_size=self._config.batch_size)
+        self._last_event = time.monotonic()
         self.position = Position()
 
     @property
@@ -277,6 +390,7 @@ class Training:
                 self.position.seconds += now - started
                 started = now
                 progress.advance(1)
+                self._say_progress(now)
                 self._processes.agree_to_stop(stop)
                 if self.position.step % self._config.checkpoint_every == 0 or stop.pending:
                     self._save()
@@ -288,7 +402,9 @@ class Training:
         """The captioner's tensors at the epoch of the best validation CIDEr."""
         best = self.position.best_step
         if best is None:
-            raise A2Error("no epoch has ended yet: nothing to save; set train.epochs to 1 or more")
+            raise A2Error(
+                f"no epoch has ended yet: nothing to save; set {self._section}.epochs to 1 or more"
+            )
         return self._checkpoints.load(best).tensors
 
     def _newest_checkpoint(self) -> Checkpoint | None:
@@ -324,26 +440,26 @@ class Training:
         self.position.step += 1
         self.position.batch += 1
 
-    def _take_in(self, updates: list[StepLosses]) -> None:
+    def _take_in(self, updates: Sequence[Update]) -> None:
         """Adds what updates measured to the epoch's sums."""
-        for losses in updates:
-            self._require_finite(losses)
-            self.position.loss += losses.caption
-            self.position.mask_loss += losses.mask or 0.0
-            self.position.tokens += losses.tokens
-            if losses.number % _BOARD_EVERY == 0 and self._processes.leads:
-                self._write_scalars(losses)
+        position = self.position
+        for update in updates:
+            self._require_finite(update)
+            for name, value in update.reported().items():
+                position.sums[name] = position.sums.get(name, 0.0) + value
+            position.tokens += update.tokens
+            if update.number % _BOARD_EVERY == 0 and self._processes.leads:
+                self._write_scalars(update)
 
-    def _require_finite(self, losses: StepLosses) -> None:
-        if losses.finite:
+    def _require_finite(self, update: Update) -> None:
+        if update.finite:
             return
-        shares = self._processes.gathered(losses.image_ids)
+        shares = self._processes.gathered(update.image_ids)
         pictures = ", ".join(name for share in shares for name in share)
         raise A2Error(
-            f"loss is not finite at step {losses.number}: caption {losses.caption}, "
-            f"mask {losses.mask}, gradient norm {losses.gradient_norm} "
+            f"loss is not finite at step {update.number}: {update.in_words()} "
             f"(pictures {pictures}); the last good checkpoint is kept, "
-            "lower train.lr and train again"
+            f"lower {self._section}.lr and train again"
         )
 
     def _end_epoch(self) -> None:
@@ -355,8 +471,7 @@ class Training:
         line = {
             "epoch": position.epoch + 1,
             "step": position.step,
-            "loss": position.loss / self._batches,
-            "mask_loss": position.mask_loss / self._batches,
+            **{name: total / self._batches for name, total in position.sums.items()},
             "CIDEr": score,
             "tokens_per_second": round(speed),
         }
@@ -400,7 +515,7 @@ class Training:
                 self._data.store.path,
                 chosen[processes.rank :: processes.count],
                 batch_size=50,
-                max_regions=self._config.max_regions,
+                max_regions=self._max_regions,
             ),
             self._data.vocabulary,
             beam_size=self._config.validation_beam_size,
@@ -444,9 +559,16 @@ class Training:
         before = [text for text in lines if json.loads(text)["epoch"] < line["epoch"]]
         write_durably(self._metrics, "".join(f"{text}\n" for text in before + kept).encode())
 
-    def _write_scalars(self, losses: StepLosses) -> None:
-        for name, value in losses.scalars().items():
-            self._board.add_scalar(f"train/{name}", value, losses.number)
+    def _write_scalars(self, update: Update) -> None:
+        for name, value in update.scalars().items():
+            self._board.add_scalar(f"train/{name}", value, update.number)
+
+    def _say_progress(self, now: float) -> None:
+        """Writes an event now and then; the engine writes those of start and end."""
+        if self._processes.leads and now - self._last_event >= _SECONDS_BETWEEN_EVENTS:
+            self._last_event = now
+            total = self._config.epochs * self._batches
+            self._events.write("progress", step=self.position.step, total=total)
 
 
 def _noise_seed(seed: int, rank: int, step: int = 0) -> int:

@@ -25,10 +25,17 @@ from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.key import KEY_LENGTH
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2.pipeline.engine.run import SKIPPED
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
 from a2.pipeline.stages.extract import EXTRACTOR, WEIGHTS
 
-STAGES = (calibrate.NAME, extract.NAME, preprocess.NAME, train.NAME, evaluate.NAME)
+STAGES = (
+    calibrate.NAME,
+    extract.NAME,
+    preprocess.NAME,
+    train.NAME,
+    train_scst.NAME,
+    evaluate.NAME,
+)
 """Names of all stages, whichever an experiment has."""
 
 _HALF_DONE = (".partial", ".replaced", ".removed")
@@ -294,7 +301,8 @@ def _remedy(path: Path, stage: str) -> str:
         return _COPY_AGAIN
     if stage == calibrate.NAME:
         return 'delete that folder, then run "a2 extract"'
-    command = {train.NAME: "train"}.get(stage, stage)
-    words = ["a2", command, "--force", "-c", str(path / "config.yaml")]
+    phases = {train.NAME: "xe", train_scst.NAME: "scst"}
+    command = ["train", "--phase", phases[stage]] if stage in phases else [stage]
+    words = ["a2", *command, "--force", "-c", str(path / "config.yaml")]
     words += ["--artifacts", str(path.parents[1])]
     return f'run "{shlex.join(words)}"'

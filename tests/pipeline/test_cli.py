@@ -512,6 +512,45 @@ def test_forced_training_reruns_that_stage_alone(copy):
     assert "nothing to do" in copy("run").stdout  # it came out equal, so nobody reads anything new
 
 
+REFINED = settings("scst.epochs=1", "scst.samples=2", "scst.max_length=5", "scst.batch_size=16")
+
+
+@pytest.mark.slow
+def test_training_names_its_phases_and_force_covers_those_named(copy):
+    said = {
+        phase: [
+            line.split(": ")[:2] for line in copy("train", *chosen, *REFINED).stdout.splitlines()
+        ]
+        for phase, chosen in (
+            ("xe", ["--phase", "xe"]),
+            ("all", []),
+            ("scst", ["--phase", "scst", "--force"]),
+        )
+    }
+    assert said["xe"][0] == ["train-xe", "up to date"]
+    assert [name for name, _ in said["all"]] == ["train-xe", "train-scst"]
+    assert [name for name, _ in said["scst"]] == ["train-scst"]
+    assert said["all"][0][1] == "up to date"
+    assert said["all"][1][1].startswith("done in")
+    assert said["scst"][0][1].startswith("done in")
+    dry = copy("run", "--until", "train", "--dry-run", *REFINED).stdout.splitlines()
+    assert dry[-1].split()[:2] == ["train-scst", "done"]
+
+
+def test_a_dry_run_of_self_critical_training_shows_its_stage(copy):
+    said = copy("run", "--dry-run", *REFINED).stdout.splitlines()
+    assert [line.split()[:2] for line in said[3:5]] == [["train-xe", "done"], ["train-scst", "to"]]
+    assert said[-2:] == ["evaluate     waiting", "             waits for train-scst"]
+
+
+def test_a_phase_that_the_experiment_does_not_have_is_refused(copy):
+    answer = copy("train", "--phase", "scst")
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        "a2: scst.epochs is 0, so there is no self-critical training; set it to 1 or more\n"
+    )
+
+
 # --- bad pictures: exit code 3, listed, left out everywhere -------------------------------------
 
 

@@ -13,6 +13,7 @@ from a2.pipeline.estimates import (
     captioner_parameters,
     detector_memory,
     feature_width,
+    self_critical_memory,
     training_disk,
     training_memory,
 )
@@ -100,6 +101,19 @@ def test_a_step_takes_the_memory_of_the_part_that_is_computed_at_once():
     assert memory("train.batch_size=10", processes=2) == half
     assert memory("train.batch_size=10", "train.accumulate=2") == half
     assert memory("train.batch_size=19", "train.accumulate=2", processes=2) == half
+
+
+def self_critical(*overrides):
+    return self_critical_memory(load_config(None, overrides), parameters=1000, vocabulary=50)
+
+
+def test_a_self_critical_step_takes_memory_for_its_samples():
+    # 10 pictures of 5 samples of 20 tokens, one pass, and the captioner with its moments
+    layer = 12 * 512 + 2 * 2048 + 3 * 8 * 100
+    assert self_critical() == 4 * (4 * 1000 + 1000 * (5 * 50 + 6 * layer))
+    assert self_critical("scst.samples=6") > self_critical()
+    assert self_critical("scst.mask=continued") > self_critical()
+    assert self_critical("scst.accumulate=10") < self_critical()
 
 
 def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():

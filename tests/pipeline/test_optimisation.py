@@ -419,7 +419,7 @@ def test_a_constant_rate_is_the_same_at_every_step():
 
 def test_both_sides_hold_every_parameter_once():
     model = captioner()
-    optimisers = CrossEntropyOptimisation(model, CONSTANT)._optimisers
+    optimisers = CrossEntropyOptimisation(model, CONSTANT)._adam.optimisers
     held = [p for o in optimisers for group in o.param_groups for p in group["params"]]
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
     assert all(isinstance(parameter, nn.Parameter) for parameter in held)

@@ -302,6 +302,19 @@ def test_checkpoints_come_after_the_features(new, monkeypatch):
     ]
 
 
+def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
+    with new("scst.epochs=1") as plan:
+        one = training_disk(Room(plan)._parameters)
+        features = Room(plan)._feature_bytes()[0]
+    free(monkeypatch, features + 2 * one)
+    assert problems(new("scst.epochs=1")) == []
+    free(monkeypatch, features + 2 * one - 1)
+    assert problems(new("scst.epochs=1")) == [
+        "disk too small for checkpoints: 0.0 GB are needed, 0.0 GB are left by then; make room"
+    ]
+    assert problems(new()) == []
+
+
 # --- memory, device, place ----------------------------------------------------------------------
 
 
@@ -325,6 +338,14 @@ def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
     assert problems(new()) == []
     assert found(new(), "train-xe", "memory").found == (
         "training takes about 0.0 GB, 1.0 GB are available"
+    )
+
+
+def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, memory):
+    memory(10**5)
+    assert problems(new("scst.epochs=1"))[-1] == (
+        "memory too small for self-critical training: about 0.0 GB are needed, 0.0 GB are "
+        "available; end other programs, or raise scst.accumulate"
     )
 
 

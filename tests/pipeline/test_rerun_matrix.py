@@ -20,15 +20,17 @@ from a2.pipeline.stages import train
 
 READERS = {
     "calibrate": ("extract",),
-    "extract": ("train-xe", "evaluate"),
-    "preprocess": ("train-xe", "evaluate"),
-    "train-xe": ("evaluate",),
+    "extract": ("train-xe", "train-scst", "evaluate"),
+    "preprocess": ("train-xe", "train-scst", "evaluate"),
+    "train-xe": ("train-scst",),
+    "train-scst": ("evaluate",),
     "evaluate": (),
 }
 """Stage -> the stages that read what it makes."""
 
 CALIBRATE, EXTRACT, BOTH = ("calibrate",), ("extract",), ("calibrate", "extract")
 PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
+SCST = ("train-scst",)
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,27 @@ MATRIX = {
     "train.validation_beam_size": (1, TRAIN),
     "train.validation_pictures": (2, TRAIN),
     "train.max_length": (10, TRAIN),
+    "scst.epochs": (3, SCST),
+    "scst.patience": (2, SCST),
+    "scst.seed": (1, SCST),
+    "scst.batch_size": (4, SCST),
+    "scst.accumulate": (2, SCST),
+    "scst.precision": ("bf16", SCST),
+    "scst.lr": (1e-6, SCST),
+    "scst.betas": ([0.8, 0.9], SCST),
+    "scst.clip_norm": (None, SCST),
+    "scst.samples": (3, SCST),
+    "scst.baseline": ("greedy", SCST),
+    "scst.idf": ("caption", SCST),
+    "scst.eos": (False, SCST),
+    "scst.bleu_weight": (0.5, SCST),
+    "scst.dropout": ("rescore", SCST),
+    "scst.mask": ("continued", SCST),
+    "scst.captions_per_picture": (2, SCST),
+    "scst.checkpoint_every": (10, SCST),
+    "scst.validation_beam_size": (1, SCST),
+    "scst.validation_pictures": (2, SCST),
+    "scst.max_length": (10, SCST),
     "evaluate.split": ("val", EVALUATE),
     "evaluate.beam_size": (3, EVALUATE),
     "evaluate.max_length": (10, EVALUATE),
@@ -214,7 +237,10 @@ class Keys:
         }
         extract = {"weights": "calibrated-random", "boxes": "given"}
         self.config_file = folder / "config.yaml"
-        self.config_file.write_text(yaml.safe_dump({"data": places, "extract": extract}))
+        scst = {"epochs": 2}  # so that there is such a stage
+        self.config_file.write_text(
+            yaml.safe_dump({"data": places, "extract": extract, "scst": scst})
+        )
 
     def overrides(self, field, value):
         """The overrides that change a field, after those under which it can be changed."""
@@ -293,6 +319,14 @@ def test_no_rerun_is_false_and_none_is_missed(keys):
     assert (false, missed) == ([], [])
 
 
+def test_without_epochs_no_field_of_self_critical_training_is_in_any_key(keys):
+    fields = [field for field in MATRIX if field.startswith("scst.") and field != "scst.epochs"]
+    changes = [f"{field}={json.dumps(MATRIX[field][0])}" for field in fields]
+    found = keys(["scst.epochs=0"])
+    assert "train-scst" not in found
+    assert keys(["scst.epochs=0", *changes]) == found
+
+
 @pytest.mark.parametrize(
     "field", [name for name, (value, _) in MATRIX.items() if isinstance(value, File)]
 )
@@ -309,7 +343,7 @@ def test_the_same_content_at_another_place_reruns_nothing(keys, field):
 
 def test_the_table_of_readers_is_what_the_stages_say(keys):
     plan = Plan(load_config(keys.config_file), keys.folder / "artifacts")
-    inputs = {"features": "extract", "captions": "preprocess", "model": "train-xe"}
+    inputs = {"features": "extract", "captions": "preprocess"}
     found = {name: set() for name in READERS}
     plan.result = lambda name, *, wanted_by: (
         found[name].add(wanted_by)
@@ -319,6 +353,7 @@ def test_the_table_of_readers_is_what_the_stages_say(keys):
     with plan:
         for name in plan.names:
             stage = plan.stage(name)
+            inputs["model"] = "train-scst" if name == "evaluate" else "train-xe"
             assert {inputs[key] for key in stage.inputs if key in inputs} == {
                 made for made, readers in READERS.items() if name in readers and made != "calibrate"
             }

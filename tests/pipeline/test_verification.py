@@ -56,7 +56,7 @@ def flip(path, place=-1):
 
 def forced(artifacts, stage):
     """The remedy of a stage's result."""
-    command = {"train-xe": "train"}.get(stage, stage)
+    command = {"train-xe": "train --phase xe"}.get(stage, stage)
     config = shlex.quote(str(result(artifacts, stage) / "config.yaml"))
     return f'run "a2 {command} --force -c {config} --artifacts {shlex.quote(str(artifacts))}"'
 
@@ -67,7 +67,8 @@ def forced(artifacts, stage):
 @pytest.mark.parametrize("data", [False, True])
 def test_a_finished_experiment_is_sound(artifacts, data):
     found = list(verify(artifacts, data=data))
-    assert sorted(v.kind for v in found) == sorted([*STAGES, "checkpoint", "checkpoint"])
+    stages = set(STAGES) - {"train-scst"}  # it has no epochs
+    assert sorted(v.kind for v in found) == sorted([*stages, "checkpoint", "checkpoint"])
     assert not any(v.damages for v in found)
 
 

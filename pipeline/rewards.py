@@ -1,0 +1,71 @@
+"""What self-critical training rewards captions with: tables made once of what preprocessing wrote.
+
+References are their PTB tokens, so that no JVM runs in training. A token that is no word of the
+vocabulary keeps a number of its own: no caption can say it, and <unk> does not equal it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from a2.data.captions import CaptionFile
+from a2.data.document_frequencies import DocumentFrequencies
+from a2.data.errors import InputError
+from a2.data.vocabulary import SPECIALS, Vocabulary
+from a2.model.ngrams import InverseDocumentFrequencies
+from a2.model.reward import CaptionReward, References
+from a2.pipeline.config import ScstConfig
+from a2.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
+
+
+class PictureRewards:
+    """Rewards of captions of the training pictures, by image id."""
+
+    def __init__(self, reward: CaptionReward, image_ids: Sequence[str]) -> None:
+        self._reward = reward
+        self._numbers = {image_id: number for number, image_id in enumerate(image_ids)}
+
+    @classmethod
+    def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "PictureRewards":
+        """From the result of preprocessing; InputError where its files do not belong together."""
+        vocabulary = Vocabulary.load(captions / VOCABULARY)
+        frequencies = DocumentFrequencies.load(captions / FREQUENCIES)
+        if frequencies.words[: len(vocabulary)] != vocabulary.words:
+            raise InputError(
+                f"document frequencies and vocabulary do not belong together: {str(captions)!r}; "
+                'run "a2 preprocess --force"'
+            )
+        image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
+        tokens = read_tokens(captions)
+        numbers = {
+            word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
+        }
+        references = References.of(
+            [
+                [[numbers[word] for word in sentence.split()] for sentence in tokens[image_id]]
+                for image_id in image_ids
+            ]
+        )
+        reward = CaptionReward(
+            _weights(frequencies, per_caption=config.idf == "caption"),
+            references,
+            eos=config.eos,
+            bleu_weight=config.bleu_weight,
+        )
+        return cls(reward.to(device), image_ids)
+
+    def __call__(self, image_ids: Sequence[str], captions: Tensor) -> Tensor:
+        """Rewards (B, K) float64 of captions (B, K, L) int64."""
+        numbers = [self._numbers[image_id] for image_id in image_ids]
+        return self._reward(torch.tensor(numbers, device=captions.device), captions)
+
+
+def _weights(found: DocumentFrequencies, *, per_caption: bool) -> InverseDocumentFrequencies:
+    counts = found.caption_counts if per_caption else found.counts
+    return InverseDocumentFrequencies(
+        torch.from_numpy(found.ngrams),
+        torch.from_numpy(counts),
+        documents=found.captions if per_caption else found.documents,
+    )
