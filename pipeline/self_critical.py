@@ -25,11 +25,13 @@ from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.evaluation import require_width
 from a2.pipeline.optimisation import SidedAdam
+from a2.pipeline.phase import Phase
 from a2.pipeline.precision import forward_precision, matrix_precision
 from a2.pipeline.processes import ALONE, Processes
 from a2.pipeline.rewards import PictureRewards
 from a2.pipeline.saved_model import load_model
-from a2.pipeline.training import Phase, read_training_data, run_training, save_captioner
+from a2.pipeline.training import run_training, save_captioner
+from a2.pipeline.training_data import read_training_data
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training in epochs, validated and resumable, whatever an update does; and that of stage train-xe.
+"""Training in epochs, validated and resumable, whatever an update does.
 
 Resume is exact: the order of pictures, the choice of captions and dropout are functions of the
 seed and of what a checkpoint holds, so that an interrupted run ends with the same tensors, bit for
@@ -14,25 +14,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from a2.data.batches import (
     Batch,
-    CaptionDataset,
     Share,
     batches_per_epoch,
     picture_batches,
     training_batches,
 )
-from a2.data.captions import CaptionFile
-from a2.data.errors import A2Error, InputError
-from a2.data.feature_store import FeatureStore
+from a2.data.errors import A2Error
 from a2.data.vocabulary import Vocabulary
-from a2.model.compilation import compile_layers
-from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.checkpoints import (
     Checkpoint,
@@ -42,27 +37,22 @@ from a2.pipeline.checkpoints import (
     surroundings,
     surroundings_changed,
 )
-from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
+from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.decoding import caption_batches
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.durable import write_durably
-from a2.pipeline.engine.run import SKIPPED, read_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import StopRequest, stop_between_steps
 from a2.pipeline.metrics import cider
-from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.precision import matrix_precision
+from a2.pipeline.phase import Phase, Update
 from a2.pipeline.processes import LostProcesses, Processes
 from a2.pipeline.progress import duration, track
 from a2.pipeline.saved_model import (
     EXTRACTOR,
     EXTRACTOR_WEIGHTS,
     ModelDescription,
-    new_captioner,
     save_model,
 )
-from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
+from a2.pipeline.training_data import TrainingData
 
 logger = logging.getLogger(__name__)
 
@@ -70,21 +60,6 @@ _BOARD_EVERY = 20
 """Steps between TensorBoard scalars."""
 _SECONDS_BETWEEN_EVENTS = 10.0
 """Least time between two progress events."""
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What one training reads, checked to belong together.
-
-    skipped: ids that extraction left out; validation: ids of the pictures that are validated on.
-    """
-
-    store: FeatureStore
-    captions: CaptionFile
-    references: dict[str, list[str]]
-    vocabulary: Vocabulary
-    skipped: frozenset[str]
-    validation: list[str]
 
 
 @dataclass
@@ -104,129 +79,6 @@ class Position:
     best_cider: float = -1.0
     best_step: int | None = None
     stale: int = 0
-
-
-class Update(Protocol):
-    """What one update measured, over the whole batch."""
-
-    @property
-    def number(self) -> int:
-        """1 is the first."""
-
-    @property
-    def image_ids(self) -> tuple[str, ...]:
-        """The pictures of this process."""
-
-    @property
-    def tokens(self) -> int:
-        """Target tokens, <eos> included."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether losses and gradients are numbers."""
-
-    def reported(self) -> dict[str, float]:
-        """What the epoch's line holds the mean of."""
-
-    def scalars(self) -> dict[str, float]:
-        """Everything by name, for TensorBoard."""
-
-    def in_words(self) -> str:
-        """Losses and gradient norm, for an error."""
-
-
-class Optimisation(Protocol):
-    """What a phase of training does with a batch: cross-entropy, or self-critical."""
-
-    def step(self, parts: Sequence[Batch], number: int) -> Sequence[Update]:
-        """Update `number` (1 is the first); returns what is read of it and those before it."""
-
-    def read(self) -> Sequence[Update]:
-        """What the updates measured that have not been read yet."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on beside the captioner and the random states."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up such a state."""
-
-
-Settings = TrainConfig | ScstConfig
-"""How long a phase trains, and how it is validated."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase of training: which pictures, what an update does with them, and how long.
-
-    section: of the configuration, named by errors.
-    """
-
-    section: str
-    settings: Settings
-    dataset: CaptionDataset
-    optimisation: Optimisation
-
-
-def train_captioner(
-    config: TrainConfig,
-    model: ModelConfig,
-    features: Path,
-    captions: Path,
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
-) -> None:
-    """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
-
-    Of processes that train together each calls this; only the first one writes. Raises StoreError
-    where pictures have no features, InputError where vocabulary and captions do not belong
-    together, A2Error on a loss that is not finite, Interrupted after saving.
-    """
-    device = prepare_device(runtime)
-    processes = Processes.connected()
-    data = read_training_data(features, captions)
-    description = ModelDescription(
-        model=model,
-        region_width=data.store.feature_width,
-        vocabulary_size=len(data.vocabulary),
-        vocabulary_digest=data.vocabulary.digest,
-        max_regions=config.max_regions,
-    )
-    torch.manual_seed(config.seed)
-    captioner = new_captioner(description).to(device)
-    processes.make_equal(captioner.state_dict().values())
-    if config.compile:
-        compile_layers(captioner, say=logger.warning)
-    phase = Phase(
-        "train",
-        config,
-        CaptionDataset(
-            data.store.path,
-            data.captions,
-            "train",
-            captions_per_image=config.captions_per_picture,
-            max_regions=config.max_regions,
-            seed=config.seed,
-            grouping=config.grouping,
-            skipped=data.skipped,
-        ),
-        CrossEntropyOptimisation(captioner, config, processes),
-    )
-    with matrix_precision(config.precision):
-        best = run_training(
-            phase,
-            captioner,
-            data,
-            runtime,
-            max_regions=config.max_regions,
-            processes=processes,
-            directory=directory,
-            events=events,
-        )
-    if processes.leads:
-        save_captioner(directory, best, description, data.vocabulary, features=features)
 
 
 def run_training(
@@ -285,27 +137,6 @@ def save_captioner(
     save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
-
-
-def read_training_data(features: Path, captions: Path) -> TrainingData:
-    """Opens store, captions and references, and checks that they belong together."""
-    store = FeatureStore(features / FEATURES)
-    vocabulary = Vocabulary.load(captions / VOCABULARY)
-    tokens = CaptionFile(captions / CAPTIONS)
-    if tokens.vocabulary_digest != vocabulary.digest:
-        raise InputError(
-            f"captions and vocabulary do not belong together: {str(captions)!r}; "
-            'run "a2 preprocess --force"'
-        )
-    skipped = frozenset(read_skipped(features))
-    validation = [name for name in tokens.image_ids("val") if name not in skipped]
-    if not validation:
-        raise InputError(
-            f"no validation picture has features: all are in {str(features / SKIPPED)!r}; "
-            "mend their files and extract again"
-        )
-    store.require(validation)
-    return TrainingData(store, tokens, read_tokens(captions), vocabulary, skipped, validation)
 
 
 class Training:

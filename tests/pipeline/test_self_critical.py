@@ -18,7 +18,7 @@ from a2.data.batches import CaptionDataset, training_batches
 from a2.data.document_frequencies import DocumentFrequencies
 from a2.data.errors import A2Error, InputError
 from a2.data.vocabulary import Vocabulary
-from a2.pipeline import self_critical, training
+from a2.pipeline import self_critical
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.stage import EventLog
@@ -26,6 +26,7 @@ from a2.pipeline.interruption import Interrupted
 from a2.pipeline.rewards import PictureRewards
 from a2.pipeline.saved_model import load_model
 from a2.pipeline.self_critical import SelfCriticalOptimisation
+from a2.pipeline.training_data import read_training_data
 
 SMALL = (
     "scst.epochs=2",
@@ -212,7 +213,7 @@ def ready(refine):
         config = load_config(refine.config_file, (*SMALL, *overrides)).scst
         cpu = torch.device("cpu")
         captioner = load_model(refine.model, device=cpu).captioner
-        data = training.read_training_data(refine.features, refine.captions)
+        data = read_training_data(refine.features, refine.captions)
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
         batch = next(training_batches(dataset, batch_size=6, seed=0, epoch=0))
         rewards = PictureRewards.read(refine.captions, config, device=cpu)
@@ -261,7 +262,7 @@ def test_what_is_measured_has_the_names_that_the_board_shows(ready):
 def test_rewards_are_those_of_the_picture_that_a_caption_is_of(refine):
     config = load_config(refine.config_file, SMALL).scst
     rewards = PictureRewards.read(refine.captions, config, device=torch.device("cpu"))
-    data = training.read_training_data(refine.features, refine.captions)
+    data = read_training_data(refine.features, refine.captions)
     ids = data.captions.image_ids("train")[:2]
     own = [torch.from_numpy(data.captions.captions(name)[:1]).long() for name in ids]
     captions = torch.stack([torch.cat(own), torch.cat(own)])

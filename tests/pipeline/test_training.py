@@ -18,13 +18,14 @@ from safetensors.torch import load_file
 
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.vocabulary import Vocabulary
-from a2.pipeline import optimisation, training
+from a2.pipeline import cross_entropy, optimisation, training
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import Interrupted
 from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
 STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures
@@ -42,7 +43,7 @@ class Trainer:
         """The directory, filled."""
         directory.mkdir(exist_ok=True)
         config = load_config(self.config_file, (*SMALL, *overrides))
-        training.train_captioner(
+        cross_entropy.train_captioner(
             config.train,
             config.model,
             self.features,
@@ -233,8 +234,16 @@ def test_only_as_many_validation_pictures_are_decoded_as_asked_for(train, tmp_pa
 
     monkeypatch.setattr(training, "cider", score)
     train(tmp_path / "some", "train.validation_pictures=2", "train.epochs=1")
-    first = training.read_training_data(train.features, train.captions).validation[:2]
+    first = read_training_data(train.features, train.captions).validation[:2]
     assert asked == [(sorted(first), sorted(first))]
+
+
+def test_progress_is_told_now_and_then_with_the_step_and_all_of_them(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN_EVENTS", 0.0)
+    found = events(train(tmp_path / "told"), "progress")
+    assert [(event["step"], event["total"]) for event in found] == [
+        (step, STEPS) for step in range(1, STEPS + 1)
+    ]
 
 
 # exact resume
@@ -695,7 +704,7 @@ def skip(features, image_ids):
 
 
 def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_path, monkeypatch):
-    data = training.read_training_data(train.features, train.captions)
+    data = read_training_data(train.features, train.captions)
     left_out = {data.captions.image_ids("train")[0], data.validation[0]}
     features = changed_copy(train.features, tmp_path / "features")
     skip(features, sorted(left_out))
@@ -718,7 +727,7 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
 
 
 def test_training_with_no_validation_picture_left_is_refused_at_once(train, tmp_path):
-    data = training.read_training_data(train.features, train.captions)
+    data = read_training_data(train.features, train.captions)
     features = changed_copy(train.features, tmp_path / "features")
     skip(features, data.validation)
     with pytest.raises(InputError) as error:

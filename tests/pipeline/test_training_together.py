@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from a2.data.errors import A2Error, InputError
-from a2.pipeline import optimisation, training
+from a2.pipeline import cross_entropy, optimisation
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.stage import EventLog
@@ -41,7 +41,7 @@ def train(experiment):
     def run(directory, *overrides):
         directory.mkdir(exist_ok=True)
         config = load_config(experiment.config_file, (*SMALL, *overrides))
-        training.train_captioner(
+        cross_entropy.train_captioner(
             config.train,
             config.model,
             features,

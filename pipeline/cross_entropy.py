@@ -1,0 +1,83 @@
+"""The work of stage train-xe: cross-entropy with the mask loss, from an untrained captioner."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from a2.data.batches import CaptionDataset
+from a2.model.compilation import compile_layers
+from a2.model.config import ModelConfig
+from a2.pipeline.config import RuntimeConfig, TrainConfig
+from a2.pipeline.device import prepare_device
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.phase import Phase
+from a2.pipeline.precision import matrix_precision
+from a2.pipeline.processes import Processes
+from a2.pipeline.saved_model import ModelDescription, new_captioner
+from a2.pipeline.training import run_training, save_captioner
+from a2.pipeline.training_data import read_training_data
+
+logger = logging.getLogger(__name__)
+
+
+def train_captioner(
+    config: TrainConfig,
+    model: ModelConfig,
+    features: Path,
+    captions: Path,
+    runtime: RuntimeConfig,
+    *,
+    directory: Path,
+    events: EventLog,
+) -> None:
+    """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
+
+    Of processes that train together each calls this; only the first one writes. Raises StoreError
+    where pictures have no features, InputError where vocabulary and captions do not belong
+    together, A2Error on a loss that is not finite, Interrupted after saving.
+    """
+    device = prepare_device(runtime)
+    processes = Processes.connected()
+    data = read_training_data(features, captions)
+    description = ModelDescription(
+        model=model,
+        region_width=data.store.feature_width,
+        vocabulary_size=len(data.vocabulary),
+        vocabulary_digest=data.vocabulary.digest,
+        max_regions=config.max_regions,
+    )
+    torch.manual_seed(config.seed)
+    captioner = new_captioner(description).to(device)
+    processes.make_equal(captioner.state_dict().values())
+    if config.compile:
+        compile_layers(captioner, say=logger.warning)
+    phase = Phase(
+        "train",
+        config,
+        CaptionDataset(
+            data.store.path,
+            data.captions,
+            "train",
+            captions_per_image=config.captions_per_picture,
+            max_regions=config.max_regions,
+            seed=config.seed,
+            grouping=config.grouping,
+            skipped=data.skipped,
+        ),
+        CrossEntropyOptimisation(captioner, config, processes),
+    )
+    with matrix_precision(config.precision):
+        best = run_training(
+            phase,
+            captioner,
+            data,
+            runtime,
+            max_regions=config.max_regions,
+            processes=processes,
+            directory=directory,
+            events=events,
+        )
+    if processes.leads:
+        save_captioner(directory, best, description, data.vocabulary, features=features)

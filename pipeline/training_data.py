@@ -1,0 +1,48 @@
+"""What training of any phase reads, checked to belong together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2.data.captions import CaptionFile
+from a2.data.errors import InputError
+from a2.data.feature_store import FeatureStore
+from a2.data.vocabulary import Vocabulary
+from a2.pipeline.engine.run import SKIPPED, read_skipped
+from a2.pipeline.stages.extract import FEATURES
+from a2.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What one training reads, checked to belong together.
+
+    skipped: ids that extraction left out; validation: ids of the pictures that are validated on.
+    """
+
+    store: FeatureStore
+    captions: CaptionFile
+    references: dict[str, list[str]]
+    vocabulary: Vocabulary
+    skipped: frozenset[str]
+    validation: list[str]
+
+
+def read_training_data(features: Path, captions: Path) -> TrainingData:
+    """Opens store, captions and references, and checks that they belong together."""
+    store = FeatureStore(features / FEATURES)
+    vocabulary = Vocabulary.load(captions / VOCABULARY)
+    tokens = CaptionFile(captions / CAPTIONS)
+    if tokens.vocabulary_digest != vocabulary.digest:
+        raise InputError(
+            f"captions and vocabulary do not belong together: {str(captions)!r}; "
+            'run "a2 preprocess --force"'
+        )
+    skipped = frozenset(read_skipped(features))
+    validation = [name for name in tokens.image_ids("val") if name not in skipped]
+    if not validation:
+        raise InputError(
+            f"no validation picture has features: all are in {str(features / SKIPPED)!r}; "
+            "mend their files and extract again"
+        )
+    store.require(validation)
+    return TrainingData(store, tokens, read_tokens(captions), vocabulary, skipped, validation)
