@@ -155,7 +155,7 @@ class CaptionReward:
                 :, None
             ]
             similarity += torch.where(norms > 0, shared.sum(dim=0) / norms, 0)
-        similarity *= torch.exp(-apart.square() / (2 * SIGMA**2)) * exists
+        similarity *= torch.exp(-apart.double().square() / (2 * SIGMA**2)) * exists
         return 10 / LONGEST * similarity.sum(dim=-1) / exists.sum(dim=-1)
 
     def _reference_norms(self) -> Tensor:
@@ -197,8 +197,8 @@ class _Counts:
 
 def _bleu(words: Tensor, counted: _Counts, reference_lengths: Tensor) -> Tensor:
     """BLEU-4 of each caption by itself, (B, K) float64; reference_lengths: (B, G)."""
-    lengths = (words >= 0).sum(dim=0)
-    score = torch.ones(lengths.shape, dtype=torch.float64, device=words.device)
+    lengths = (words >= 0).sum(dim=0).double()
+    score = torch.ones_like(lengths)
     for size, (own, found, valid) in enumerate(
         zip(counted.own, counted.found, counted.valid, strict=True)
     ):

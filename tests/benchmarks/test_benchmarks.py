@@ -50,6 +50,7 @@ def run(name: str, *options: str, folder: Path) -> str:
                 "of 1 beams",
             ],
         ),
+        ("self_critical.py", ["our CIDEr-D is faster by", "our step is faster by"]),
         ("evaluate.py", ["of pycocoevalcap", "equal to 1e-06: Bleu_1"]),
         ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
     ],
@@ -69,6 +70,13 @@ def test_a_plain_training_step_has_our_gradients_and_a_plain_search_our_captions
     difference = printed.partition("gradients differ by ")[2].split()[0]
     assert float(difference) < 1e-4
     assert "same captions: 2 of 2" in printed
+
+
+@pytest.mark.slow
+def test_a_plain_self_critical_step_has_our_gradients_and_plain_rewards_are_ours(tmp_path):
+    printed = run("self_critical.py", "--quick", folder=tmp_path)
+    assert float(printed.partition("samples differ by ")[2].split()[0]) < 1e-4
+    assert float(printed.partition("values differ by ")[2].split()[0]) < 1e-9
 
 
 @pytest.mark.slow

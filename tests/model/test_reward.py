@@ -117,7 +117,7 @@ def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
         np.testing.assert_allclose(
             mixed(pictures, everything).flatten(),
             expected + 0.5 * np.array(bleu_4(pairs)),
-            atol=1e-6,
+            atol=1e-9,
         )
 
 

@@ -1,0 +1,256 @@
+"""A self-critical step with its reward, and CIDEr-D alone, against plain forms of the same.
+
+The plain step draws with a graph and back-propagates through every step of drawing, as M2 does, and
+its reward is pycocoevalcap's Python, given the same document frequencies. The captioner is
+untrained, so nearly every caption has the greatest length: the longest a step can be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+import torch
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+from torch import Tensor
+
+from a2.model.config import ModelConfig
+from a2.model.ngrams import InverseDocumentFrequencies
+from a2.model.reward import CaptionReward, References
+from a2.model.self_critical import Reward, attempt, self_critical_loss
+from a2.model.transformer import TransformerCaptioner
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+else:
+    from measure import Timing, interleaved, print_machine, print_table, ratio
+
+OURS, PLAIN = "ours", "plain"
+PAD, BOS, EOS = 0, 1, 2
+FIRST_WORD = 4
+Sentence = list[int]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """B pictures of R regions with K samples of at most L tokens from V words.
+
+    corpus: pictures that document frequencies are counted over; hypotheses: captions of the second
+    table, five to a picture.
+    """
+
+    pictures: int = 10
+    samples: int = 5
+    tokens: int = 20
+    regions: int = 50
+    feature_width: int = 2048
+    vocabulary: int = 10_000
+    corpus: int = 1000
+    hypotheses: int = 250
+
+
+QUICK = Sizes(2, 3, 5, regions=6, feature_width=16, vocabulary=30, corpus=8, hypotheses=40)
+
+SMALL = ModelConfig(encoder_layers=1, decoder_layers=2, width=32, feed_forward=64, heads=2)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Five references per picture, and both forms of the reward made ready."""
+
+    references: list[list[Sentence]]
+    ours: CaptionReward
+    plain: CiderScorer
+
+    def plain_reward(self, pictures: Tensor, captions: Tensor) -> Tensor:
+        """By pycocoevalcap, (B, K) float64."""
+        scorer = CiderScorer()
+        scorer.document_frequency = self.plain.document_frequency
+        for picture, group in zip(pictures.tolist(), captions.tolist(), strict=True):
+            references = [_text(sentence) for sentence in self.references[picture]]
+            for caption in group:
+                scorer.cook_append(_text(_words(caption)), references)
+        scorer.crefs = _Many(scorer.crefs, len(self.references))
+        return torch.tensor(scorer.compute_cider()).reshape(captions.shape[:2])
+
+
+class _Many(list[object]):
+    """Some captions that say that they are as many as the corpus: its size is in the idf."""
+
+    def __init__(self, items: Sequence[object], size: int) -> None:
+        super().__init__(items)
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def make_corpus(sizes: Sizes) -> Corpus:
+    """Sentences of 6 to 14 words, of which few are frequent and most are rare."""
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.arange(1, sizes.vocabulary - FIRST_WORD + 1, dtype=torch.float64)
+
+    def sentence() -> Sentence:
+        length = int(torch.randint(6, 15, (1,), generator=generator))
+        words = torch.multinomial(1 / ranks, length, replacement=True, generator=generator)
+        return [FIRST_WORD + word for word in words.tolist()]
+
+    references = [[sentence() for _ in range(5)] for _ in range(sizes.corpus)]
+    plain = CiderScorer()
+    for group in references:
+        plain.cook_append(None, [_text(words) for words in group])
+    plain.compute_doc_freq()
+    counts = plain.document_frequency
+    rows = [[*map(int, ngram), *[-1] * (4 - len(ngram))] for ngram in counts]
+    frequencies = InverseDocumentFrequencies(
+        torch.tensor(rows), torch.tensor(list(counts.values())), documents=sizes.corpus
+    )
+    return Corpus(
+        references, CaptionReward(frequencies, References.of(references), eos=False), plain
+    )
+
+
+def our_gradients(
+    captioner: TransformerCaptioner, regions: Sequence[Tensor], reward: Reward, sizes: Sizes
+) -> Tensor:
+    """Drawn without a graph, one pass with the gradient; returns what was drawn, (B, K, L)."""
+    memory = captioner.encode(*regions)
+    generator = torch.Generator().manual_seed(0)
+    found = attempt(
+        captioner,
+        memory,
+        reward,
+        samples=sizes.samples,
+        max_length=sizes.tokens,
+        generator=generator,
+    )
+    scored = captioner.score(memory, found.captions)
+    tokens = (found.captions != PAD).sum()
+    torch.autograd.backward(self_critical_loss(scored.log_probs, found.advantages) / tokens)
+    return found.captions
+
+
+def plain_gradients(
+    captioner: TransformerCaptioner,
+    regions: Sequence[Tensor],
+    reward: Reward,
+    sizes: Sizes,
+    *,
+    given: Tensor | None = None,
+) -> None:
+    """Drawn with a graph that is kept to the end; given: captions to follow instead, (B, K, L)."""
+    state = captioner.start(captioner.encode(*regions), sizes.samples)
+    last = torch.full((sizes.pictures * sizes.samples,), BOS)
+    ended = torch.zeros_like(last, dtype=torch.bool)
+    drawn, log_probs = [], []
+    for step in range(sizes.tokens if given is None else given.shape[-1]):
+        output = captioner.step(last, state)
+        if given is None:
+            last = _draw(output.log_probs.detach()).masked_fill(ended, PAD)
+        else:
+            last = given.flatten(0, 1)[:, step]
+        picked = output.log_probs.gather(1, last[:, None]).squeeze(1)
+        log_probs.append(picked.masked_fill(ended, 0))
+        drawn.append(last)
+        state, ended = output.state, ended | (last == EOS)
+    captions = torch.stack(drawn, dim=1).reshape(sizes.pictures, sizes.samples, -1)
+    rewards = reward(captions)
+    others = (rewards.sum(dim=1, keepdim=True) - rewards) / (sizes.samples - 1)
+    loss = -(torch.stack(log_probs).sum(dim=0) * (rewards - others).flatten().float()).sum()
+    torch.autograd.backward(loss / (captions != PAD).sum())
+
+
+def _draw(log_probs: Tensor) -> Tensor:
+    probabilities = log_probs.exp()
+    probabilities[:, [PAD, BOS]] = 0
+    return torch.multinomial(probabilities, 1).squeeze(1)
+
+
+def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: int) -> None:
+    """Prints what a step takes in both forms, and by how much their gradients differ."""
+    torch.manual_seed(0)
+    captioner = TransformerCaptioner(
+        config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+    ).eval()
+    places = (sizes.pictures, sizes.regions)
+    regions = (
+        torch.rand(*places, sizes.feature_width),
+        torch.rand(*places, 5),
+        torch.ones(places, dtype=torch.bool),
+    )
+    pictures = torch.arange(sizes.pictures)
+    ours = partial(our_gradients, captioner, regions, partial(corpus.ours, pictures), sizes)
+    reward = partial(corpus.plain_reward, pictures)
+    plain = partial(plain_gradients, captioner, regions, reward, sizes)
+    captions = ours()
+    ours_gradient = _gradient(captioner)
+    captioner.zero_grad()
+    plain(given=captions)
+    difference = (ours_gradient - _gradient(captioner)).norm() / ours_gradient.norm()
+    timings = interleaved({OURS: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
+    layers = f"{config.encoder_layers}+{config.decoder_layers} layers of {config.width}"
+    _print(
+        f"self-critical step with reward, {layers}: {sizes.pictures} pictures x {sizes.samples} "
+        f"samples of {captions.shape[-1]} tokens, {sizes.regions} regions, V {sizes.vocabulary:,}",
+        timings,
+        "step",
+    )
+    click.echo(f"gradients of the same samples differ by {difference:.1e} of their norm")
+
+
+def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
+    """Prints what CIDEr-D takes in both forms, and by how much it differs."""
+    pictures = torch.arange(sizes.hypotheses // 5) % sizes.corpus
+    captions = torch.full((len(pictures), 5, sizes.tokens), PAD)
+    for row, picture in enumerate(pictures.tolist()):
+        for place in range(5):
+            # one reference begins it and another one ends it, so that some of it is found
+            start = corpus.references[picture][place][: sizes.tokens // 2]
+            rest = corpus.references[(picture + place) % sizes.corpus][0]
+            words = [*start, *rest][: sizes.tokens - 1]
+            captions[row, place, : len(words) + 1] = torch.tensor([*words, EOS])
+    forms = {
+        OURS: partial(corpus.ours, pictures, captions),
+        PLAIN: partial(corpus.plain_reward, pictures, captions),
+    }
+    difference = (forms[OURS]() - forms[PLAIN]()).abs().max()
+    timings = interleaved(forms, rounds=rounds)
+    _print(f"CIDEr-D of {captions.shape[0] * 5} captions, 5 references each", timings, "CIDEr-D")
+    click.echo(f"values differ by {difference:.1e}")
+
+
+def _print(title: str, timings: dict[str, Timing], what: str) -> None:
+    rows = [[name, f"{timing.median:.4f}", timing.spread] for name, timing in timings.items()]
+    print_table(title, ("form", "seconds", "fastest-slowest"), rows)
+    faster = ratio(timings[PLAIN].median, timings[OURS].median)
+    click.echo(f"our {what} is faster by {faster}")
+
+
+def _gradient(captioner: TransformerCaptioner) -> Tensor:
+    """All gradients in a row."""
+    return torch.cat([p.grad.flatten() for p in captioner.parameters() if p.grad is not None])
+
+
+def _words(caption: Sentence) -> Sentence:
+    return [word for word in caption if word not in (PAD, EOS)]
+
+
+def _text(words: Sentence) -> str:
+    return " ".join(map(str, words))
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Tiny sizes: shows that it works, measures nothing.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+def main(quick: bool, rounds: int) -> None:
+    """Times a self-critical step and its reward."""
+    sizes = QUICK if quick else Sizes()
+    print_machine()
+    corpus = make_corpus(sizes)
+    compare_rewards(sizes, corpus, rounds=5 * rounds)
+    compare_steps(sizes, SMALL if quick else ModelConfig(), corpus, rounds=rounds)
+
+
+if __name__ == "__main__":
+    main()
