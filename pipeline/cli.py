@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from a2.pipeline.analysis_commands import analyze
 from a2.pipeline.caption_commands import CAPTIONING
 from a2.pipeline.command_group import (
     EXIT_SKIPPED,
@@ -282,7 +283,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for command in (*CAPTIONING, *CONVERSION, *UPKEEP, compare, weights):
+for command in (*CAPTIONING, *CONVERSION, *UPKEEP, analyze, compare, weights):
     cli.add_command(command)
 
 

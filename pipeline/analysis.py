@@ -1,0 +1,286 @@
+"""The paper's analysis over finished trainings: Fig. 2, 4, 5, 6 and Table 3 as tables and figures.
+
+Words are those of each picture's first caption, teacher-forced and <eos> included, so that all runs
+are asked about the same ones.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from a2.data.batches import picture_batches
+from a2.data.captions import CaptionFile
+from a2.data.errors import InputError
+from a2.data.feature_store import FeatureStore
+from a2.model.config import AlignmentConfig
+from a2.model.faithfulness import Faithfulness, LayerFaithfulness
+from a2.pipeline.analysed_runs import Run
+from a2.pipeline.analysis_figures import Curve, write_curves
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.device import prepare_device
+from a2.pipeline.engine.durable import write_durably
+from a2.pipeline.engine.run import read_skipped
+from a2.pipeline.evaluation import require_width
+from a2.pipeline.metrics import METRICS
+from a2.pipeline.model_errors import model_errors
+from a2.pipeline.progress import track
+from a2.pipeline.saved_model import load_model
+from a2.pipeline.stages.extract import FEATURES
+from a2.pipeline.stages.preprocess import CAPTIONS
+
+LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
+FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
+
+_BATCH = 20
+"""Pictures at once: their decoder's graph stays in memory for every word's gradient."""
+
+_ORDER = ("none", "max", "moving", "decay", "gate")
+"""Fusions as in Table 3 of the paper."""
+
+Row = dict[str, str | int | float | None]
+
+
+@dataclass(frozen=True)
+class AnalysedRun:
+    """One run and what was measured of it; pictures: how many, total: of the split."""
+
+    run: Run
+    alignment: AlignmentConfig
+    layers: list[LayerFaithfulness]
+    pictures: int
+    total: int
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether any layer is aligned."""
+        return self.alignment.fusion != "none"
+
+
+def analyse(run: Run, *, split: str, pictures: int | None, runtime: RuntimeConfig) -> AnalysedRun:
+    """Measures every layer of a run on a split, or on its first `pictures` by id.
+
+    Raises InputError where the split has no pictures with features, or captions and captioner have
+    other vocabularies; StoreError where the features have another width; A2Error where the model
+    cannot be used.
+    """
+    device = prepare_device(runtime)
+    saved = load_model(run.model, device=device)
+    store = FeatureStore(run.features / FEATURES)
+    require_width(store, saved)
+    captions = CaptionFile(run.captions / CAPTIONS)
+    if captions.vocabulary_digest != saved.description.vocabulary_digest:
+        raise InputError(
+            f"captions and captioner have other vocabularies: {str(run.captions)!r} and "
+            f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
+        )
+    skipped = read_skipped(run.features)
+    every = sorted(captions.image_ids(split))
+    chosen = [image_id for image_id in every if image_id not in skipped][:pictures]
+    if not chosen:
+        raise InputError(f"no picture of split {split!r} has features; set --split to another one")
+    meter = Faithfulness(saved.captioner)
+    batches = picture_batches(
+        store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
+    )
+    with track(f"analyse {run.name}", total=len(chosen)) as progress, model_errors():
+        for batch in batches:
+            here = batch.to(device)
+            words = _first_captions(captions, batch.image_ids).to(device)
+            meter.add(here.features, here.boxes, here.region_mask, words)
+            progress.advance(len(batch.image_ids))
+    alignment = saved.description.model.alignment
+    return AnalysedRun(run, alignment, meter.layers(), len(chosen), len(every))
+
+
+def _first_captions(captions: CaptionFile, image_ids: Sequence[str]) -> Tensor:
+    """(B, L) int64, cut to the longest."""
+    rows = np.stack([captions.captions(image_id)[0] for image_id in image_ids]).astype(np.int64)
+    return torch.from_numpy(rows[:, (rows != 0).any(axis=0)])
+
+
+def write_analysis(directory: Path, runs: Sequence[AnalysedRun]) -> list[Path]:
+    """Writes all tables and figures that these runs are enough for, and returns their paths.
+
+    A sweep is written where two runs differ in its field and, seed apart, in nothing else.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    weights, fusions = weight_rows(runs), fusion_rows(runs)
+    tables = {
+        LAYERS: [row for run in runs for row in layer_rows(run)],
+        RUNS: [run_row(run) for run in runs],
+        WEIGHTS: weights,
+        FUSIONS: fusions,
+    }
+    written = [_write_csv(directory / name, rows) for name, rows in tables.items() if rows]
+    return written + _draw(directory, runs, weights)
+
+
+def _draw(directory: Path, runs: Sequence[AnalysedRun], weights: Sequence[Row]) -> list[Path]:
+    titles = {"attention": "attention", "evidence": "1 - mask"}
+    drawn = [
+        write_curves(
+            directory / FAITHFULNESS,
+            {title: _curves(runs, name) for name, title in titles.items()},
+            across="decoder layer",
+            up="Kendall's tau with gradient importance",
+        )
+    ]
+    if divergences := _curves(runs, "divergence"):
+        panels = {"JSD of original and aligned attention": divergences}
+        path = directory / DIVERGENCE
+        drawn.append(write_curves(path, panels, across="decoder layer", up="nats"))
+    if sweep := _sweep(weights):
+        drawn.append(
+            write_curves(
+                directory / SWEEP,
+                {"fusion": sweep},
+                across="penalty weight",
+                up="best validation CIDEr",
+                logarithmic=True,
+            )
+        )
+    return drawn
+
+
+def layer_rows(analysed: AnalysedRun) -> list[Row]:
+    """One row per layer (Fig. 2, 5 and 6); `note` says why a column is empty."""
+    return [
+        {
+            "run": analysed.run.name,
+            "fusion": analysed.alignment.fusion,
+            "layer": layer.layer,
+            "pictures": analysed.pictures,
+            "words": layer.words,
+            "tau_attention": layer.attention,
+            "tau_aligned": layer.aligned,
+            "tau_mask": layer.evidence,
+            "jsd": layer.divergence,
+            "mean_mask": layer.keep,
+            "mean_gate": layer.gate,
+            "note": _note(layer, analysed),
+        }
+        for layer in analysed.layers
+    ]
+
+
+def _note(layer: LayerFaithfulness, analysed: AnalysedRun) -> str:
+    if layer.keep is None and not analysed.has_masks:
+        return "no masks: fusion is none"
+    if layer.keep is None:
+        return "no masks: the layer is not aligned"
+    if layer.constant:
+        return f"1 - mask ranks no region at {layer.constant} of {layer.words} words"
+    return ""
+
+
+def run_row(analysed: AnalysedRun) -> Row:
+    """One row per run: what it is and how it scored."""
+    masked = analysed.has_masks
+    keeps = [layer.keep for layer in analysed.layers if layer.keep is not None]
+    return {
+        "run": analysed.run.name,
+        "fusion": analysed.alignment.fusion,
+        "penalty_weight": analysed.alignment.penalty_weight if masked else None,
+        "seed": _seed(analysed),
+        "mean_mask": sum(keeps) / len(keeps) if keeps else None,
+        "validation_CIDEr": analysed.run.validation,
+        "evaluated_split": analysed.run.evaluated_split or None,
+        **{name: analysed.run.metrics.get(name) for name in METRICS},
+    }
+
+
+def _seed(analysed: AnalysedRun) -> int | None:
+    section = analysed.run.manifest.pre_image.params.get("train")
+    return section.get("seed") if isinstance(section, Mapping) else None
+
+
+def weight_rows(runs: Sequence[AnalysedRun]) -> list[Row]:
+    """Fig. 4: runs that differ in lambda and in nothing else, seed apart."""
+    rows: list[Row] = []
+    for group in _groups([run for run in runs if run.has_masks], ("penalty_weight",)).values():
+        if len({run.alignment.penalty_weight for run in group}) > 1:
+            ordered = sorted(group, key=lambda run: run.alignment.penalty_weight)
+            number = _number(rows)
+            rows += [{"group": number, **run_row(run)} for run in ordered]
+    return rows
+
+
+def fusion_rows(runs: Sequence[AnalysedRun]) -> list[Row]:
+    """Table 3: runs that differ in how attention and evidence are joined, and in nothing else."""
+    masked = [run for run in runs if run.has_masks]
+    plain = [run for run in runs if not run.has_masks]
+    rows: list[Row] = []
+    for group in _groups(masked, ("fusion", "moving_rate", "decay_steps")).values():
+        alike = [run for run in plain if _setting(run, None) == _setting(group[0], None)]
+        members = sorted([*alike, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
+        if len({run.alignment.fusion for run in members}) > 1:
+            number = _number(rows)
+            rows += [{"group": number, **run_row(run)} for run in members]
+    return rows
+
+
+def _number(rows: Sequence[Row]) -> int:
+    return len({row["group"] for row in rows}) + 1
+
+
+def _groups(runs: Sequence[AnalysedRun], free: tuple[str, ...]) -> dict[str, list[AnalysedRun]]:
+    found: dict[str, list[AnalysedRun]] = {}
+    for run in runs:
+        found.setdefault(_setting(run, free), []).append(run)
+    return found
+
+
+def _setting(analysed: AnalysedRun, free: tuple[str, ...] | None) -> str:
+    """All that a run was made with but the seed and these alignment fields (None: all of them)."""
+    sections = {
+        name: {key: value for key, value in section.items() if key not in ("seed", "alignment")}
+        for name, section in analysed.run.manifest.pre_image.params.items()
+        if isinstance(section, Mapping)
+    }
+    alignment = {} if free is None else analysed.alignment.model_dump(exclude=set(free))
+    inputs = sorted(analysed.run.manifest.pre_image.inputs.items())
+    return repr((sorted(sections.items()), sorted(alignment.items()), inputs))
+
+
+def _curves(runs: Sequence[AnalysedRun], name: str) -> list[Curve]:
+    found = []
+    for run in runs:
+        points = [
+            (float(layer.layer), float(value))
+            for layer in run.layers
+            if (value := getattr(layer, name)) is not None
+        ]
+        if points:
+            found.append(Curve(run.run.name, points))
+    return found
+
+
+def _sweep(rows: Sequence[Row]) -> list[Curve]:
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        weight, score = row["penalty_weight"], row["validation_CIDEr"]
+        if isinstance(weight, float) and isinstance(score, float):
+            groups.setdefault(f"{row['fusion']} ({row['group']})", []).append((weight, score))
+    return [Curve(name, points) for name, points in groups.items()]
+
+
+def _write_csv(path: Path, rows: Sequence[Row]) -> Path:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _spelt(value) for name, value in row.items()})
+    write_durably(path, text.getvalue().encode())
+    return path
+
+
+def _spelt(value: str | int | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

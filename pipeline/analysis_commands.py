@@ -1,0 +1,109 @@
+"""The command that looks into trained captioners: analyze."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from a2.data.errors import InputError
+from a2.pipeline.command_group import Experiment, experiment_options, force_option
+
+if TYPE_CHECKING:
+    from a2.pipeline.analysed_runs import Run
+    from a2.pipeline.analysis import AnalysedRun
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path, exists=True))
+@experiment_options
+@force_option
+@click.option("--split", type=click.Choice(["val", "test"]), default="val", show_default=True)
+@click.option("--pictures", type=click.IntRange(min=1), help="Only the first so many by id.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("analysis"),
+    show_default=True,
+    help="Folder for tables and figures.",
+)
+def analyze(
+    experiment: Experiment,
+    runs: tuple[Path, ...],
+    force: bool,
+    split: str,
+    pictures: int | None,
+    output: Path,
+) -> None:
+    """Whether attention and masks follow what words depend on, layer by layer; runs compared.
+
+    RUNS are results of "a2 train", folders of them, or YAML files of experiments; without any, the
+    experiment of -c. Kendall's tau of the attention and of 1 - mask against gradient importance,
+    the divergence of aligned from original attention, and, of runs that differ in nothing else,
+    the sweep over penalty weights and the table of fusions.
+
+    \b
+    Example:
+      a2 analyze -c configs/a2.yaml --pictures 500
+      a2 analyze artifacts/train-xe --output comparison
+    """
+    from a2.pipeline.analysis import RUNS, analyse, write_analysis
+
+    if (output / RUNS).exists() and not force:
+        raise InputError(
+            f"{str(output)!r} holds an analysis already; name another folder, or use --force"
+        )
+    with experiment.plan() as plan:
+        runtime = plan.config.runtime
+    found = _runs(experiment, runs, split)
+    analysed = [analyse(run, split=split, pictures=pictures, runtime=runtime) for run in found]
+    for one in analysed:
+        _say(one)
+    for path in write_analysis(output, analysed):
+        click.echo(f"written: {path}")
+
+
+def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[Run]":
+    """The trainings that are named, each once."""
+    from a2.pipeline.analysed_runs import read_run, trainings_in
+
+    models: dict[Path, str] = {}
+    for path in named:
+        if path.is_dir():
+            models |= {model: model.name for model in trainings_in(path)}
+        else:
+            models[_trained(replace(experiment, config_file=path))] = path.stem
+    if not named:
+        file = experiment.config_file
+        models[_trained(experiment)] = "experiment" if file is None else file.stem
+    taken = list(models.values())
+    return [
+        read_run(
+            name if taken.count(name) == 1 else str(model),
+            model,
+            experiment.artifacts,
+            split=split,
+        )
+        for model, name in models.items()
+    ]
+
+
+def _trained(experiment: Experiment) -> Path:
+    from a2.pipeline.stages import train
+
+    with experiment.plan() as plan:
+        return plan.result(train.NAME, wanted_by="analyze").directory
+
+
+def _say(analysed: "AnalysedRun") -> None:
+    click.echo(f"{analysed.run.name}: {analysed.pictures:,} of {analysed.total:,} pictures")
+    click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
+    for layer in analysed.layers:
+        values = (layer.attention, layer.aligned, layer.evidence)
+        others = (layer.divergence, layer.keep, layer.gate)
+        widths = (16, 14, 13, 8, 8, 8)
+        row = "".join(
+            f"{'-' if value is None else format(value, '.4f'):>{width}}"
+            for value, width in zip((*values, *others), widths, strict=True)
+        )
+        click.echo(f"{layer.layer:>5}{row}")

@@ -1,0 +1,49 @@
+"""Curves of an analysis as pictures, drawn without a display."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from a2.pipeline.engine.durable import write_durably
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named line through points (x, y)."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def write_curves(
+    path: Path,
+    panels: Mapping[str, Sequence[Curve]],
+    *,
+    across: str,
+    up: str,
+    logarithmic: bool = False,
+) -> Path:
+    """Draws a panel per title that has curves, side by side on one scale, as PNG."""
+    filled = {title: curves for title, curves in panels.items() if curves}
+    figure = Figure(figsize=(5 * max(len(filled), 1), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, max(len(filled), 1), sharey=True, squeeze=False)[0]
+    for axis, (title, curves) in zip(axes, filled.items(), strict=False):
+        for curve in curves:
+            axis.plot(*zip(*curve.points, strict=True), marker="o", label=curve.name)
+        axis.set(title=title, xlabel=across)
+        least = min((x for curve in curves for x, _ in curve.points if x > 0), default=1.0)
+        if logarithmic:
+            axis.set_xscale("symlog", linthresh=least)  # a weight of 0 has a place, too
+        else:
+            axis.set_xticks(sorted({x for curve in curves for x, _ in curve.points}))
+        axis.legend(fontsize="small")
+    axes[0].set_ylabel(up)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=120)
+    write_durably(path, drawn.getvalue())
+    return path

@@ -1,0 +1,185 @@
+"""a2 analyze: what it measures of a run, what it compares of several, and what it refuses."""
+
+import csv
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from a2.data.errors import InputError
+from a2.model.config import AlignmentConfig
+from a2.pipeline.analysed_runs import read_run, trainings_in
+from a2.pipeline.analysis import analyse, fusion_rows, layer_rows, weight_rows, write_analysis
+from a2.pipeline.cli import cli
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.saved_model import load_model, new_captioner, save_model
+
+CPU = RuntimeConfig(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def run(experiment):
+    return read_run("tiny", experiment.directory("train-xe"), experiment.artifacts, split="test")
+
+
+@pytest.fixture(scope="module")
+def analysed(run):
+    return analyse(run, split="val", pictures=None, runtime=CPU)
+
+
+@pytest.fixture(scope="module")
+def plain(run, tmp_path_factory):
+    """The same training without alignment: its manifest, and a captioner with nothing learnt."""
+    model = tmp_path_factory.mktemp("plain") / "model"
+    shutil.copytree(run.model, model)
+    saved = load_model(model, device=torch.device("cpu"))
+    config = saved.description.model.model_copy(
+        update={"alignment": AlignmentConfig(fusion="none")}
+    )
+    description = saved.description.model_copy(update={"model": config})
+    tensors = new_captioner(description).state_dict()
+    save_model(model, tensors=tensors, description=description, vocabulary=saved.vocabulary)
+    return analyse(replace(run, name="plain", model=model), split="val", pictures=3, runtime=CPU)
+
+
+def a2(*arguments):
+    return CliRunner().invoke(cli, [str(word) for word in arguments], catch_exceptions=False)
+
+
+def with_alignment(analysed, name, score=0.5, **fields):
+    changed = analysed.alignment.model_copy(update=fields)
+    return replace(
+        analysed, run=replace(analysed.run, name=name, validation=score), alignment=changed
+    )
+
+
+def test_a_run_knows_what_it_was_made_of_and_how_it_scored(experiment, run):
+    assert run.features.resolve() == experiment.directory("extract").resolve()
+    assert run.captions.resolve() == experiment.directory("preprocess").resolve()
+    assert run.evaluated_split == "test"
+    assert {"Bleu_1", "CIDEr"} <= set(run.metrics)
+    assert run.validation is not None
+
+
+def test_every_word_of_the_split_is_measured(analysed):
+    [layer] = analysed.layers
+    assert analysed.pictures == analysed.total == 4
+    assert layer.words > 2 * analysed.pictures
+    assert -1 <= layer.attention <= 1
+    assert -1 <= layer.evidence <= 1
+    assert 0 < layer.divergence < 0.7
+    assert 0 < layer.keep < 1
+    [row] = layer_rows(analysed)
+    assert (row["run"], row["layer"], row["note"]) == ("tiny", 1, "")
+
+
+def test_a_run_without_masks_has_empty_columns_and_the_reason(plain):
+    [row] = layer_rows(plain)
+    assert row["note"] == "no masks: fusion is none"
+    assert [row[name] for name in ("tau_aligned", "tau_mask", "jsd", "mean_mask")] == [None] * 4
+    assert row["tau_attention"] is not None
+    assert plain.pictures == 3
+
+
+def test_a_sweep_is_of_runs_that_differ_in_the_penalty_weight_alone(analysed):
+    runs = [
+        with_alignment(analysed, "strong", 0.3, penalty_weight=0.3),
+        with_alignment(analysed, "weak", 0.4, penalty_weight=0.01),
+        with_alignment(analysed, "other", 0.5, penalty_weight=0.1, average="heads"),
+    ]
+    rows = weight_rows(runs)
+    assert [(row["run"], row["penalty_weight"]) for row in rows] == [
+        ("weak", 0.01),
+        ("strong", 0.3),
+    ]
+    assert weight_rows(runs[1:]) == []
+
+
+def test_fusions_stand_in_the_papers_order_with_the_plain_baseline_first(analysed, plain):
+    runs = [
+        analysed,
+        with_alignment(analysed, "decay", fusion="decay", decay_steps=50.0),
+        with_alignment(analysed, "other", fusion="max", penalty_weight=1.0),
+        plain,
+    ]
+    rows = [(row["group"], row["fusion"]) for row in fusion_rows(runs)]
+    assert rows == [(1, "none"), (1, "decay"), (1, "gate"), (2, "none"), (2, "max")]
+    assert fusion_rows([analysed]) == []
+
+
+def test_tables_and_figures_are_written_for_what_there_is(analysed, plain, tmp_path):
+    names = [path.name for path in write_analysis(tmp_path / "one", [plain])]
+    assert names == ["layers.csv", "runs.csv", "faithfulness.png"]
+    weak = with_alignment(analysed, "weak", penalty_weight=0.0)
+    written = write_analysis(tmp_path / "all", [analysed, weak, plain])
+    assert {path.name for path in written} == {
+        "layers.csv",
+        "runs.csv",
+        "penalty_weights.csv",
+        "fusions.csv",
+        "faithfulness.png",
+        "divergence.png",
+        "penalty_weights.png",
+    }
+    with (tmp_path / "all" / "layers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run"] for row in rows] == ["tiny", "weak", "plain"]
+    assert float(rows[0]["tau_mask"]) == pytest.approx(analysed.layers[0].evidence, rel=1e-5)
+    assert rows[2]["tau_mask"] == ""
+    for path in written:
+        assert path.suffix == ".csv" or path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment, tmp_path):
+    place = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--pictures", "2")
+    answer = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
+    assert answer.exit_code == 0
+    assert answer.stdout.startswith("config: 2 of 4 pictures\nlayer  tau(attention)")
+    assert (tmp_path / "a" / "layers.csv").is_file()
+    again = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
+    assert again.exit_code == 1
+    assert again.stderr == (
+        f"a2: {str(tmp_path / 'a')!r} holds an analysis already; name another folder, or use "
+        "--force\n"
+    )
+    folder = experiment.artifacts / "train-xe"
+    answer = a2("analyze", folder, *place, "--output", tmp_path / "b")
+    assert answer.exit_code == 0
+    [model] = trainings_in(folder)
+    assert answer.stdout.startswith(f"{model.name}: 2 of 4 pictures\n")
+
+
+def test_a_folder_without_a_training_is_refused(tmp_path):
+    answer = a2("analyze", tmp_path, "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f'a2: no finished training in {str(tmp_path)!r}; name a result of "a2 train", a folder of '
+        "them, or the YAML file of an experiment\n"
+    )
+
+
+def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
+    moved = tmp_path / "far" / "away" / "model"
+    shutil.copytree(run.model, moved)
+    digest = run.manifest.pre_image.inputs["features"][:12]
+    answer = a2("analyze", moved, "--artifacts", tmp_path, "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: the result of extract that {str(moved)!r} was trained on is not there: {digest!r}; "
+        "name the folder that holds it with --artifacts\n"
+    )
+
+
+def test_captions_of_another_vocabulary_are_refused(run, monkeypatch):
+    monkeypatch.setattr(
+        "a2.pipeline.analysis.CaptionFile",
+        lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
+    )
+    with pytest.raises(InputError, match="captions and captioner have other vocabularies") as error:
+        analyse(run, split="val", pictures=None, runtime=CPU)
+    assert str(error.value) == (
+        f"captions and captioner have other vocabularies: {str(run.captions)!r} and "
+        f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
+    )
