@@ -86,6 +86,7 @@ def test_nothing_prints(path):
 
 def test_only_the_command_line_imports_click():
     assert {named(path) for path in MODULES if "click" in imported(path)} == {
+        "pipeline/analysis_commands.py",
         "pipeline/caption_commands.py",
         "pipeline/cli.py",
         "pipeline/command_group.py",
