@@ -7,6 +7,7 @@ picture L_i rows of R_i values; `gate` (sum of L_i,) float16. `keep` and `gate` 
 captioner has them, `aligned` where it has `keep`. Equal input gives equal bytes.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,9 @@ def write_attention(path: Path, pictures: Iterable[tuple[str, CaptionAttention]]
     All of them have a mask and a gate, or none has.
     """
     # Fixed version and no times, as in captions.h5.
-    with h5py.File(path, "w", libver=("earliest", "v110")) as file:
+    # In memory first: on a full disk h5py would print a traceback for each of its open parts.
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=("earliest", "v110")) as file:
         image_ids: list[str] = []
         shapes: list[tuple[int, int]] = []
         for image_id, attention in pictures:
@@ -55,6 +58,7 @@ def write_attention(path: Path, pictures: Iterable[tuple[str, CaptionAttention]]
         sizes = np.array(shapes, dtype=np.int32).reshape(-1, 2)
         file.create_dataset("words", data=sizes[:, 0], track_times=False)
         file.create_dataset("regions", data=sizes[:, 1], track_times=False)
+    path.write_bytes(content.getbuffer())
 
 
 def _columns(attention: CaptionAttention) -> Iterator[str]:
