@@ -56,6 +56,7 @@ SHARES: Mapping[str, float] = {
 IMPORTED = (
     "a2.extract.calibration",
     "a2.extract.weights",
+    "a2.pipeline.cross_entropy",
     "a2.pipeline.evaluation",
     "a2.pipeline.training",
     "pycocoevalcap.bleu.bleu",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from a2.model.config import ModelConfig
-from a2.pipeline import training
+from a2.pipeline import cross_entropy
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.stages import train
@@ -12,7 +12,7 @@ from a2.pipeline.stages import train
 def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_path):
     trained, announced = [], []
     monkeypatch.setattr(
-        training, "train_captioner", lambda *given, **named: trained.append((given, named))
+        cross_entropy, "train_captioner", lambda *given, **named: trained.append((given, named))
     )
     monkeypatch.setattr(train, "announce", announced.append)
     config, model = TrainConfig(seed=3, betas=(0.8, 0.9)), ModelConfig(width=32)
