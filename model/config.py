@@ -18,7 +18,8 @@ class AlignmentConfig(BaseModel):
     model_config = _FROZEN
 
     fusion: Literal["none", "max", "moving", "decay", "gate"] = "gate"
-    """How attention and evidence are joined (Eq. 6-10); none: a plain Transformer without masks."""
+    """How attention and evidence are joined (Eq. 6-10); none: a plain Transformer without masks.
+    max always equals the evidence alpha^m itself, because exp(1 - m) >= 1."""
 
     mask_network: Literal["bilinear", "linear"] = "bilinear"
     """Eq. 2: bilinear compares the decoder's state with each region, whatever their order (Lu);

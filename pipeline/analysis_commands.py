@@ -44,7 +44,7 @@ def analyze(
 
     \b
     Example:
-      a2 analyze -c configs/a2.yaml --pictures 500
+      a2 analyze -c configs/a2-gate.yaml --pictures 500
       a2 analyze artifacts/train-xe --output comparison
     """
     from a2.pipeline.analysis import RUNS, analyse, write_analysis

@@ -108,7 +108,7 @@ def preprocess(
 
     \b
     Example:
-      a2 preprocess -c configs/a2.yaml --set data.annotations=coco/dataset_coco.json
+      a2 preprocess -c configs/a2-gate.yaml --set data.annotations=coco/dataset_coco.json
     """
     with experiment.plan() as plan:
         _run_stages(plan, ["preprocess"], force=force)
@@ -138,8 +138,8 @@ def train(
 
     \b
     Example:
-      a2 train -c configs/a2.yaml --set train.batch_size=20
-      a2 train -c configs/a2.yaml --phase scst --set scst.epochs=15
+      a2 train -c configs/a2-gate.yaml --set train.batch_size=20
+      a2 train -c configs/a2-gate.yaml --phase scst --set scst.epochs=15
     """
     with experiment.plan() as plan:
         _run_stages(plan, plan.phase(phase), force=force)
@@ -181,7 +181,7 @@ def evaluate(
 
     \b
     Example:
-      a2 evaluate -c configs/a2.yaml --set evaluate.beam_size=3
+      a2 evaluate -c configs/a2-gate.yaml --set evaluate.beam_size=3
       a2 evaluate --results theirs.json --references captions_val2014.json --output scores
     """
     named = [results, references, output]
@@ -254,7 +254,7 @@ def status(
 
     \b
     Example:
-      a2 status -c configs/a2.yaml --explain
+      a2 status -c configs/a2-gate.yaml --explain
     """
     with experiment.plan() as plan:
         print_status(plan, plan.names, explain=explain, as_json=as_json)

@@ -169,6 +169,8 @@ class EvaluateConfig(BaseModel):
     train-scst) that say each word together with this experiment's captioner."""
     ensemble_average: Literal["probabilities", "log_probabilities"] = "probabilities"
     """What an ensemble takes the mean of; log_probabilities is M2's, the A2 paper does not say."""
+    collapse_repeats: bool = False
+    """Say a word that follows itself once, as M2 does before it scores; off, as in the paper."""
     batch_size: Annotated[int, Field(ge=1)] = 50
     """Pictures decoded together."""
     spice: bool = True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
@@ -33,12 +34,15 @@ def caption_batches(
     no_repeat_ngram: int = 0,
     groups: int = 1,
     diversity: float = 0.5,
+    collapse_repeats: bool = False,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yields (image id, beams with the best first) for each picture, in the batches' order.
 
-    What the captions are searched by is explained in `a2.model.beam_search`.
+    What the captions are searched by is explained in `a2.model.beam_search`. collapse_repeats: a
+    word that follows itself is said once; scores stay those of what was decoded.
     """
+    spell = without_repeats if collapse_repeats else str
     for batch in batches:
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
@@ -55,7 +59,7 @@ def caption_batches(
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             yield (
                 image_id,
-                [Beam(vocabulary.decode(h.tokens), float(h.score)) for h in hypotheses],
+                [Beam(spell(vocabulary.decode(h.tokens)), float(h.score)) for h in hypotheses],
             )
 
 
@@ -77,5 +81,11 @@ def caption_as_configured(
         no_repeat_ngram=config.no_repeat_ngram,
         groups=config.groups,
         diversity=config.diversity,
+        collapse_repeats=config.collapse_repeats,
         device=device,
     )
+
+
+def without_repeats(caption: str) -> str:
+    """The caption with each run of one word said once."""
+    return " ".join(word for word, _ in groupby(caption.split()))

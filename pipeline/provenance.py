@@ -42,6 +42,8 @@ def provenance_of(
 def _decoding(config: EvaluateConfig) -> str:
     said = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
     said.append(f"length penalty {config.length_penalty:g}")
+    if config.collapse_repeats:
+        said.append("repeated words collapsed")
     if config.no_repeat_ngram:
         said.append(f"no {config.no_repeat_ngram} words in a row twice")
     if config.groups > 1:

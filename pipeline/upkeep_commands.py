@@ -62,9 +62,9 @@ def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
 
     \b
     Example:
-      a2 clean -c configs/a2.yaml
-      a2 clean -c configs/a2.yaml artifacts/extract/0123456789ab
-      a2 clean -c configs/a2.yaml --yes
+      a2 clean -c configs/a2-gate.yaml
+      a2 clean -c configs/a2-gate.yaml artifacts/extract/0123456789ab
+      a2 clean -c configs/a2-gate.yaml --yes
     """
     from a2.pipeline.cleaning import BY_NAME_ONLY, named, removable, remove
 
@@ -90,7 +90,7 @@ def doctor(experiment: Experiment) -> None:
 
     \b
     Example:
-      a2 doctor -c configs/a2.yaml
+      a2 doctor -c configs/a2-gate.yaml
     """
     from a2.pipeline.machine import describe_machine
     from a2.pipeline.preflight import Preflight

@@ -130,3 +130,57 @@ def test_groups_that_cannot_share_the_beams_are_refused():
         "2; choose a number of groups that divides evaluate.beam_size"
     )
     assert load_config(None, ["evaluate.groups=2", "evaluate.beam_size=4"]).evaluate.groups == 2
+
+
+PRESETS = {
+    "a2-decay": {"model.alignment.fusion": "decay"},
+    "a2-moving": {"model.alignment.fusion": "moving"},
+    "a2-max": {"model.alignment.fusion": "max"},
+    "baseline": {"model.alignment.fusion": "none"},
+    "m2-compat": {
+        "preprocess.vocabulary": "m2",
+        "train.grouping": "caption",
+        "train.batch_size": 50,
+        "evaluate.collapse_repeats": True,
+    },
+}
+"""What each preset changes of a2-gate."""
+
+
+def flat(section, prefix=""):
+    found = {}
+    for name, value in section.items():
+        inner = (
+            flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        )
+        found |= inner
+    return found
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_differ_from_the_gated_one_only_where_they_should(name):
+    gated, own = (
+        flat(load_config(CONFIGS / f"{stem}.yaml").model_dump(mode="json"))
+        for stem in ("a2-gate", name)
+    )
+    assert {field: own[field] for field in own if own[field] != gated[field]} == PRESETS[name]
+
+
+def test_the_gated_preset_is_the_defaults_but_for_its_places():
+    gated, defaults = (
+        flat(config.model_dump(mode="json"))
+        for config in (load_config(CONFIGS / "a2-gate.yaml"), Config())
+    )
+    assert {field for field in gated if gated[field] != defaults[field]} == {
+        "data.images",
+        "data.annotations",
+        "extract.weights",
+    }
+
+
+@pytest.mark.parametrize("name", ["a2-gate", *PRESETS])
+def test_presets_say_what_they_stand_for_and_what_has_been_run(name):
+    text = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
+    header = text[: text.index("\ndata:")]
+    assert "# Stands for: " in header
+    assert "# Measured by us: nothing yet." in header

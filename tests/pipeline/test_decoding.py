@@ -10,7 +10,7 @@ from a2.data.feature_store import FeatureStore
 from a2.data.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
-from a2.pipeline.decoding import Beam, caption_batches
+from a2.pipeline.decoding import Beam, caption_batches, without_repeats
 
 CPU = torch.device("cpu")
 
@@ -119,6 +119,17 @@ def test_captions_are_words_without_special_tokens(image_ids, decode, vocabulary
 def test_no_caption_is_longer_than_asked_for(image_ids, decode):
     lengths = [len(b.caption.split()) for _, bs in decode(image_ids, max_length=3) for b in bs]
     assert max(lengths) <= 3
+
+
+def test_a_word_that_follows_itself_can_be_said_once(image_ids, decode):
+    assert without_repeats("a a dog runs runs runs a") == "a dog runs a"
+    assert without_repeats("") == ""
+    plain, collapsed = decode(image_ids), decode(image_ids, collapse_repeats=True)
+    assert [
+        (image_id, [replace(beam, caption=without_repeats(beam.caption)) for beam in beams])
+        for image_id, beams in plain
+    ] == collapsed
+    assert captions(plain) != captions(collapsed)
 
 
 def test_a_length_penalty_ranks_by_the_mean(image_ids, decode):

@@ -146,6 +146,7 @@ MATRIX = {
     "evaluate.diversity": (0.2, EVALUATE),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.ensemble_average": ("log_probabilities", EVALUATE),
+    "evaluate.collapse_repeats": (True, EVALUATE),
     "evaluate.batch_size": (3, EVALUATE),
     "evaluate.spice": (False, EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
