@@ -2,7 +2,9 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,6 +33,12 @@ logger = logging.getLogger(__name__)
 GivenBoxes = Mapping[str, NDArray[np.float32]]
 """Image id -> (R, 4) float32 x1 y1 x2 y2 in pixels."""
 
+Pixels = NDArray[np.uint8]
+"""(H, W, 3), channels blue, green, red."""
+
+_AHEAD = 2
+"""Groups of pictures that are decoded before they are needed."""
+
 _TOGETHER = 16
 """Pictures whose regions are described together where boxes are given."""
 
@@ -40,7 +48,7 @@ class _Job:
     """A picture to describe, and its boxes where they are given."""
 
     image_id: str
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     boxes: NDArray[np.float32] | None
 
 
@@ -117,11 +125,10 @@ def describe_pictures(
     with track(what, total=len(own) + len(missing), done=len(done)) as progress:
         for image_id in missing:  # where too many are, that is known before any work
             skip(image_id, InputError("picture file not found"))
-        for together in groups:
-            left = sum(image_id not in done for image_id in together)
-            if left:
-                _describe(extractor, list(_readable(together, given, skip)), writer, skip)
-                progress.advance(left)
+        todo = (together for together in groups if together.keys() - done)
+        for read in _read_ahead(todo):
+            _describe(extractor, list(_readable(read, given, skip)), writer, skip)
+            progress.advance(len(read.keys() - done))
     return skipped
 
 
@@ -181,17 +188,40 @@ def _is_own(image_id: str, shard: Shard | None) -> bool:
     return shard is None or shard.owns(image_id)
 
 
+def _read_ahead(groups: Iterable[Mapping[str, Path]]) -> Iterator[dict[str, Pixels | InputError]]:
+    """The pictures of each group in order, decoded by a thread while earlier ones are described."""
+    with ThreadPoolExecutor(1, thread_name_prefix="pictures") as reader:
+        ahead: deque[Future[dict[str, Pixels | InputError]]] = deque()
+        for together in groups:
+            ahead.append(reader.submit(_read, together))
+            if len(ahead) > _AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _read(pictures: Mapping[str, Path]) -> dict[str, Pixels | InputError]:
+    """Each picture's pixels, or why it has none."""
+    found: dict[str, Pixels | InputError] = {}
+    for image_id, path in pictures.items():
+        try:
+            found[image_id] = read_picture(path)
+        except InputError as error:
+            found[image_id] = error
+    return found
+
+
 def _readable(
-    pictures: Mapping[str, Path],
+    read: Mapping[str, Pixels | InputError],
     given: GivenBoxes | None,
     skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
-    """Reads the pictures; those that cannot be read are skipped."""
-    for image_id, path in pictures.items():
-        try:
-            yield _Job(image_id, read_picture(path), None if given is None else given[image_id])
-        except InputError as error:
-            skip(image_id, error)
+    """The pictures that could be read; the others are skipped."""
+    for image_id, pixels in read.items():
+        if isinstance(pixels, InputError):
+            skip(image_id, pixels)
+        else:
+            yield _Job(image_id, pixels, None if given is None else given[image_id])
 
 
 def given_boxes(boxes: Path | None, pictures: Mapping[str, Path | None]) -> GivenBoxes | None:

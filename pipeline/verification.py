@@ -267,6 +267,7 @@ def _fingerprint(path: Path) -> tuple[str, ...]:
         return ()
     meta, libraries = (_words(found.get(name)) for name in ("meta", "libraries"))
     return (
+        f"extractor: {found.get('summary')}",
         f"extractor's weights: sha256 {found.get('weights_sha256')}",
         f"extractor's meta: {meta}",
         f"extractor's code version: {found.get('code_version')}; libraries: {libraries}",

@@ -16,7 +16,7 @@ from a2.data.feature_shard import Shard, owner
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
 from a2.extract.config import ExtractConfig
-from a2.extract.picture import read_picture
+from a2.extract.extractor import Extractor
 from a2.pipeline import extraction
 from a2.pipeline.cli import cli
 from a2.pipeline.config import RuntimeConfig
@@ -155,15 +155,17 @@ def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
     whole = extract("whole", pictures=some, given=False)
     whole.whole()
     made = extract(pictures=some, given=False)
-    read = []
+    described = []
 
-    def read_and_die(path):
-        read.append(path.stem)
-        if len(read) == 3:
+    def describe_and_die(self, pictures, boxes):
+        if len(described) == 2:
+            described.append("the one at which it died")
             raise Killed
-        return read_picture(path)
+        described.append("a picture")
+        return describe(self, pictures, boxes)
 
-    monkeypatch.setattr(extraction, "read_picture", read_and_die)
+    describe = Extractor.extract_many
+    monkeypatch.setattr(Extractor, "extract_many", describe_and_die)
     with pytest.raises(Killed):
         made.fill(0, 2)
     with pytest.raises(StoreError, match=r"shards 1/2 of .* are missing"):
@@ -175,7 +177,7 @@ def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
         f'shards 0/2 of {str(made.store)!r} are unfinished; run "a2 extract --shard" for each'
     )
     made.fill(0, 2)
-    assert len(read) == len(some) + 1  # the one at which it died, a second time
+    assert len(described) == len(some) + 1  # the one at which it died, a second time
     made.join()
     assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
 

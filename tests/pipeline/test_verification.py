@@ -83,7 +83,8 @@ def test_a_store_tells_how_its_features_were_made(artifacts):
     made = json.loads((extracted / "extractor.json").read_text())
     [store] = verify(extracted / "features.lmdb", data=True)
     assert (store.kind, store.damages) == ("store", ())
-    weights, meta, code = store.notes
+    summary, weights, meta, code = store.notes
+    assert summary == f"extractor: {made['summary']}"
     assert weights == f"extractor's weights: sha256 {made['weights_sha256']}"
     assert meta.startswith("extractor's meta: anchor_order ratio-major, anchors 12 rows, ")
     assert code == (
