@@ -120,9 +120,8 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.pipeline.java:run_java"),
         Point("a2.pipeline.java:JavaProcess.send"),
         Point("a2.pipeline.java:JavaProcess.receive"),
-        Point("a2.pipeline.java:JavaProcess.end"),
         Point("a2.data.attention_file:write_attention", writes=0),
-        Point("a2.pipeline.evaluation:_write_metrics", writes=0),
+        Point("a2.pipeline.score_files:write_scores"),
         Point("a2.pipeline.report:write_report", writes=0),
     ),
 }
