@@ -11,6 +11,8 @@ from a2.data.json_files import read_json
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2.pipeline.stages import evaluate, extract, preprocess
 
+_NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
+
 
 @dataclass(frozen=True)
 class Run:
@@ -49,13 +51,12 @@ def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:
 
 def trainings_in(path: Path) -> list[Path]:
     """The finished training that a folder is, or those that lie in it; InputError without any."""
+    if not path.is_dir():
+        raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
     candidates = [path, *sorted(child for child in path.iterdir() if not child.suffix)]
     found = [folder for folder in candidates if _is_training(folder)]
     if not found:
-        raise InputError(
-            f'no finished training in {str(path)!r}; name a result of "a2 train", a folder of '
-            "them, or the YAML file of an experiment"
-        )
+        raise InputError(f"no finished training in {str(path)!r}; {_NAMES}")
     return found
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=click.Path(path_type=Path, exists=True))
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
 @experiment_options
 @force_option
 @click.option("--split", type=click.Choice(["val", "test"]), default="val", show_default=True)
@@ -69,10 +69,10 @@ def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[
 
     models: dict[Path, str] = {}
     for path in named:
-        if path.is_dir():
-            models |= {model: model.name for model in trainings_in(path)}
-        else:
+        if path.is_file():
             models[_trained(replace(experiment, config_file=path))] = path.stem
+        else:
+            models |= {model: model.name for model in trainings_in(path)}
     if not named:
         file = experiment.config_file
         models[_trained(experiment)] = "experiment" if file is None else file.stem

@@ -160,6 +160,15 @@ def test_a_folder_without_a_training_is_refused(tmp_path):
     )
 
 
+def test_a_path_that_is_not_there_is_refused(tmp_path):
+    answer = a2("analyze", tmp_path / "none", "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: no such folder or file: {str(tmp_path / 'none')!r}; name a result of "
+        '"a2 train", a folder of them, or the YAML file of an experiment\n'
+    )
+
+
 def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(run.model, moved)
