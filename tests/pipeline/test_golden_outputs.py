@@ -24,16 +24,18 @@ from a2.data.captions import CaptionFile
 from a2.data.feature_store import FeatureStore
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
-MODULES = {module.NAME: module for module in (calibrate, extract, preprocess, train, evaluate)}
+STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate)
+MODULES = {module.NAME: module for module in STAGES}
 READS = {
     "calibrate": (),
     "extract": ("calibrate",),
     "preprocess": (),
     "train-xe": ("extract", "preprocess"),
-    "evaluate": ("extract", "preprocess", "train-xe"),
+    "train-scst": ("extract", "preprocess", "train-xe"),
+    "evaluate": ("extract", "preprocess", "train-scst"),
 }
 """Stage -> the stages whose outputs it reads."""
 
@@ -59,6 +61,7 @@ CONFIG = {
         "dropout": 0.0,
     },
     "train": {"epochs": 12, "batch_size": 3, "schedule": "constant", "lr": 3e-3, "patience": 12},
+    "scst": {"epochs": 2, "batch_size": 3, "lr": 1e-4, "mask": "continued"},
     "evaluate": {"beam_size": 2, "spice": False},
     "runtime": {"device": "cpu", "threads": 1},
 }
@@ -145,6 +148,12 @@ def of_train(directory):
     return {"loss of the first epoch": lines[0]["loss"], "loss of the last": lines[-1]["loss"]}
 
 
+def of_train_scst(directory):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    names = ("loss", "reward", "mask_loss", "CIDEr")
+    return {f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines}
+
+
 def of_evaluate(directory):
     attention = AttentionFile(directory / "attention.h5")
     first = attention[next(iter(attention))]
@@ -159,6 +168,7 @@ MEASURED = {
     "extract": of_extract,
     "preprocess": of_preprocess,
     "train-xe": of_train,
+    "train-scst": of_train_scst,
     "evaluate": of_evaluate,
 }
 TOLERANCE = {
@@ -166,6 +176,7 @@ TOLERANCE = {
     "extract": 2e-2,
     "preprocess": 0.0,
     "train-xe": 2e-2,
+    "train-scst": 2e-2,
     "evaluate": 2e-2,
 }
 """Stage -> largest difference, relative above 1 and absolute below."""
