@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from a2.model.alignment import AlignedAttention, Alignment, renormalise
-from a2.model.captioner import Captioner, attend, decoder_input
+from a2.model.captioner import Captioner, Memory, attend, decoder_input
 
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
@@ -148,10 +148,29 @@ class _LayerMeans:
         # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
         dropped = (1 - paid.keep.double()).mean(1)
         self.evidence.add(kendall_tau(dropped, importance.double(), region_mask))
-        self.divergence.add(jensen_shannon(paid.original, renormalise(paid.used)))
+        self.divergence.add(_divergence(paid))
         self.keep.add(paid.keep.mean(1)[region_mask])
         if paid.gate is not None:
             self.gate.add(paid.gate)
+
+
+def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
+    """Mean JSD(alpha, alpha^a) in nats over the words of a caption per picture, lowest layer first.
+
+    captions: (B, L) int64, words, <eos>, padding. 0 for a layer that is not aligned.
+    """
+    steps = attend(captioner, memory, captions)
+    is_token = captions != captioner.special.pad
+    layers = [
+        _words([step.layers[number] for step in steps], is_token)
+        for number in range(len(steps[0].layers))
+    ]
+    return [0.0 if paid.keep is None else _divergence(paid).mean().item() for paid in layers]
+
+
+def _divergence(paid: AlignedAttention) -> Tensor:
+    """Of each word and head, (N, H) float64."""
+    return jensen_shannon(paid.original, renormalise(paid.used))
 
 
 class Faithfulness:

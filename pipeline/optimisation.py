@@ -57,7 +57,10 @@ class StepLosses:
 
     def reported(self) -> dict[str, float]:
         """What the epoch's line holds the mean of."""
-        return {"loss": self.caption, "mask_loss": self.mask or 0.0}
+        found = {"loss": self.caption, "mask_loss": self.mask or 0.0}
+        if "mean_mask" in self.measured:
+            found["mean_mask"] = self.measured["mean_mask"]
+        return found
 
     def in_words(self) -> str:
         """Losses and gradient norm, for an error."""

@@ -9,6 +9,7 @@ from a2.model.captioner import attend, decoder_input
 from a2.model.faithfulness import (
     Faithfulness,
     differentiable_masks,
+    divergence_by_layer,
     gradient_importance,
     jensen_shannon,
     kendall_tau,
@@ -156,6 +157,15 @@ def test_importance_of_padding_is_none_and_pictures_do_not_meet(tiny, pictures):
             pictures.captions[number : number + 1, 0],
         )
         torch.testing.assert_close(alone[0], together[number][:, exists])
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_divergence_alone_is_what_is_measured_beside_the_rest(tiny, pictures, fusion):
+    captioner = tiny(fusion=fusion)
+    memory = captioner.encode(pictures.features, pictures.boxes, pictures.region_mask)
+    alone = divergence_by_layer(captioner, memory, pictures.captions[:, 0])
+    measured = [layer.divergence or 0.0 for layer in _measured(captioner, pictures)]
+    assert alone == pytest.approx(measured, rel=1e-9)
 
 
 def _measured(captioner, pictures, *parts):

@@ -141,6 +141,9 @@ PRESETS = {
         "preprocess.vocabulary": "m2",
         "train.grouping": "caption",
         "train.batch_size": 50,
+        "scst.baseline": "beam_mean",
+        "scst.idf": "caption",
+        "scst.eos": False,
         "evaluate.collapse_repeats": True,
     },
 }
@@ -175,6 +178,7 @@ def test_the_gated_preset_is_the_defaults_but_for_its_places():
         "data.images",
         "data.annotations",
         "extract.weights",
+        "scst.epochs",
     }
 
 

@@ -1,6 +1,7 @@
 """Training: it learns, keeps the best, refuses what does not fit, and resumes bit for bit."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import h5py
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.vocabulary import Vocabulary
@@ -25,6 +27,7 @@ from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import Interrupted
 from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.training import warn_of_idle_masks
 from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
@@ -162,9 +165,44 @@ def test_metrics_have_one_line_per_epoch(uninterrupted):
     assert [line["epoch"] for line in found] == [1, 2]
     assert [line["step"] for line in found] == [6, 12]
     assert all(
-        line.keys() == {"epoch", "step", "loss", "mask_loss", "CIDEr", "tokens_per_second"}
+        line.keys()
+        == {"epoch", "step", "loss", "mask_loss", "mean_mask", "CIDEr", "tokens_per_second"}
         for line in found
     )
+
+
+def test_the_board_has_speed_and_divergence_of_each_epoch(uninterrupted):
+    board = EventAccumulator(str(uninterrupted / "tensorboard")).Reload()
+    names = board.Tags()["scalars"]
+    layers = [name for name in names if name.startswith("validation/JSD/layer_")]
+    assert layers
+    assert {"validation/CIDEr", "train/tokens_per_second"} <= set(names)
+    for name in layers:
+        found = board.Scalars(name)
+        assert [entry.step for entry in found] == [6, 12]
+        assert all(0 <= entry.value <= math.log(2) for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"),
+    [
+        (
+            0.99,
+            "mean mask is 0.9900: masks above 0.98 change attention hardly; "
+            "lower model.alignment.penalty_weight",
+        ),
+        (
+            0.4,
+            "mean mask is 0.4000: masks below 0.5 hide most of every picture; "
+            "raise model.alignment.penalty_weight",
+        ),
+        (0.7, None),
+        (math.nan, None),
+    ],
+)
+def test_masks_that_are_idle_are_told_of(caplog, mean, words):
+    warn_of_idle_masks(mean)
+    assert caplog.messages == ([] if words is None else [words])
 
 
 def test_equal_settings_train_equal_captioners(train, uninterrupted, tmp_path):
