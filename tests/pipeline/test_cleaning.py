@@ -337,7 +337,7 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     final = copy.result("evaluate")
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3")
     assert answer.exit_code == 0
-    size = f"{size_of(final) / 1000:.1f} kB"
+    size = f"{size_of(final) / 1000:.3g} kB"
     assert answer.stdout.splitlines() == [
         f"stale       {size:>9}  {final}",
         "                       evaluate.beam_size 2 -> 3",
@@ -356,7 +356,7 @@ def test_the_command_deletes_what_is_named_alone(copy):
     folder = copy.artifacts / "extract"
     (folder / "0123456789ab.lock").touch()
     final = copy.result("evaluate")
-    size = f"{size_of(final) / 1000:.1f} kB"
+    size = f"{size_of(final) / 1000:.3g} kB"
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
     assert answer.exit_code == 0
     assert answer.stdout == f"deleted {final}: {size}\n"

@@ -46,7 +46,7 @@ def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
     optimisation = CrossEntropyOptimisation(captioner, TrainConfig(schedule="constant", lr=2e-3))
     pictures = batch()
     for number in range(1, 151):
-        losses = optimisation.step(pictures, number)
+        [losses] = optimisation.step([pictures], number)
     found = caption_batches(
         captioner.eval(),
         [pictures],
