@@ -241,7 +241,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
 
     Raises ConfigError that lists every unknown field, wrong value and malformed override.
     """
-    content = _read_yaml(path) if path is not None else {}
+    content = read_yaml(path) if path is not None else {}
     problems = []
     for override in overrides:
         problem = _apply(content, override)
@@ -266,7 +266,8 @@ def override(field: str, value: Path | str | tuple[Path, ...]) -> str:
     return f"{field}={text}"
 
 
-def _read_yaml(path: Path) -> dict[str, object]:
+def read_yaml(path: Path) -> dict[str, object]:
+    """The sections that a file holds, unchecked; ConfigError where it is none of YAML."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from a2.data.errors import A2Error
 from a2.data.json_files import read_json
-from a2.pipeline.config import EvaluateConfig
+from a2.pipeline.config import EvaluateConfig, read_yaml
 from a2.pipeline.engine.manifest import installed_versions, read_manifest
+from a2.pipeline.engine.run import CONFIG
 from a2.pipeline.engine.stage import Input
 from a2.pipeline.ensemble import LoadedCaptioner
 from a2.pipeline.saved_model import EXTRACTOR
+from a2.pipeline.stages import train_scst
 
 
 def provenance_of(
@@ -68,15 +70,27 @@ def _attention(config: EvaluateConfig) -> dict[str, str]:
 def _training(model: Path) -> dict[str, str]:
     """The fields that the captioner was trained with; none where its manifest is not beside it."""
     try:
-        params = read_manifest(model).pre_image.params
+        made = read_manifest(model).pre_image
     except A2Error:
         return {}
+    before = _cross_entropy(model) if made.stage == train_scst.NAME else {}
     return {
         f"{section}.{name}": str(value)
-        for section, fields in params.items()
+        for section, fields in {**before, **made.params}.items()
         if section != "model" and isinstance(fields, Mapping)
         for name, value in fields.items()
     }
+
+
+def _cross_entropy(refined: Path) -> dict[str, object]:
+    """The section of the training that self-critical training went on from, if it can be read.
+
+    The key has it not: it depends on the captioner that those fields made, not on the fields.
+    """
+    try:
+        return {"train": read_yaml(refined / CONFIG).get("train")}
+    except A2Error:
+        return {}
 
 
 def _extractor(model: Path) -> str:

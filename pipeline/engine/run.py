@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _PRE_IMAGE = "key.json"
 SKIPPED = "skipped.jsonl"
+CONFIG = "config.yaml"
+"""The whole configuration that the stage was run with, most of which is not in its key."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
         for item in skipped:
             events.skip(item.image_id, item.reason)
         write_skipped(partial, skipped)
-        write_durably(partial / "config.yaml", resolved_config.encode())
+        write_durably(partial / CONFIG, resolved_config.encode())
         seconds = round(time.monotonic() - started, 3)
         outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
         sizes = {

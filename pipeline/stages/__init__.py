@@ -1,1 +1,1 @@
-"""The four cached stages: extract, preprocess, train, evaluate."""
+"""The cached stages, from calibrate to evaluate."""

@@ -14,7 +14,7 @@ from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.model_errors import model_errors
 
 NAME = "evaluate"
-CODE_VERSION = 6
+CODE_VERSION = 7
 
 FURTHER_MODEL = "model."
 """Begins the names of the inputs that are further captioners of an ensemble."""

@@ -138,6 +138,21 @@ def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, 
     assert not [name for name in provenance if name.startswith("train.")]
 
 
+def test_cross_entropy_is_unsaid_where_a_refined_captioner_lost_its_configuration(
+    run, inputs, tmp_path
+):
+    refined = tmp_path / "model"
+    shutil.copytree(inputs["model"].path, refined)
+    manifest = contents(refined, "manifest.json")
+    manifest["pre_image"].update({"stage": "train-scst", "params": {"scst": {"idf": "image"}}})
+    (refined / "manifest.json").write_text(json.dumps(manifest))
+    (refined / "config.yaml").unlink()
+    run(model=Input(refined, "c" * 64))
+    provenance = contents(run.directory, "metrics.json")["provenance"]
+    trained = [name for name in provenance if name.startswith(("scst.", "train."))]
+    assert trained == ["scst.idf"]
+
+
 def test_every_choice_of_decoding_is_named(run):
     run(
         EvaluateConfig(beam_size=4, length_penalty=0.7, no_repeat_ngram=3, groups=2, diversity=0.25)

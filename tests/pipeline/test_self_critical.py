@@ -431,8 +431,9 @@ def test_a_changed_field_reruns_self_critical_training_and_not_cross_entropy(exp
 
 
 @pytest.mark.slow
-def test_the_report_says_what_was_rewarded(experiment, tmp_path):
+def test_the_report_says_what_was_rewarded_and_how_cross_entropy_trained(experiment, tmp_path):
     with experiment.plan(*SMALL, artifacts=copied(experiment, tmp_path)) as plan:
+        before = plan.run("train-xe").manifest.pre_image.params["train"]
         plan.run("train-scst")
         evaluated = plan.run("evaluate")
     provenance = json.loads((evaluated.directory / "metrics.json").read_text())["provenance"]
@@ -441,6 +442,8 @@ def test_the_report_says_what_was_rewarded(experiment, tmp_path):
         "idf": "image",
         "eos": "True",
     }
+    fields = {name: value for name, value in provenance.items() if name.startswith("train.")}
+    assert fields == {f"train.{name}": str(value) for name, value in before.items()}
 
 
 @pytest.mark.slow
