@@ -65,8 +65,11 @@ def keep(path: Path) -> None:
     wrap(describe, noting(lambda _, path: note("read", path.stem)))
     training = "a2.pipeline.training:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
-    update = "a2.pipeline.optimisation:CrossEntropyOptimisation.step"
-    wrap(update, noting(lambda _, __, ___, number: note("step", number)))
+    for update in (
+        "a2.pipeline.optimisation:CrossEntropyOptimisation.step",
+        "a2.pipeline.self_critical:SelfCriticalOptimisation.step",
+    ):
+        wrap(update, noting(lambda _, __, ___, number: note("step", number)))
     save = "a2.pipeline.checkpoints:Checkpoints.save"
     wrap(save, noting(lambda _, __, step: note("checkpoint", step)))
     wrap(

@@ -46,9 +46,10 @@ else:
 
 SHARES: Mapping[str, float] = {
     "calibrate": 0.1,
-    "extract": 0.3,
-    "preprocess": 0.2,
-    "train-xe": 0.3,
+    "extract": 0.25,
+    "preprocess": 0.15,
+    "train-xe": 0.25,
+    "train-scst": 0.15,
     "evaluate": 0.1,
 }
 """Of all kills: fewer where a rerun waits ten seconds for Java."""
@@ -58,6 +59,7 @@ IMPORTED = (
     "a2.extract.weights",
     "a2.pipeline.cross_entropy",
     "a2.pipeline.evaluation",
+    "a2.pipeline.self_critical",
     "a2.pipeline.training",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",

@@ -73,6 +73,20 @@ _ENGINE = (
 _JSON = Point("a2.data.json_files:write_json", writes=0)
 _DETECTOR = Point("a2.extract.weights:save_detector", writes=1)
 
+_TRAINING = (
+    *_ENGINE,
+    _JSON,
+    Point("a2.pipeline.checkpoints:Checkpoints.save"),
+    Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
+    Point("a2.data.tensor_files:save_tensors", writes=0),
+    Point("torch:save"),
+    Point("a2.pipeline.training:Training._validate"),
+    Point("a2.pipeline.training:Training._append_metrics"),
+    Point("a2.pipeline.training:Training._end_epoch"),
+    Point("a2.pipeline.saved_model:save_model"),
+    Point("shutil:copyfile", writes=1),
+)
+
 POINTS: Mapping[str, tuple[Point, ...]] = {
     "calibrate": (
         *_ENGINE,
@@ -101,18 +115,13 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.data.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
-        *_ENGINE,
-        _JSON,
+        *_TRAINING,
         Point("a2.pipeline.optimisation:CrossEntropyOptimisation.step"),
-        Point("a2.pipeline.checkpoints:Checkpoints.save"),
-        Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
-        Point("a2.data.tensor_files:save_tensors", writes=0),
-        Point("torch:save"),
-        Point("a2.pipeline.training:Training._validate"),
-        Point("a2.pipeline.training:Training._append_metrics"),
-        Point("a2.pipeline.training:Training._end_epoch"),
-        Point("a2.pipeline.saved_model:save_model"),
-        Point("shutil:copyfile", writes=1),
+    ),
+    "train-scst": (
+        *_TRAINING,
+        Point("a2.model.self_critical:attempt"),
+        Point("a2.pipeline.self_critical:SelfCriticalOptimisation.step"),
     ),
     "evaluate": (
         *_ENGINE,

@@ -52,7 +52,7 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
     assert (code, lost) == (0, 0), complaints
     assert (survived, equal) == (kills, results)
     assert kills >= 20
-    for stage in ("calibrate", "extract", "preprocess", "train-xe", "evaluate"):
+    for stage in ("calibrate", "extract", "preprocess", "train-xe", "train-scst", "evaluate"):
         assert f"| {stage} |" in printed
 
 
@@ -84,6 +84,7 @@ training._link = link_and_change
     ("stage", "fault", "complaint"),
     [
         ("train-xe", FORGETS_CHECKPOINTS, "something was lost"),
+        ("train-scst", FORGETS_CHECKPOINTS, "something was lost"),
         ("extract", WRITES_WHAT_DIFFERS, "extractor.json differs"),
         ("train-xe", CHANGES_AN_INPUT, "skipped.jsonl differs, which is not this stage's"),
     ],

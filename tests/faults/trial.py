@@ -29,13 +29,14 @@ else:
     from fault_points import Fault, count_calls, install
     from outcome import Outcome, contents, differences, outcome
 
-STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
+STAGES = ("calibrate", "extract", "preprocess", "train-xe", "train-scst", "evaluate")
 READS: Mapping[str, tuple[str, ...]] = {
     "calibrate": (),
     "extract": ("calibrate",),
     "preprocess": (),
     "train-xe": ("calibrate", "extract", "preprocess"),
-    "evaluate": ("calibrate", "extract", "preprocess", "train-xe"),
+    "train-scst": ("calibrate", "extract", "preprocess", "train-xe"),
+    "evaluate": ("calibrate", "extract", "preprocess", "train-xe", "train-scst"),
 }
 """Stage -> those whose results must be there before it runs."""
 
@@ -47,6 +48,7 @@ CHECKPOINT_EVERY = 4
 PROMISED: Mapping[str, tuple[str, int]] = {
     "extract": ("pictures", COMMIT_EVERY + 2 * TOGETHER),
     "train-xe": ("steps", CHECKPOINT_EVERY),
+    "train-scst": ("steps", CHECKPOINT_EVERY),
 }
 """Stage -> what a kill may cost, and how many of it at most; the other stages begin anew.
 
@@ -61,6 +63,8 @@ model: {{width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layer
         box_geometry: linear}}
 train: {{epochs: 2, batch_size: 4, warmup: 20, validation_beam_size: 2,
         checkpoint_every: {CHECKPOINT_EVERY}}}
+scst: {{epochs: 2, batch_size: 4, samples: 2, lr: 0.001, mask: continued, max_length: 8,
+       validation_beam_size: 2, checkpoint_every: {CHECKPOINT_EVERY}}}
 evaluate: {{beam_size: 2}}
 runtime: {{device: cpu, threads: 1}}
 """
