@@ -24,6 +24,9 @@ from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded
 from a2.extract.selection import select_regions
 from a2.extract.weights import save_detector
 
+MARGIN = 8
+"""Proposals, beside a tenth of the regions, that are described exactly and may be left out."""
+
 logger = logging.getLogger(__name__)
 
 Picture = NDArray[np.uint8]
@@ -132,21 +135,40 @@ class Extractor:
 
         rois: (N, 5), the proposals in scaled pixels; boxes: (N, 4), the same in the picture's own.
         """
-        if self._selection is None:
-            described = self._describe_all(features, rois)
-            chosen = self._choose(boxes, described.class_logits)
-            return chosen, _rows(described, torch.from_numpy(chosen).to(self.device))
-        logits = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
-        chosen = self._choose(boxes, logits)
+        if self._selection is not None:
+            rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
+            return self._select_among_the_best(features, rois, boxes, rough)
+        described = self._describe_all(features, rois)
+        chosen = self._choose(boxes, described.class_logits)
+        return chosen, _rows(described, torch.from_numpy(chosen).to(self.device))
+
+    def _select_among_the_best(
+        self, features: Tensor, rois: Tensor, boxes: Boxes, rough: Tensor
+    ) -> tuple[NDArray[np.int64], DescribedRegions]:
+        """As `_select`, where `rough` class logits (N, C) say which proposals have a chance.
+
+        Those are described exactly and chosen among, so that what is close is decided exactly.
+        """
+        likely = torch.from_numpy(self._choose(boxes, rough, more=True)).to(self.device)
+        described = self._describe_all(features, rois[likely])
+        chosen = self._choose(boxes, rough.index_copy(0, likely, described.class_logits))
+        places = {proposal: place for place, proposal in enumerate(likely.tolist())}
+        if places.keys() >= set(chosen.tolist()):
+            rows = torch.tensor([places[proposal] for proposal in chosen.tolist()])
+            return chosen, _rows(described, rows.to(self.device))
         return chosen, self._describe_all(features, rois[torch.from_numpy(chosen).to(self.device)])
 
-    def _choose(self, boxes: Boxes, class_logits: Tensor) -> NDArray[np.int64]:
+    def _choose(
+        self, boxes: Boxes, class_logits: Tensor, *, more: bool = False
+    ) -> NDArray[np.int64]:
+        """Indices of the regions; more: and of some that would come next."""
+        least, most = self.config.min_regions, self.config.max_regions
         return select_regions(
             boxes,
             _probabilities(class_logits).cpu().numpy(),
             confidence=self.config.confidence,
-            min_regions=self.config.min_regions,
-            max_regions=self.config.max_regions,
+            min_regions=least + (MARGIN + least // 10 if more else 0),
+            max_regions=most + (MARGIN + most // 10 if more else 0),
         )
 
     def _describe_all(self, features: Tensor, rois: Tensor) -> DescribedRegions:

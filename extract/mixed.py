@@ -2,7 +2,7 @@
 
 Nine tenths of the time goes into res5 over all proposals, of which a tenth to a third is kept. Here
 res5 sees all of them in bfloat16, compiled with its weights prepacked; what is then stored comes
-from float32 and the kept regions alone. A region near a threshold may be decided otherwise.
+from float32, which also decides among the few that come close.
 """
 
 import copy

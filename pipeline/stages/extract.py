@@ -12,7 +12,7 @@ from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 
 NAME = "extract"
-CODE_VERSION = 4
+CODE_VERSION = 5
 
 FEATURES, EXTRACTOR, WEIGHTS = "features.lmdb", "extractor.json", "weights.safetensors"
 

@@ -40,7 +40,26 @@ def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_pictu
         ours, theirs = np.array(rows).T
         np.testing.assert_allclose(other.features[theirs], exact.features[ours], rtol=1e-3)
         assert np.array_equal(other.class_ids[theirs], exact.class_ids[ours])
-    assert matched / kept >= 0.9  # of a tiny network; on ResNet-101 the benchmark asks for 0.98
+    assert matched / kept >= 0.95  # of a tiny network; of ResNet-101 see the benchmark
+
+
+@needs_bfloat16
+def test_what_is_chosen_beyond_the_likely_ones_is_described_too(
+    detector, make_picture, monkeypatch
+):
+    expected = Extractor(detector, config=MIXED)(make_picture(0))
+    choose = Extractor._choose
+
+    def too_few(self, boxes, class_logits, *, more=False):
+        chosen = choose(self, boxes, class_logits, more=more)
+        return chosen[:2] if more else chosen
+
+    monkeypatch.setattr(Extractor, "_choose", too_few)
+    regions = Extractor(detector, config=MIXED)(make_picture(0))
+    assert len(regions) == len(expected)
+    alone = Extractor(detector, config=EXACT.model_copy(update={"boxes": "given"}))
+    again = alone(make_picture(0), regions.boxes)
+    np.testing.assert_allclose(regions.features, again.features, rtol=1e-3, atol=1e-4)
 
 
 @needs_bfloat16
