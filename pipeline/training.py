@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from a2.data.batches import (
     Batch,
@@ -29,9 +28,9 @@ from a2.data.batches import (
     training_batches,
 )
 from a2.data.errors import A2Error
-from a2.data.vocabulary import EOS, PAD, Vocabulary
-from a2.model.faithfulness import divergence_by_layer
+from a2.data.vocabulary import Vocabulary
 from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.alignment_watch import validation_divergences, warn_of_idle_masks
 from a2.pipeline.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -63,10 +62,6 @@ _BOARD_EVERY = 20
 """Steps between TensorBoard scalars."""
 _SECONDS_BETWEEN_EVENTS = 10.0
 """Least time between two progress events."""
-_PICTURES_LOOKED_AT = 20
-"""Validation pictures over which the divergence of attention is averaged."""
-_LEAST_KEPT, _MOST_KEPT = 0.5, 0.98
-"""Mean masks between which alignment is alive."""
 
 
 @dataclass
@@ -375,27 +370,11 @@ class Training:
         self._board.add_scalar("validation/CIDEr", line["CIDEr"], step)
         self._board.add_scalar("train/tokens_per_second", line["tokens_per_second"], step)
         if self._captioner.has_masks:
-            for number, divergence in enumerate(self._divergences(), start=1):
-                self._board.add_scalar(f"validation/JSD/layer_{number}", divergence, step)
-
-    def _divergences(self) -> list[float]:
-        """JSD(alpha, alpha^a) per layer while the first reference of each picture is predicted."""
-        data = self._data
-        chosen = data.validation[:_PICTURES_LOOKED_AT]
-        [batch] = picture_batches(
-            data.store.path, chosen, batch_size=len(chosen), max_regions=self._max_regions
-        )
-        captions = [
-            torch.tensor([*data.vocabulary.encode(data.references[name][0].split()), EOS])
-            for name in chosen
-        ]
-        tokens = pad_sequence(captions, batch_first=True, padding_value=PAD)
-        on_device = batch.to(self._device)
-        with torch.inference_mode():
-            memory = self._captioner.encode(
-                on_device.features, on_device.boxes, on_device.region_mask
+            found = validation_divergences(
+                self._captioner, self._data, max_regions=self._max_regions
             )
-            return divergence_by_layer(self._captioner, memory, tokens.to(self._device))
+            for number, divergence in enumerate(found, start=1):
+                self._board.add_scalar(f"validation/JSD/layer_{number}", divergence, step)
 
     def _save(self) -> None:
         """Writes a checkpoint; no process goes on before it is there."""
@@ -436,24 +415,6 @@ class Training:
             self._last_event = now
             total = self._config.epochs * self._batches
             self._events.write("progress", step=self.position.step, total=total)
-
-
-def warn_of_idle_masks(mean_mask: float) -> None:
-    """One line where masks have hardly an effect, or none is left that could have one."""
-    if mean_mask > _MOST_KEPT:
-        logger.warning(
-            "mean mask is %.4f: masks above %s change attention hardly; "
-            "lower model.alignment.penalty_weight",
-            mean_mask,
-            _MOST_KEPT,
-        )
-    elif mean_mask < _LEAST_KEPT:
-        logger.warning(
-            "mean mask is %.4f: masks below %s hide most of every picture; "
-            "raise model.alignment.penalty_weight",
-            mean_mask,
-            _LEAST_KEPT,
-        )
 
 
 def _noise_seed(seed: int, rank: int, step: int = 0) -> int:

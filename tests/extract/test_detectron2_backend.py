@@ -10,9 +10,12 @@ import torch
 from a2.data.errors import A2Error, WeightsError
 from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
+from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
+from a2.extract.fused import fuse
 from a2.extract.meta import detectron2_meta
 from a2.extract.proposals import ScaledSize, select_proposals
+from a2.extract.resize import picture_blob
 from a2.extract.resnet import Architecture
 from a2.extract.weights import assemble_detector
 
@@ -99,3 +102,26 @@ def test_detectron2s_procedure_proposes_what_detectron2_proposes(detectron2):
     boxes = transform(weights=(1.0, 1.0, 1.0, 1.0)).apply_deltas(deltas, anchors)
     theirs = find([boxes[None]], [logits[None]], [(120, 160)], 0.7, 6000, 50, 0.0, False)
     torch.testing.assert_close(ours, theirs[0].proposal_boxes.tensor, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.detectron2
+@pytest.mark.filterwarnings("ignore")
+def test_each_stage_given_the_other_ones_input_agrees(detectron2, deep, make_picture):
+    ours, theirs = fuse(deep), rebuild(deep)
+    blob = picture_blob(make_picture(5, 192, 256), scale=1.0, mean=deep.meta.mean)
+    rois = torch.tensor([[0.0, 3, 3, 200, 150], [0, 40, 10, 120, 60], [0, 100, 20, 250, 190]])
+    with torch.inference_mode():
+        maps = theirs(torch.from_numpy(blob)[None])
+        assert relative(ours(torch.from_numpy(blob)[None]), maps) < 1e-5
+        heads = [one.proposal_generator.rpn_head(maps) for one in (ours, theirs)]
+        torch.testing.assert_close(heads[0], heads[1], rtol=1e-5, atol=1e-5)
+        pooled = [one.pool(maps, rois, size=7, scale=1 / 16) for one in (ours, theirs)]
+        assert torch.equal(pooled[0], pooled[1])
+        features = theirs.roi_heads(pooled[1])
+        assert relative(ours.roi_heads(pooled[1]), features) < 1e-5
+        logits = [one.roi_heads.box_predictor(features) for one in (ours, theirs)]
+        assert torch.equal(logits[0].argmax(dim=1), logits[1].argmax(dim=1))
+
+
+def relative(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()

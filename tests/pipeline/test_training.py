@@ -27,7 +27,6 @@ from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import Interrupted
 from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.training import warn_of_idle_masks
 from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
@@ -181,28 +180,6 @@ def test_the_board_has_speed_and_divergence_of_each_epoch(uninterrupted):
         found = board.Scalars(name)
         assert [entry.step for entry in found] == [6, 12]
         assert all(0 <= entry.value <= math.log(2) for entry in found)
-
-
-@pytest.mark.parametrize(
-    ("mean", "words"),
-    [
-        (
-            0.99,
-            "mean mask is 0.9900: masks above 0.98 change attention hardly; "
-            "lower model.alignment.penalty_weight",
-        ),
-        (
-            0.4,
-            "mean mask is 0.4000: masks below 0.5 hide most of every picture; "
-            "raise model.alignment.penalty_weight",
-        ),
-        (0.7, None),
-        (math.nan, None),
-    ],
-)
-def test_masks_that_are_idle_are_told_of(caplog, mean, words):
-    warn_of_idle_masks(mean)
-    assert caplog.messages == ([] if words is None else [words])
 
 
 def test_equal_settings_train_equal_captioners(train, uninterrupted, tmp_path):

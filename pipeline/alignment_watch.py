@@ -1,0 +1,61 @@
+"""Whether alignment is alive while a captioner trains: its masks, and what they do to attention."""
+
+import logging
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from a2.data.batches import picture_batches
+from a2.data.vocabulary import EOS, PAD
+from a2.model.faithfulness import divergence_by_layer
+from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.training_data import TrainingData
+
+logger = logging.getLogger(__name__)
+
+PICTURES_LOOKED_AT = 20
+"""Validation pictures over which the divergence of attention is averaged."""
+
+LEAST_KEPT, MOST_KEPT = 0.5, 0.98
+"""Mean masks between which alignment is alive."""
+
+
+def warn_of_idle_masks(mean_mask: float) -> None:
+    """One line where masks have hardly an effect, or none is left that could have one."""
+    if mean_mask > MOST_KEPT:
+        logger.warning(
+            "mean mask is %.4f: masks above %s change attention hardly; "
+            "lower model.alignment.penalty_weight",
+            mean_mask,
+            MOST_KEPT,
+        )
+    elif mean_mask < LEAST_KEPT:
+        logger.warning(
+            "mean mask is %.4f: masks below %s hide most of every picture; "
+            "raise model.alignment.penalty_weight",
+            mean_mask,
+            LEAST_KEPT,
+        )
+
+
+@torch.inference_mode()
+def validation_divergences(
+    captioner: TransformerCaptioner, data: TrainingData, *, max_regions: int | None
+) -> list[float]:
+    """JSD(alpha, alpha^a) in nats per layer while first references are predicted (Eq. 13).
+
+    The captioner must be in eval mode; the pictures are the first of the validation split.
+    """
+    device = next(captioner.parameters()).device
+    chosen = data.validation[:PICTURES_LOOKED_AT]
+    [batch] = picture_batches(
+        data.store.path, chosen, batch_size=len(chosen), max_regions=max_regions
+    )
+    captions = [
+        torch.tensor([*data.vocabulary.encode(data.references[name][0].split()), EOS])
+        for name in chosen
+    ]
+    tokens = pad_sequence(captions, batch_first=True, padding_value=PAD).to(device)
+    pictures = batch.to(device)
+    memory = captioner.encode(pictures.features, pictures.boxes, pictures.region_mask)
+    return divergence_by_layer(captioner, memory, tokens)

@@ -1,0 +1,27 @@
+import math
+
+import pytest
+
+from a2.pipeline.alignment_watch import warn_of_idle_masks
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"),
+    [
+        (
+            0.99,
+            "mean mask is 0.9900: masks above 0.98 change attention hardly; "
+            "lower model.alignment.penalty_weight",
+        ),
+        (
+            0.4,
+            "mean mask is 0.4000: masks below 0.5 hide most of every picture; "
+            "raise model.alignment.penalty_weight",
+        ),
+        (0.7, None),
+        (math.nan, None),
+    ],
+)
+def test_masks_that_are_idle_are_told_of(caplog, mean, words):
+    warn_of_idle_masks(mean)
+    assert caplog.messages == ([] if words is None else [words])
