@@ -25,7 +25,7 @@ from a2.model.transformer import TransformerCaptioner
 
 @dataclass(frozen=True)
 class MaskStatistics:
-    """Whether the masks are alive; scalars without gradient, over existing regions and tokens.
+    """Whether the masks are alive; scalars without gradient, means over tokens.
 
     keep: mean m of the perturbed pass (healthy between .5 and .98); gate: mean g of the aligned
     pass, or None without a gate; penalty: of Eq. 4 before lambda; harm: L(perturbed) - L(aligned)
@@ -131,10 +131,11 @@ def _count(values: Sequence[Tensor], counted: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -> Tensor:
+    """Over the regions of each token's picture, then over tokens: as parts of a batch add up."""
     counted = is_token.flatten(1)[:, None, :]
-    dropped = torch.stack([((1 - keep).sum(dim=-1) * counted).sum() for keep in keeps]).sum()
-    pairs = (is_token.flatten(1).sum(dim=1) * region_mask.sum(dim=1)).sum().clamp(min=1)
-    return 1 - dropped / (pairs * len(keeps) * keeps[0].shape[1])
+    share = counted / region_mask.sum(dim=1).clamp(min=1)[:, None, None]  # (B, 1, K * L)
+    dropped = torch.stack([((1 - keep).sum(dim=-1) * share).sum() for keep in keeps]).sum()
+    return 1 - dropped / _count(keeps, counted)
 
 
 @torch.no_grad()

@@ -87,19 +87,36 @@ def test_both_passes_drop_the_same_units_up_to_the_first_mask(tiny, pictures):
     assert torch.equal(aligned.attention[0].original, perturbed.attention[0].original)
 
 
-def test_statistics_are_means_over_existing_regions_and_tokens(tiny, pictures):
+def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, pictures):
     captioner = tiny()
     memory = pictures.encoded(captioner)
     statistics = two_losses(captioner, memory, pictures.captions).statistics
     is_token = (pictures.captions != 0).flatten(1)[:, None, :, None]
-    counted = (is_token & pictures.region_mask[:, None, None, :]).expand(3, 2, 12, 4)
+    exists = pictures.region_mask[:, None, None, :]
     perturbed = captioner.score(memory, pictures.captions, perturbed=True).attention
-    keep = torch.cat([layer.keep[counted] for layer in perturbed]).mean()
+    count = exists.sum(-1, keepdim=True)
+    of_tokens = [(layer.keep * exists).sum(-1, keepdim=True) / count for layer in perturbed]
+    keep = torch.cat([mean[is_token.expand(3, 2, 12, 1)] for mean in of_tokens]).mean()
     aligned = captioner.score(memory, pictures.captions).attention
     gates = [layer.gate[is_token.expand(3, 2, 12, 1)] for layer in aligned]
     torch.testing.assert_close(statistics.keep, keep.detach())
     torch.testing.assert_close(statistics.gate, torch.cat(gates).mean().detach())
     assert not any(value.requires_grad for value in (statistics.keep, statistics.gate))
+
+
+def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, pictures):
+    captioner = tiny()
+
+    def measured(part):
+        memory = captioner.encode(
+            pictures.features[part], pictures.boxes[part], pictures.region_mask[part]
+        )
+        losses = two_losses(captioner, memory, pictures.captions[part])
+        return losses.statistics.keep, losses.tokens
+
+    whole, tokens = measured(slice(None))
+    parts = [measured(slice(0, 1)), measured(slice(1, 3))]
+    torch.testing.assert_close(sum(keep * count for keep, count in parts) / tokens, whole)
 
 
 def test_plain_transformer_has_a_caption_loss_only(tiny, pictures):
