@@ -128,6 +128,6 @@ def size_of_picture(image_id: str, sizes: Sizes) -> tuple[int, int]:
         return sizes[image_id]
     except KeyError:
         raise InputError(
-            f"size of image {image_id!r} is not known; name its pictures with --images, or a COCO "
-            "file that lists it with --sizes"
+            f"size of image {image_id!r} is not known; name the folder of its pictures, or a COCO "
+            "file that lists it, with --sizes"
         ) from None

@@ -203,8 +203,8 @@ def test_sizes_that_are_not_known_are_asked_for(store, tmp_path):
         convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert str(error.value) == (
         f"no picture of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
-        "'000000132417' is not known; name its pictures with --images, or a COCO file that lists "
-        "it with --sizes; get the file again"
+        "'000000132417' is not known; name the folder of its pictures, or a COCO file that lists "
+        "it, with --sizes; get the file again"
     )
 
 
