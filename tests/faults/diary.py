@@ -6,7 +6,7 @@ step after its checkpoint, a stage after its manifest. What a rerun does not fin
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ class Run:
     """One run of a stage, as its diary tells it.
 
     found: pictures that were in the store when it was opened, None where it was not opened.
-    read: pictures that were described; committed: those of which a commit returned.
+    described: pictures whose description began; committed: those of which a commit returned.
     resumed: the step that training began at, None where it did not begin.
     step: the last step trained; checkpoint: the last one saved; both 0 where there is none.
     worked: whether the stage's work began; sealed: whether its manifest was written.
     """
 
     found: frozenset[str] | None = None
-    read: frozenset[str] = frozenset()
+    described: frozenset[str] = frozenset()
     committed: frozenset[str] = frozenset()
     resumed: int | None = None
     step: int = 0
@@ -61,8 +61,8 @@ def keep(path: Path) -> None:
     wrap(f"{writer}.__init__", noting(lambda _, self, *__: note("found", sorted(self.done()))))
     pending = lambda self: [key.decode() for key in self._pending]  # noqa: E731
     wrap(f"{writer}._commit", noting(lambda ids, _: note("committed", ids), before=pending))
-    describe = "a2.pipeline.extraction:read_picture"
-    wrap(describe, noting(lambda _, path: note("read", path.stem)))
+    begun = lambda _, jobs, *__: note("described", [job.image_id for job in jobs])  # noqa: E731
+    wrap("a2.pipeline.extraction:_describe", noting(lambda *_: None, before=begun))
     training = "a2.pipeline.training:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
     for update in (
@@ -90,8 +90,8 @@ def read(path: Path) -> Run:
     found = all_of("found")
     return Run(
         found=frozenset(found[0]) if found else None,
-        read=frozenset(all_of("read")),
-        committed=frozenset(image_id for ids in all_of("committed") for image_id in ids),
+        described=_union(all_of("described")),
+        committed=_union(all_of("committed")),
         resumed=next(iter(all_of("resumed")), None),
         step=max(all_of("step"), default=0),
         checkpoint=max(all_of("checkpoint"), default=0),
@@ -105,7 +105,7 @@ def lost(earlier: list[Run], rerun: Run) -> int:
     if any(run.sealed for run in earlier):
         return int(rerun.worked)
     if rerun.found is not None:
-        return len(frozenset[str]().union(*(run.committed for run in earlier)) - rerun.found)
+        return len(_union(run.committed for run in earlier) - rerun.found)
     if rerun.resumed is not None:
         return max(0, max(run.checkpoint for run in earlier) - rerun.resumed)
     return 0
@@ -114,7 +114,11 @@ def lost(earlier: list[Run], rerun: Run) -> int:
 def done_again(earlier: list[Run], rerun: Run) -> int:
     """Pictures, steps, or else stages that the rerun did although an earlier run had done them."""
     if rerun.found is not None:
-        return len(frozenset[str]().union(*(run.read for run in earlier)) & rerun.read)
+        return len(_union(run.described for run in earlier) & rerun.described)
     if rerun.resumed is not None:
         return max(0, max(run.step for run in earlier) - rerun.resumed)
     return int(rerun.worked and any(run.worked for run in earlier))
+
+
+def _union(ids: Iterable[Iterable[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*ids)
