@@ -96,7 +96,7 @@ def test_the_driver_sees_a_product_that_does_not_keep_its_promises(stage, fault,
 
 
 def test_a_picture_that_was_committed_and_is_not_found_is_lost(diary):
-    killed = diary.Run(found=frozenset(), read=frozenset("abc"), committed=frozenset("ab"))
+    killed = diary.Run(found=frozenset(), described=frozenset("abc"), committed=frozenset("ab"))
     assert diary.lost([killed], diary.Run(found=frozenset("ab"))) == 0
     assert diary.lost([killed], diary.Run(found=frozenset("a"))) == 1
 
@@ -114,9 +114,10 @@ def test_a_stage_that_works_again_after_its_manifest_is_lost(diary):
 
 
 def test_what_two_runs_did_is_done_again(diary):
-    described = diary.Run(found=frozenset(), read=frozenset("abc"))
+    described = diary.Run(found=frozenset(), described=frozenset("abc"))
     assert (
-        diary.done_again([described], diary.Run(found=frozenset("a"), read=frozenset("bcd"))) == 2
+        diary.done_again([described], diary.Run(found=frozenset("a"), described=frozenset("bcd")))
+        == 2
     )
     trained = diary.Run(resumed=0, step=11, checkpoint=8)
     assert diary.done_again([trained], diary.Run(resumed=8, step=16)) == 3
@@ -127,9 +128,11 @@ def test_what_two_runs_did_is_done_again(diary):
 def test_a_diary_is_read_up_to_where_its_run_was_killed(diary, tmp_path):
     path = tmp_path / "diary"
     assert diary.read(path) == diary.Run()
-    path.write_text('["worked", true]\n["found", ["a"]]\n["read", "b"]\n["committed", ["b"]]\n')
+    path.write_text(
+        '["worked", true]\n["found", ["a"]]\n["described", ["b"]]\n["committed", ["b"]]\n'
+    )
     assert diary.read(path) == diary.Run(
-        found=frozenset("a"), read=frozenset("b"), committed=frozenset("b"), worked=True
+        found=frozenset("a"), described=frozenset("b"), committed=frozenset("b"), worked=True
     )
 
 
