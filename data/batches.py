@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from a2.data.errors import ConfigError, InputError
+from a2.data.errors import ConfigError, InputError, LostLoader
 from a2.data.feature_store import FeatureStore
 from a2.data.regions import Regions
 from a2.data.sampling import caption_choice, epoch_order
@@ -282,6 +282,16 @@ def _loader(
         worker_init_fn=_leave_signals_to_the_parent,
     )
     return loader
+
+
+def lost_loader(error: Exception) -> LostLoader | None:
+    """What is said where torch reports that a loader process has gone; None for other errors."""
+    if not str(error).startswith("DataLoader worker"):
+        return None
+    return LostLoader(
+        f"a loader process has ended: {' '.join(str(error).split())}; the newest checkpoint is "
+        "kept, lower runtime.workers or the batch size where memory ran out, and run again"
+    )
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:

@@ -27,3 +27,7 @@ class WeightsError(A2Error):
 
 class LockedError(A2Error):
     """Another process is running the same stage."""
+
+
+class LostLoader(A2Error):
+    """A process that loads batches has ended before its work was done."""

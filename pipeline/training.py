@@ -24,6 +24,7 @@ from a2.data.batches import (
     Batch,
     Share,
     batches_per_epoch,
+    lost_loader,
     picture_batches,
     training_batches,
 )
@@ -118,11 +119,11 @@ def run_training(
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, LostProcesses):
+            except (RuntimeError, LostProcesses) as error:
                 # a signal to the process group may end loaders and other processes before this one
                 # comes to look at it, and then this one fails wherever it is; nothing more is saved
                 stop.raise_if_pending()
-                raise
+                raise (lost_loader(error) or error) from error.__cause__
             stop.raise_if_pending()
         return training.best_tensors() if processes.leads else {}
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a2.data.errors import A2Error, InputError, StoreError
+from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.vocabulary import Vocabulary
 from a2.pipeline import cross_entropy, optimisation, training
 from a2.pipeline.checkpoints import Checkpoints
@@ -337,7 +338,7 @@ def test_two_loader_processes_and_a_stop_change_nothing(train, uninterrupted, tm
     assert_equal_results(tmp_path / "two", uninterrupted)
 
 
-@pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], RuntimeError)])
+@pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], LostLoader)])
 def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     train, tmp_path, monkeypatch, sent, raised
 ):
@@ -352,6 +353,31 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     with pytest.raises(raised):
         train(tmp_path / "ended")
     assert checkpoint_steps(tmp_path / "ended") == []
+
+
+def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
+    train, uninterrupted, tmp_path, monkeypatch
+):
+    step = CrossEntropyOptimisation.step
+
+    def kill_a_loader(self, parts, number):
+        if number == STEPS_PER_EPOCH + 1:
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        return step(self, parts, number)
+
+    found = tmp_path / "killed"
+    with monkeypatch.context() as patch:
+        patch.setattr(CrossEntropyOptimisation, "step", kill_a_loader)
+        with pytest.raises(
+            LostLoader,
+            match=r"^a loader process has ended: DataLoader worker \(pid \d+\) is killed by "
+            r"signal: Killed\.; the newest checkpoint is kept, lower runtime\.workers or the "
+            r"batch size where memory ran out, and run again$",
+        ):
+            train(found, "runtime.workers=1")
+    assert max(checkpoint_steps(found)) == STEPS_PER_EPOCH
+    train(found)
+    assert_equal_results(found, uninterrupted)
 
 
 def test_a_second_signal_ends_the_run_without_saving(train, uninterrupted, tmp_path, signals):
