@@ -11,7 +11,7 @@ import os
 import stat
 import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -105,22 +105,27 @@ def check_limit(skipped: Sequence[Skipped], total: int, what: str) -> None:
 
 
 def resolve_pictures(annotations: Annotations, folder: Path) -> dict[str, Path]:
-    """The file of each picture by image id; a picture without one is not in the result.
+    """The file of each picture by image id, as `resolve_files` finds them."""
+    return resolve_files({item.image_id: item.file for item in annotations.pictures}, folder)
 
-    Tried in turn: the named path, its last part alone, any file in `folder` with the same id (a
-    2014 name among 2017 names). A file that leads out of `folder` is not taken, nor is a last part
-    that two annotated pictures share.
+
+def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
+    """Where in `folder` the pictures are whose names `files` has by image id.
+
+    A picture without a file is not in the result. Tried in turn: the named path, its last part
+    alone, any file in `folder` with the same id (a 2014 name among 2017 names). A file that leads
+    out of `folder` is not taken, nor is a last part that two named pictures share.
     """
-    names = Counter(PurePosixPath(picture.file).name for picture in annotations.pictures)
+    names = Counter(PurePosixPath(file).name for file in files.values())
     search = _PictureFolder(folder)
     found = {}
-    for picture in annotations.pictures:
-        base = PurePosixPath(picture.file).name
-        candidates = (picture.file, base) if names[base] == 1 else (picture.file,)
+    for identity, file in files.items():
+        base = PurePosixPath(file).name
+        candidates = (file, base) if names[base] == 1 else (file,)
         path = next(filter(search.holds, (folder / name for name in candidates)), None)
-        path = path or search.by_id.get(picture.image_id)
+        path = path or search.by_id.get(identity)
         if path:
-            found[picture.image_id] = path
+            found[identity] = path
     return found
 
 

@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 from a2.data.errors import InputError
 from a2.data.identity import image_id
 from a2.data.json_files import read_json
-from a2.data.json_items import BadItem, key_member, list_member, member, text_member
-
-_LARGEST_COORDINATE = 2**24
-"""Pixels; float32 has every whole number up to here."""
+from a2.data.json_items import (
+    BadItem,
+    key_member,
+    list_member,
+    member,
+    pixel_numbers,
+    read_each,
+    text_member,
+)
 
 _Rows = dict[str, list[tuple[int, list[float], object]]]
 """Annotation id, x1 y1 x2 y2 and category id of each box, by image id."""
@@ -82,16 +87,10 @@ def _instances(rows: list[tuple[int, list[float], object]], names: dict[object, 
 def _rows(path: Path, images: Sequence[object], annotations: Sequence[object]) -> _Rows:
     pictures: dict[int | str, str] = {}
     rows: _Rows = {}
-    place = ""
-    try:
-        for index, item in enumerate(images):
-            place = f"images[{index}]"
-            _add_picture(item, pictures, rows)
-        for index, item in enumerate(annotations):
-            place = f"annotations[{index}]"
-            _add_box(item, pictures, rows)
-    except (BadItem, InputError) as error:
-        raise InputError(f"{place} of {str(path)!r}: {error}; mend or remove that item") from error
+    read_each(images, lambda item: _add_picture(item, pictures, rows), path=path, key="images")
+    read_each(
+        annotations, lambda item: _add_box(item, pictures, rows), path=path, key="annotations"
+    )
     return rows
 
 
@@ -109,19 +108,8 @@ def _add_box(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
         raise BadItem(f"box of an unknown image: {number!r:.40}")
     if not isinstance(order, int):
         raise BadItem("'id' is not an integer")
-    x, y, width, height = _coordinates(list_member(item, "bbox"))
+    x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
     fields = item if isinstance(item, dict) else {}
     if width > 0 and height > 0 and fields.get("iscrowd", 0) != 1:
         corners = [x, y, x + width, y + height]
         rows[pictures[number]].append((order, corners, fields.get("category_id")))
-
-
-def _coordinates(bbox: Sequence[object]) -> list[float]:
-    numbers = [
-        float(number)
-        for number in bbox
-        if isinstance(number, int | float) and abs(number) <= _LARGEST_COORDINATE
-    ]
-    if len(numbers) != 4 or len(bbox) != 4:
-        raise BadItem(f"'bbox' is not four numbers of pixels: {bbox!s:.60}")
-    return numbers

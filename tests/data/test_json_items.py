@@ -1,8 +1,20 @@
 """What `a2.data.json_items` promises."""
 
+from pathlib import Path
+
 import pytest
 
-from a2.data.json_items import BadItem, key_member, list_member, member, text_member
+from a2.data.errors import InputError
+from a2.data.json_items import (
+    BadItem,
+    integer_member,
+    key_member,
+    list_member,
+    member,
+    pixel_numbers,
+    read_each,
+    text_member,
+)
 
 ITEM = {"text": "a", "list": [1], "number": 3, "flag": True, "none": None}
 
@@ -12,6 +24,7 @@ def test_members_of_the_right_type_are_given():
     assert text_member(ITEM, "text") == "a"
     assert list_member(ITEM, "list") == [1]
     assert key_member(ITEM, "number") == 3
+    assert integer_member(ITEM, "number") == 3
     assert key_member(ITEM, "text") == "a"
 
 
@@ -24,9 +37,39 @@ def test_members_of_the_right_type_are_given():
         (list_member, ITEM, "text", "'text' is not a list"),
         (key_member, ITEM, "list", "'list' is neither an integer nor a string"),
         (key_member, ITEM, "flag", "'flag' is neither an integer nor a string"),
+        (integer_member, ITEM, "text", "'text' is not an integer"),
+        (integer_member, ITEM, "flag", "'flag' is not an integer"),
     ],
 )
 def test_anything_else_is_a_bad_item_with_a_reason(read, item, key, reason):
     with pytest.raises(BadItem) as caught:
         read(item, key)
     assert str(caught.value) == reason
+
+
+def test_four_numbers_of_a_box_are_floats():
+    assert pixel_numbers([1, 2.5, -3, 2**24], "'bbox'") == [1.0, 2.5, -3.0, 2.0**24]
+
+
+@pytest.mark.parametrize(
+    "values", [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"], [1, 2, 3, 1e30], [1, 2, 3, float("nan")]]
+)
+def test_anything_but_four_numbers_of_pixels_is_a_bad_item(values):
+    with pytest.raises(BadItem) as caught:
+        pixel_numbers(values, "'bbox'")
+    assert str(caught.value) == f"'bbox' is not four numbers of pixels: {values}"
+
+
+@pytest.mark.parametrize("error", [BadItem("torn"), InputError("torn")])
+def test_an_item_that_cannot_be_read_is_named_by_its_place(error):
+    seen = []
+
+    def read(item):
+        seen.append(item)
+        if item == "b":
+            raise error
+
+    with pytest.raises(InputError) as caught:
+        read_each("abc", read, path=Path("x.json"), key="letters")
+    assert str(caught.value) == "letters[1] of 'x.json': torn; mend or remove that item"
+    assert seen == ["a", "b"]
