@@ -32,7 +32,7 @@ _KEPT = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its step, the captioner's tensors and the state of training."""
+    """A verified checkpoint: its step, the network's tensors and the state of training."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -40,10 +40,11 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training run."""
+    """The checkpoints of one training run; command: that made it, for messages."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, command: str = "a2 train") -> None:
         self._folder = folder
+        self._command = command
         folder.mkdir(parents=True, exist_ok=True)
 
     def directory(self, step: int) -> Path:
@@ -99,7 +100,7 @@ class Checkpoints:
         """One checkpoint; A2Error where a file is missing or its sha256 is not the recorded one."""
         problem = checkpoint_problem(self.directory(step))
         if problem is not None:
-            raise A2Error(f'{problem}; train again with "a2 train --force"')
+            raise A2Error(f'{problem}; train again with "{self._command} --force"')
         return self._read(step)
 
     def _give_final_name(self, partial: Path) -> None:

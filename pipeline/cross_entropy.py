@@ -8,15 +8,15 @@ import torch
 from a2.data.batches import CaptionDataset
 from a2.model.compilation import compile_layers
 from a2.model.config import ModelConfig
+from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.phase import Phase
 from a2.pipeline.precision import matrix_precision
 from a2.pipeline.processes import Processes
-from a2.pipeline.saved_model import ModelDescription, new_captioner
-from a2.pipeline.training import run_training, save_captioner
+from a2.pipeline.saved_model import ModelDescription, new_captioner, save_captioner
+from a2.pipeline.training import run_training
 from a2.pipeline.training_data import read_training_data
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,11 @@ def train_captioner(
     processes.make_equal(captioner.state_dict().values())
     if config.compile:
         compile_layers(captioner, say=logger.warning)
-    phase = Phase(
+    phase = captioner_phase(
         "train",
         config,
+        captioner,
+        data,
         CaptionDataset(
             data.store.path,
             data.captions,
@@ -67,17 +69,11 @@ def train_captioner(
             skipped=data.skipped,
         ),
         CrossEntropyOptimisation(captioner, config, processes),
+        runtime,
+        max_regions=config.max_regions,
+        processes=processes,
     )
     with matrix_precision(config.precision):
-        best = run_training(
-            phase,
-            captioner,
-            data,
-            runtime,
-            max_regions=config.max_regions,
-            processes=processes,
-            directory=directory,
-            events=events,
-        )
+        best = run_training(phase, processes=processes, directory=directory, events=events)
     if processes.leads:
         save_captioner(directory, best, description, data.vocabulary, features=features)

@@ -41,6 +41,11 @@ class StepLosses:
     gradient_norm: float
 
     @property
+    def amount(self) -> int:
+        """Tokens."""
+        return self.tokens
+
+    @property
     def caption(self) -> float:
         """Nats per token."""
         return self.measured["caption_loss"]

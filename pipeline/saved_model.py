@@ -4,6 +4,8 @@
 `extractor.json` (how the regions it was trained on were made) and the extractor's weights.
 """
 
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,3 +108,26 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory anew"
         ) from error
     return SavedModel(captioner.to(device).eval(), vocabulary, description)
+
+
+def save_captioner(
+    directory: Path,
+    tensors: dict[str, torch.Tensor],
+    description: ModelDescription,
+    vocabulary: Vocabulary,
+    *,
+    features: Path,
+) -> None:
+    """Writes all that captions need: captioner, vocabulary, and what made the regions."""
+    save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
+    shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
+    _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Makes `target` the same file as `source`, or a copy where the disk cannot link."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -20,17 +20,17 @@ from a2.model.captioner import Memory
 from a2.model.losses import masking_loss
 from a2.model.self_critical import Attempts, attempt, self_critical_loss
 from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.evaluation import require_width
 from a2.pipeline.optimisation import SidedAdam
-from a2.pipeline.phase import Phase
 from a2.pipeline.precision import forward_precision, matrix_precision
 from a2.pipeline.processes import ALONE, Processes
 from a2.pipeline.rewards import PictureRewards
-from a2.pipeline.saved_model import load_model
-from a2.pipeline.training import run_training, save_captioner
+from a2.pipeline.saved_model import load_model, save_captioner
+from a2.pipeline.training import run_training
 from a2.pipeline.training_data import read_training_data
 
 
@@ -53,6 +53,11 @@ class StepRewards:
     mask_loss: float | None
     lr: float
     gradient_norm: float
+
+    @property
+    def amount(self) -> int:
+        """Tokens."""
+        return self.tokens
 
     @property
     def finite(self) -> bool:
@@ -233,9 +238,11 @@ def refine_captioner(
     torch.manual_seed(config.seed)
     rewards = PictureRewards.read(captions, config, device=device)
     max_regions = loaded.description.max_regions
-    phase = Phase(
+    phase = captioner_phase(
         "scst",
         config,
+        loaded.captioner,
+        data,
         CaptionDataset(
             data.store.path,
             data.captions,
@@ -246,18 +253,12 @@ def refine_captioner(
             skipped=data.skipped,
         ),
         SelfCriticalOptimisation(loaded.captioner, config, rewards, processes),
+        runtime,
+        max_regions=max_regions,
+        processes=processes,
     )
     with matrix_precision(config.precision):
-        best = run_training(
-            phase,
-            loaded.captioner,
-            data,
-            runtime,
-            max_regions=max_regions,
-            processes=processes,
-            directory=directory,
-            events=events,
-        )
+        best = run_training(phase, processes=processes, directory=directory, events=events)
     if processes.leads:
         save_captioner(directory, best, loaded.description, loaded.vocabulary, features=features)
 

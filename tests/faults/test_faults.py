@@ -69,13 +69,13 @@ extraction.write_json = lambda path, value: write(path, value | {"process": os.g
 """
 
 CHANGES_AN_INPUT = """
-import a2.pipeline.training as training
-link = training._link
+import a2.pipeline.saved_model as saved_model
+link = saved_model._link
 def link_and_change(source, target):
     link(source, target)
     listed = source.with_name("skipped.jsonl")
     listed.write_text(2 * listed.read_text())
-training._link = link_and_change
+saved_model._link = link_and_change
 """
 
 

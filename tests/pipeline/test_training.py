@@ -21,7 +21,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.vocabulary import Vocabulary
-from a2.pipeline import cross_entropy, optimisation, training
+from a2.pipeline import (
+    captioner_phase,
+    cross_entropy,
+    optimisation,
+    saved_model,
+    training,
+    training_record,
+)
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.hashing import sha256_of
@@ -124,7 +131,7 @@ def assert_equal_results(one, other):
 def scored(monkeypatch, *scores):
     """Validation finds these CIDErs, one epoch after the other."""
     left = list(scores)
-    monkeypatch.setattr(training, "cider", lambda candidates, references: left.pop(0))
+    monkeypatch.setattr(captioner_phase, "cider", lambda candidates, references: left.pop(0))
 
 
 # what a training makes
@@ -248,14 +255,14 @@ def test_only_as_many_validation_pictures_are_decoded_as_asked_for(train, tmp_pa
         asked.append((sorted(candidates), sorted(references)))
         return 0.5
 
-    monkeypatch.setattr(training, "cider", score)
+    monkeypatch.setattr(captioner_phase, "cider", score)
     train(tmp_path / "some", "train.validation_pictures=2", "train.epochs=1")
     first = read_training_data(train.features, train.captions).validation[:2]
     assert asked == [(sorted(first), sorted(first))]
 
 
 def test_progress_is_told_now_and_then_with_the_step_and_all_of_them(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_SECONDS_BETWEEN_EVENTS", 0.0)
+    monkeypatch.setattr(training_record, "_SECONDS_BETWEEN_EVENTS", 0.0)
     found = events(train(tmp_path / "told"), "progress")
     assert [(event["step"], event["total"]) for event in found] == [
         (step, STEPS) for step in range(1, STEPS + 1)
@@ -312,7 +319,7 @@ def test_dropout_is_on_in_what_is_compared(train, uninterrupted, tmp_path):
 def test_a_stop_during_validation_ends_the_run_after_it(
     train, uninterrupted, tmp_path, monkeypatch, epoch
 ):
-    validate = training.cider
+    validate = captioner_phase.cider
     validated = []
 
     def score(candidates, references):
@@ -321,7 +328,7 @@ def test_a_stop_during_validation_ends_the_run_after_it(
             signal.raise_signal(signal.SIGTERM)
         return validate(candidates, references)
 
-    monkeypatch.setattr(training, "cider", score)
+    monkeypatch.setattr(captioner_phase, "cider", score)
     found = tmp_path / "stopped"
     with pytest.raises(Interrupted):
         train(found)
@@ -459,7 +466,7 @@ def test_a_run_that_died_after_its_last_epoch_only_saves_the_model(
         def die(*arguments, **named):
             raise Interrupted(signal.SIGKILL)
 
-        patch.setattr(training, "save_model", die)
+        patch.setattr(saved_model, "save_model", die)
         with pytest.raises(Interrupted):
             train(found)
     monkeypatch.setattr(CrossEntropyOptimisation, "step", None)
@@ -761,7 +768,7 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
         return 0.5
 
     monkeypatch.setattr(CrossEntropyOptimisation, "step", step)
-    monkeypatch.setattr(training, "cider", score)
+    monkeypatch.setattr(captioner_phase, "cider", score)
     replace(train, features=features)(tmp_path / "model", "train.epochs=1")
     assert seen == set(data.captions.image_ids("train")) - left_out
     assert validated == set(data.validation) - left_out
