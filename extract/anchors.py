@@ -31,17 +31,20 @@ def caffe_anchors() -> NDArray[np.float64]:
     return np.stack(boxes)
 
 
-def detectron2_anchors(*, sizes: Sequence[int]) -> NDArray[np.float64]:
-    """Anchors of detectron2: (3 * sizes, 4), size by size, unrounded, around 0.
+def detectron2_anchors(
+    *, sizes: Sequence[float], ratios: Sequence[float] = RATIOS, centre: float = 0
+) -> NDArray[np.float64]:
+    """Anchors in detectron2's form: (sizes * ratios, 4), size by size, unrounded.
 
-    sizes: square roots of the areas, in pixels. Edges are continuous: a side is x2 - x1 long.
+    sizes: square roots of the areas, in pixels; ratios: height over width; centre: x and y of all,
+    0 in detectron2. Edges are continuous: a side is x2 - x1 long.
     """
     boxes = []
     for size in sizes:
-        for ratio in RATIOS:
+        for ratio in ratios:
             width = size / np.sqrt(ratio)
             half = np.array([width, width * ratio]) / 2
-            boxes.append(np.concatenate([-half, half]))
+            boxes.append(np.concatenate([centre - half, centre + half]))
     return np.stack(boxes)
 
 

@@ -68,7 +68,8 @@ class Detector(nn.Module):
         features: (1, C, h, w); meta: the detector's own, or with another procedure.
         Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
         """
-        return cast(Tensor, self.proposal_generator(features, size=size, count=count, meta=meta))
+        (found,) = self.proposal_generator(features, sizes=[size], count=count, meta=meta)
+        return cast(Tensor, found)
 
     def describe(self, features: Tensor, rois: Tensor, *, roi_size: int) -> DescribedRegions:
         """Feature, class and attribute of each region, in order.

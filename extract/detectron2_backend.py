@@ -81,11 +81,11 @@ class _ProposalHead(nn.Module):
         self._forward = head.forward
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """features: (1, C, h, w). Returns logits (h * w * A,) and deltas (h * w * A, 4)."""
+        """features: (B, C, h, w). Returns logits (B, h * w * A) and deltas (B, h * w * A, 4)."""
         logits, deltas = self._forward([features])
         return (
-            logits[0][0].permute(1, 2, 0).reshape(-1),
-            deltas[0][0].permute(1, 2, 0).reshape(-1, 4),
+            logits[0].permute(0, 2, 3, 1).flatten(1),
+            deltas[0].permute(0, 2, 3, 1).reshape(len(features), -1, 4),
         )
 
 

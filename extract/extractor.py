@@ -20,7 +20,7 @@ from a2.extract.fused import fuse
 from a2.extract.meta import DetectorMeta
 from a2.extract.mixed import SelectionHeads, has_bfloat16
 from a2.extract.proposals import SMALLEST_REGION, ScaledSize
-from a2.extract.resize import picture_blob, picture_scale, rounded_blob, rounded_size
+from a2.extract.scaling import scaled_picture
 from a2.extract.selection import select_regions
 from a2.extract.weights import save_detector
 
@@ -197,21 +197,17 @@ class Extractor:
 
     def _blob(self, pictures: Sequence[Picture]) -> tuple[Tensor, ScaledSize]:
         """Detector input of pictures of one size: (B, 3, H', W') float32."""
-        height, width = pictures[0].shape[:2]
-        sides = {"min_side": self.config.min_side, "max_side": self.config.max_side}
-        scale = picture_scale(height=height, width=width, **sides)
-        mean = self.meta.mean
-        if self.meta.resize == "exact factor":
-            blobs = np.stack([picture_blob(one, scale=scale, mean=mean) for one in pictures])
-            factors = scale, scale
-        else:
-            size = rounded_size(height=height, width=width, **sides)
-            blobs = np.stack([rounded_blob(one, size=size, mean=mean) for one in pictures])
-            factors = size[1] / width, size[0] / height
-        tensor = torch.from_numpy(blobs).to(self.device)
-        return tensor.contiguous(memory_format=torch.channels_last), ScaledSize(
-            height=blobs.shape[2], width=blobs.shape[3], scale=scale, factors=factors
-        )
+        scaled = [
+            scaled_picture(
+                one,
+                min_side=self.config.min_side,
+                max_side=self.config.max_side,
+                meta=self.meta,
+            )
+            for one in pictures
+        ]
+        tensor = torch.from_numpy(np.stack([blob for blob, _ in scaled])).to(self.device)
+        return tensor.contiguous(memory_format=torch.channels_last), scaled[0][1]
 
 
 def _network(detector: Detector, config: ExtractConfig) -> Detector:

@@ -1,7 +1,8 @@
 """What a region is: its class, and its attribute (Anderson et al. 2018, section 3.1).
 
 Background and "no attribute" are the last rows. `bbox_pred` refines boxes by class; published
-features belong to the proposals as they are, so nothing here calls it.
+features belong to the proposals as they are, so only detection (`a2.extract.detections`) and
+training call it.
 """
 
 from typing import cast
@@ -40,7 +41,14 @@ class BoxPredictor(nn.Module):
         """
         if not self.has_attributes:
             return None
-        embedded = self.cls_embedding(class_logits.argmax(dim=1))
+        return self.attribute_logits_of(features, class_logits.argmax(dim=1))
+
+    def attribute_logits_of(self, features: Tensor, class_ids: Tensor) -> Tensor:
+        """Attribute of each region given its class; the weights must have an attribute head.
+
+        features: (K, F); class_ids: (K,) int64. Returns (K, attributes + 1), "no attribute" last.
+        """
+        embedded = self.cls_embedding(class_ids)
         hidden = F.relu_(self.fc_attr(torch.cat([features, embedded], dim=1)))
         return cast(Tensor, self.attr_score(hidden))
 

@@ -6,6 +6,7 @@ part of the weights (anchors, pooling, strides); the others are a procedure arou
 `with_procedure` can exchange.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from a2.extract.anchors import caffe_anchors, detectron2_anchors
+from a2.extract.resnet import STRIDE
 
 Procedure = Literal["caffe", "airsplay", "detectron2"]
+LastStage = Literal["dilated", "strided"]
+RegionPooling = Literal["maximum", "bilinear"]
 
 
 class DetectorMeta(BaseModel):
@@ -47,9 +51,9 @@ class DetectorMeta(BaseModel):
     """Subtracted from blue, green and red."""
     stem_pool: Literal["no padding, rounded up", "padding 1"]
     """The 3x3 maximum after the first convolution: caffe's, or detectron2's."""
-    last_stage: Literal["dilated", "strided"]
+    last_stage: LastStage
     """Whether res5 keeps the pooled region's resolution and dilates, or halves it."""
-    region_pooling: Literal["maximum", "bilinear"]
+    region_pooling: RegionPooling
     """RoIPool (Girshick 2015), or RoIAlign with aligned corners (He et al. 2017)."""
     bbox_weights: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]
     """Divisors of the box regression's dx, dy, dw, dh; features do not depend on them."""
@@ -142,6 +146,32 @@ def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
     }
     meta = airsplay_meta(origin=origin, classes=classes).with_procedure("detectron2")
     return meta.model_copy(update=tied)
+
+
+def meta_for(
+    *,
+    origin: str,
+    classes: int,
+    sizes: Sequence[float],
+    ratios: Sequence[float],
+    scale: tuple[int, int],
+    last_stage: LastStage,
+    region_pooling: RegionPooling,
+) -> DetectorMeta:
+    """Conventions of a detector that is newly trained: detectron2's, with anchors of its own.
+
+    sizes: square roots of the anchors' areas in scaled pixels; ratios: their height over width.
+    Anchors are centred in their cells, where detectron2's lie on a corner.
+    """
+    anchors = detectron2_anchors(sizes=sizes, ratios=ratios, centre=STRIDE / 2)
+    chosen = {
+        "anchors": as_anchors(anchors),
+        "scale": scale,
+        "last_stage": last_stage,
+        "region_pooling": region_pooling,
+        "attribute_softmax": "all",
+    }
+    return detectron2_meta(origin=origin, classes=classes).model_copy(update=chosen)
 
 
 def as_anchors(boxes: NDArray[np.floating]) -> tuple[tuple[float, float, float, float], ...]:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -29,10 +30,12 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     maps: (B, C, h, w) float32; rois: (K, 5) float32, picture index, x1 y1 x2 y2 in pixels;
     scale: cells of a map per pixel. Returns (K, C, size, size).
 
-    torchvision pools on one CPU thread; here the regions are shared among as many as torch has.
+    torchvision pools on one CPU thread; here the regions are shared among as many as torch has,
+    but for maps that want a gradient.
     """
     pool = partial(_roi_pool, _compiled(), size=size, scale=scale)
-    threads = torch.get_num_threads() if maps.device.type == "cpu" else 1
+    learns = maps.requires_grad and torch.is_grad_enabled()
+    threads = torch.get_num_threads() if maps.device.type == "cpu" and not learns else 1
     parts = rois.tensor_split(min(threads, max(len(rois), 1)))
     if len(parts) == 1:
         return pool(maps, rois)
@@ -58,7 +61,7 @@ def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
 
     Arguments and result as for `roi_pool`; as many samples as a cell has map cells.
     """
-    align = _torchvision_ops().roi_align
+    align = torchvision_module("ops").roi_align
     return cast(Tensor, align(maps, rois, size, scale, sampling_ratio=0, aligned=True))
 
 
@@ -70,7 +73,7 @@ def _compiled() -> Any:
     """
     if not torch.is_grad_enabled() and "torchvision" not in sys.modules and _load_library():
         return torch.ops.torchvision
-    _torchvision_ops()
+    torchvision_module("ops")
     return torch.ops.torchvision
 
 
@@ -86,13 +89,15 @@ def _load_library() -> bool:
     return all(hasattr(torch.ops.torchvision, name) for name in ("nms", "roi_pool"))
 
 
-def _torchvision_ops() -> ModuleType:
-    """torchvision.ops, which a CPU build of torch beside a CUDA torchvision cannot import."""
+def torchvision_module(name: str) -> ModuleType:
+    """A module of torchvision by its name there, such as "ops".
+
+    Raises A2Error where torch is a CPU build and torchvision one for CUDA, which do not fit.
+    """
     try:
-        from torchvision import ops
+        return import_module(f"torchvision.{name}")
     except (ImportError, RuntimeError, AttributeError) as error:
         raise A2Error(
             f"torchvision does not fit torch {torch.__version__}: {error}; "
             "install both from the same index, both for CPU or both for the same CUDA"
         ) from error
-    return cast(ModuleType, ops)

@@ -7,6 +7,7 @@ detectron2 @02b5c4e is followed (proposal_generator/proposal_utils.py, find_top_
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2.extract.anchors import anchor_grid
+from a2.extract.box_deltas import LARGEST_GROWTH, decode_boxes
 from a2.extract.meta import DetectorMeta
 from a2.extract.operators import nms
 from a2.extract.resnet import Architecture
@@ -27,9 +29,6 @@ float32 no overlap equals 0.7, so they agree."""
 
 SMALLEST_REGION = 16
 """Shortest side of a region in pixels of the original picture."""
-
-LARGEST_GROWTH = math.log(1000 / 16)
-"""Limit of dw and dh where the meta asks for one (detectron2/modeling/box_regression.py)."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,27 @@ class ProposalHead(nn.Module):
         self.anchor_deltas = nn.Conv2d(hidden, 4 * anchors, kernel_size=1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """features: (1, C, h, w) float32.
+        """features: (B, C, h, w) float32.
 
-        Returns logits (h * w * A,), foreground against background, and deltas (h * w * A, 4),
-        both in the order of `anchor_grid`.
+        Returns logits (B, h * w * A), foreground against background, and deltas
+        (B, h * w * A, 4), both in the order of `anchor_grid`.
         """
         hidden = F.relu_(self.conv(features))
-        logits = self.objectness_logits(hidden)[0].permute(1, 2, 0).reshape(-1)
-        deltas = self.anchor_deltas(hidden)[0].permute(1, 2, 0).reshape(-1, 4)
-        return logits, deltas
+        logits = self.objectness_logits(hidden).permute(0, 2, 3, 1)  # (B, A, h, w) -> (B, h, w, A)
+        deltas = self.anchor_deltas(hidden).permute(0, 2, 3, 1)
+        return logits.flatten(1), deltas.reshape(len(features), -1, 4)
+
+
+@dataclass(frozen=True)
+class ScoredAnchors:
+    """What the proposal network says of the anchors of B pictures, N each.
+
+    logits: (B, N) float32; deltas: (B, N, 4) float32; anchors: (N, 4) float32, scaled pixels.
+    """
+
+    logits: Tensor
+    deltas: Tensor
+    anchors: Tensor
 
 
 class ProposalGenerator(nn.Module):
@@ -75,33 +86,45 @@ class ProposalGenerator(nn.Module):
         self.rpn_head = ProposalHead(architecture)
 
     def forward(
-        self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
-    ) -> Tensor:
-        """Best regions of one picture.
+        self, features: Tensor, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
+    ) -> list[Tensor]:
+        """Best regions of each picture.
 
-        features: (1, C, h, w) float32. Returns (N, 4) float32, N <= count, x1 y1 x2 y2 in pixels
-        of the scaled picture, best first; N is 0 where every region is too small.
+        features: (B, C, h, w) float32. Returns (N, 4) float32 each, N <= count, x1 y1 x2 y2 in
+        pixels of the scaled picture, best first; N is 0 where every region is too small.
         """
+        return best_proposals(self.score(features, meta=meta), sizes=sizes, count=count, meta=meta)
+
+    def score(self, features: Tensor, *, meta: DetectorMeta) -> ScoredAnchors:
+        """Every anchor at every cell. features: (B, C, h, w); in float32 whatever computed."""
         logits, deltas = self.rpn_head(features)
         anchors = anchor_grid(
             torch.tensor(meta.anchors, dtype=torch.float32, device=features.device),
             height=features.shape[2],
             width=features.shape[3],
         )
-        return select_proposals(logits, deltas, anchors=anchors, size=size, count=count, meta=meta)
+        return ScoredAnchors(logits.float(), deltas.float(), anchors)
 
 
-def decode_boxes(
-    deltas: Tensor, anchors: Tensor, *, plus1: bool, limit: float = math.inf
-) -> Tensor:
-    """Apply dx, dy (in anchor sizes) and dw, dh (logarithms) to anchors.
+def best_proposals(
+    scored: ScoredAnchors, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
+) -> list[Tensor]:
+    """`select_proposals` of each picture; sizes: B of them."""
+    return [
+        select_proposals(logits, deltas, anchors=scored.anchors, size=size, count=count, meta=meta)
+        for logits, deltas, size in zip(scored.logits, scored.deltas, sizes, strict=True)
+    ]
 
-    deltas, anchors: (N, 4) float32; limit: of dw and dh, none in caffe. Returns (N, 4) x1 y1 x2 y2.
-    """
-    sides = anchors[:, 2:] - anchors[:, :2] + plus1
-    centres = anchors[:, :2] + 0.5 * sides + deltas[:, :2] * sides
-    half = 0.5 * torch.exp(deltas[:, 2:].clamp(max=limit)) * sides
-    return torch.cat([centres - half, centres + half], dim=1)
+
+def growth_limit(meta: DetectorMeta) -> float:
+    """The largest dw and dh that count."""
+    return LARGEST_GROWTH if meta.decode_limit else math.inf
+
+
+def clip_boxes(boxes: Tensor, *, size: ScaledSize, meta: DetectorMeta) -> Tensor:
+    """Boxes cut at the picture's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
+    edge = torch.tensor([size.width, size.height], device=boxes.device) - int(meta.clip_minus1)
+    return torch.minimum(boxes.clamp(min=0), edge.repeat(2))
 
 
 def select_proposals(
@@ -117,10 +140,8 @@ def select_proposals(
 
     logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, best first.
     """
-    edge = torch.tensor([size.width, size.height], device=logits.device) - int(meta.clip_minus1)
-    limit = LARGEST_GROWTH if meta.decode_limit else math.inf
-    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=limit)
-    boxes = torch.minimum(boxes.clamp(min=0), edge.repeat(2))
+    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=growth_limit(meta))
+    boxes = clip_boxes(boxes, size=size, meta=meta)
     drops_before_ranking = meta.min_size_rule == "16 original pixels, before ranking"
     if drops_before_ranking:
         sides = boxes[:, 2:] - boxes[:, :2] + 1  # with their last pixel, as the rule says
@@ -131,6 +152,11 @@ def select_proposals(
     if not drops_before_ranking:
         filled = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
         boxes, logits = boxes[filled], logits[filled]
+    return boxes[suppress(boxes, logits, threshold=OVERLAP, meta=meta)[:count]]
+
+
+def suppress(boxes: Tensor, scores: Tensor, *, threshold: float, meta: DetectorMeta) -> Tensor:
+    """`nms` by the meta's idea of a box. boxes: (N, 4) as decoded; scores: (N,)."""
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
-    return boxes[nms(widened, logits, threshold=OVERLAP)[:count]]
+    return nms(widened, scores, threshold=threshold)

@@ -70,13 +70,29 @@ def load_detector(path: Path) -> Detector:
     return assemble_detector(tensors, architecture=architecture, meta=meta, name=path.name)
 
 
-def save_detector(detector: Detector, path: Path) -> None:
-    """Write canonical safetensors; equal detectors give equal bytes, a reader sees all or none."""
+def save_detector(detector: Detector, path: Path, *, dtype: torch.dtype = torch.float32) -> None:
+    """Write canonical safetensors; equal detectors give equal bytes, a reader sees all or none.
+
+    dtype: of matrices and filters, float16 for half the size; `load_detector` gives float32. What
+    has one axis stays float32: variances of pixels pass float16's 65,504. Raises WeightsError
+    where a weight does.
+    """
     partial = path.with_name(path.name + ".partial")
     # One metadata entry only: the library writes several in an order of its own.
     meta = {META_KEY: detector.meta.model_dump_json()}
-    save_tensors(partial, detector.state_dict(), meta)
+    save_tensors(partial, _stored(detector.state_dict(), dtype), meta)
     partial.replace(path)
+
+
+def _stored(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    stored = {key: t.to(dtype) if t.ndim > 1 else t for key, t in tensors.items()}
+    for key, tensor in tensors.items():
+        if stored[key].isinf().any() and tensor.isfinite().all():
+            raise WeightsError(
+                f"weights are too large for {str(dtype).removeprefix('torch.')}: {key!r} reaches "
+                f"{tensor.abs().max():.3g}; store them as float32"
+            )
+    return stored
 
 
 def assemble_detector(

@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
+from a2.extract.box_deltas import LARGEST_GROWTH, decode_boxes
 from a2.extract.meta import caffe_meta
-from a2.extract.proposals import LARGEST_GROWTH, ScaledSize, decode_boxes, select_proposals
+from a2.extract.proposals import ScaledSize, select_proposals
 
 META = caffe_meta(origin="test", classes=1)
 

@@ -1,0 +1,102 @@
+"""What the detector is trained to lower (Ren et al. 2015; Anderson et al. 2018, section 3.1).
+
+Every loss is a mean over the pictures of a batch of a mean over what was sampled in each, as with
+caffe's one picture a step: parts of a batch, or processes, can be averaged by their pictures.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BEND = 1 / 9
+"""Error from which smooth L1 grows linearly (caffe's sigma 3; torchvision's for both losses)."""
+
+
+@dataclass(frozen=True)
+class DetectorLosses:
+    """The five losses of a batch, () float32 each.
+
+    objectness, proposal_boxes: of the proposal network; classes, boxes, attributes: of the heads;
+    attributes is 0 where nothing is known of them.
+    """
+
+    objectness: Tensor
+    proposal_boxes: Tensor
+    classes: Tensor
+    boxes: Tensor
+    attributes: Tensor
+
+    def total(self, *, attribute_weight: float) -> Tensor:
+        """What is minimised; caffe's attribute_weight is 0.5."""
+        others = self.objectness + self.proposal_boxes + self.classes + self.boxes
+        return others + attribute_weight * self.attributes
+
+    def named(self) -> dict[str, Tensor]:
+        """The five by name."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """K anchors or regions of a batch of B pictures, from which one step learns.
+
+    pictures: (K,) int64, index of the picture; count: B. boxes: (K, 4) float32, the anchors or
+    regions; deltas: (K, 4), those of the true boxes, 0 where there is none; foreground: (K,) bool.
+    """
+
+    pictures: Tensor
+    count: int
+    boxes: Tensor
+    deltas: Tensor
+    foreground: Tensor
+
+
+def objectness_loss(logits: Tensor, sampled: Sampled) -> Tensor:
+    """Binary cross-entropy of something against nothing. logits: (K,) float32."""
+    losses = F.binary_cross_entropy_with_logits(
+        logits, sampled.foreground.to(logits.dtype), reduction="none"
+    )
+    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+
+
+def box_loss(deltas: Tensor, sampled: Sampled) -> Tensor:
+    """Smooth L1 of the four shifts, of what stands for something, over all that was sampled.
+
+    deltas: (K, 4) float32, in the units of `sampled.deltas`.
+    """
+    errors = F.smooth_l1_loss(deltas, sampled.deltas, reduction="none", beta=BEND).sum(dim=1)
+    losses = torch.where(sampled.foreground, errors, 0)
+    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+
+
+def class_loss(logits: Tensor, class_ids: Tensor, sampled: Sampled) -> Tensor:
+    """Cross-entropy. logits: (K, classes + 1) float32, background last; class_ids: (K,) int64."""
+    losses = F.cross_entropy(logits, class_ids, reduction="none")
+    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+
+
+def attribute_loss(
+    logits: Tensor, attribute_ids: Tensor, pictures: Tensor, *, count: int
+) -> Tensor:
+    """Cross-entropy with each attribute of a region as a target, their mean for the region.
+
+    logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, -1 where there are fewer than
+    A; pictures: (K,) int64 in [0, count). Regions without attributes do not count.
+    """
+    given = attribute_ids >= 0
+    known = given.any(dim=1)
+    log_probabilities = logits.log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
+    sums = torch.where(given, log_probabilities, 0).sum(dim=1)
+    losses = -sums[known] / given.sum(dim=1)[known]
+    return mean_by_picture(losses, pictures[known], count=count)
+
+
+def mean_by_picture(losses: Tensor, pictures: Tensor, *, count: int) -> Tensor:
+    """Mean over pictures of the mean of each one's losses, 0 where it has none.
+
+    losses: (K,) float32; pictures: (K,) int64 in [0, count). Returns () float32.
+    """
+    of_each = torch.bincount(pictures, minlength=count)
+    return (losses / of_each[pictures]).sum() / count

@@ -1,0 +1,73 @@
+"""How the training of a detector begins: at random, or from what another network has learnt.
+
+Convolutions begin as He et al. 2015 (arXiv:1502.01852) say, classifiers and proposal network with
+small numbers, as in bottom-up-attention @514e561 (train.prototxt) and detectron2 @02b5c4e.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from a2.data.errors import WeightsError
+from a2.extract.detector import Detector
+from a2.extract.meta import DetectorMeta
+from a2.extract.resnet import Architecture
+
+SPREAD = 0.01
+"""Standard deviation of the proposal network's and the classifiers' weights."""
+
+BOX_SPREAD = 0.001
+"""Standard deviation of the weights that refine boxes by class."""
+
+_HEADS = ("proposal_generator.", "roi_heads.box_predictor.")
+
+
+def random_detector(
+    architecture: Architecture, meta: DetectorMeta, *, generator: torch.Generator
+) -> Detector:
+    """A detector that has learnt nothing; equal generators give equal ones.
+
+    Its normalisations are neutral: only with `learns_norms` can it be trained.
+    """
+    with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
+        detector = Detector(architecture, meta)
+    detector = detector.to_empty(device="cpu").requires_grad_(False)
+    for key, tensor in sorted(detector.state_dict().items()):
+        if tensor.ndim > 1:
+            tensor.normal_(0, _spread(key, tensor), generator=generator)
+        else:
+            tensor.fill_(key.endswith(("norm.weight", "norm.running_var")))
+    return detector.eval()
+
+
+def _spread(key: str, tensor: Tensor) -> float:
+    if not key.startswith(_HEADS):
+        return math.sqrt(2 / tensor[0].numel())
+    return BOX_SPREAD if "bbox_pred" in key else SPREAD
+
+
+def begin_with(detector: Detector, tensors: Mapping[str, Tensor], *, name: str) -> tuple[str, ...]:
+    """Fill a detector with learnt tensors, in place; heads of other sizes stay as they are.
+
+    tensors: by the detector's keys, perhaps without some heads, such as `resnet_tensors` gives, or
+    another detector's state; name is their file's, for messages. Returns the keys that stay.
+    Raises WeightsError where a convolution or normalisation is missing or of another shape.
+    """
+    ours = detector.state_dict()
+    fitting = {
+        key: tensors[key].float()
+        for key in ours.keys() & tensors.keys()
+        if ours[key].shape == tensors[key].shape
+    }
+    left = tuple(sorted(ours.keys() - fitting.keys()))
+    missing = [key for key in left if not key.startswith(_HEADS)]
+    if missing:
+        raise WeightsError(
+            f"weights {name!r} do not fit a ResNet-{detector.architecture.depth} of width "
+            f"{detector.architecture.width} to begin with: {len(missing)} tensors are missing or "
+            f"of another shape, {missing[0]!r} first; choose the depth and width of the weights"
+        )
+    detector.load_state_dict(fitting, strict=False)
+    return left

@@ -1,0 +1,264 @@
+"""The detector in training: the graph that `a2 extract` runs, and the losses that teach it.
+
+Proposals, true boxes among them, are described as they will be, with res5 on each pooled region
+(Ren et al. 2015; Anderson et al. 2018, section 3.1). The pictures of a batch pass together.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from a2.extract.box_deltas import encode_boxes
+from a2.extract.detector import Detector
+from a2.extract.detector_losses import (
+    DetectorLosses,
+    Sampled,
+    attribute_loss,
+    box_loss,
+    class_loss,
+    objectness_loss,
+)
+from a2.extract.labelled_batch import LabelledBatch
+from a2.extract.matching import ANCHOR_RULE, BACKGROUND, IGNORED, REGION_RULE, match, sample
+from a2.extract.meta import DetectorMeta
+from a2.extract.proposals import ScaledSize, ScoredAnchors, best_proposals
+from a2.extract.resnet import EPSILON, STRIDE, FrozenBatchNorm
+from a2.extract.weights import assemble_detector
+
+_COUNTERS = "num_batches_tracked"
+"""What a learning normalisation has beside a frozen one's tensors."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """From how much of a picture one step learns.
+
+    anchors, regions: most per picture; anchor_positives, region_positives: largest part of them
+    that stands for something; proposals: from which regions are drawn; roi_size: cells per side.
+    """
+
+    anchors: int
+    anchor_positives: float
+    proposals: int
+    regions: int
+    region_positives: float
+    roi_size: int
+
+
+class TrainableDetector(nn.Module):
+    """A detector that learns; with learns_norms its normalisations take statistics of batches.
+
+    The detector given stays as it is. Normalisations that do not learn keep weight and statistics,
+    as is usual where a trained detector is tuned.
+    """
+
+    def __init__(self, detector: Detector, *, learns_norms: bool) -> None:
+        super().__init__()
+        self.detector = copy.deepcopy(detector).requires_grad_(True)
+        if learns_norms:
+            _replace_norms(self.detector)
+
+    @property
+    def meta(self) -> DetectorMeta:
+        """The conventions by which it is trained and will be used."""
+        return self.detector.meta
+
+    def frozen(self) -> Detector:
+        """A detector of its own that computes what this one computes in evaluation mode."""
+        tensors = {
+            key: tensor.detach().clone()
+            for key, tensor in self.detector.state_dict().items()
+            if not key.endswith(_COUNTERS)
+        }
+        architecture, meta = self.detector.architecture, self.detector.meta
+        return assemble_detector(tensors, architecture=architecture, meta=meta, name=meta.origin)
+
+    def losses(
+        self, batch: LabelledBatch, *, sampling: Sampling, generator: torch.Generator
+    ) -> DetectorLosses:
+        """The losses of a batch on this detector's device, in float32 also under autocast.
+
+        generator: on the CPU; equal ones sample equally.
+        """
+        features = self.detector(batch.pictures).float()
+        scored = self.detector.proposal_generator.score(features, meta=self.meta)
+        objectness, proposal_boxes = self._anchor_losses(scored, batch, sampling, generator)
+        proposals = best_proposals(
+            ScoredAnchors(scored.logits.detach(), scored.deltas.detach(), scored.anchors),
+            sizes=batch.sizes,
+            count=sampling.proposals,
+            meta=self.meta,
+        )
+        regions = _sampled_regions(proposals, batch, sampling, generator)
+        classes, boxes, attributes = self._region_losses(features, regions, batch, sampling)
+        return DetectorLosses(objectness, proposal_boxes, classes, boxes, attributes)
+
+    def _anchor_losses(
+        self,
+        scored: ScoredAnchors,
+        batch: LabelledBatch,
+        sampling: Sampling,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Losses of objectness and of boxes of the proposal network."""
+        chosen, matches = [], []
+        for boxes, crowds, size in zip(batch.boxes, batch.crowds, batch.sizes, strict=True):
+            found = match(boxes, scored.anchors, crowds=crowds, rule=ANCHOR_RULE)
+            found = found.masked_fill(_centred_outside(scored.anchors, size), IGNORED)
+            taken = sample(
+                found,
+                count=sampling.anchors,
+                positive_fraction=sampling.anchor_positives,
+                generator=generator,
+            )
+            chosen.append(taken)
+            matches.append(found[taken])
+        anchors = [scored.anchors[taken] for taken in chosen]
+        sampled = self._targets(anchors, matches, batch, weights=(1.0, 1.0, 1.0, 1.0))
+        rows = sampled.pictures, torch.cat(chosen)
+        return (
+            objectness_loss(scored.logits[rows], sampled),
+            box_loss(scored.deltas[rows], sampled),
+        )
+
+    def _region_losses(
+        self, features: Tensor, regions: "_Regions", batch: LabelledBatch, sampling: Sampling
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses of classes, boxes and attributes of sampled regions."""
+        heads = self.detector.roi_heads
+        weights = self.meta.bbox_weights
+        sampled = self._targets(regions.boxes, regions.matches, batch, weights=weights)
+        rois = torch.cat([sampled.pictures[:, None].to(sampled.boxes), sampled.boxes], dim=1)
+        pooled = self.detector.pool(features, rois, size=sampling.roi_size, scale=1 / STRIDE)
+        vectors = heads(pooled)
+        class_ids = torch.cat(list(_class_ids(regions, batch, self.meta.background_index)))
+        shifts = heads.box_predictor.bbox_pred(vectors).float()
+        shifts = shifts.view(len(shifts), -1, 4)  # (K, 4 * classes) -> (K, classes, 4)
+        of_class = class_ids.clamp(max=shifts.shape[1] - 1)[:, None, None].expand(-1, 1, 4)
+        return (
+            class_loss(heads.box_predictor(vectors).float(), class_ids, sampled),
+            box_loss(shifts.gather(1, of_class)[:, 0], sampled),
+            self._attribute_loss(vectors, class_ids, sampled, regions, batch),
+        )
+
+    def _attribute_loss(
+        self,
+        vectors: Tensor,
+        class_ids: Tensor,
+        sampled: Sampled,
+        regions: "_Regions",
+        batch: LabelledBatch,
+    ) -> Tensor:
+        predictor = self.detector.roi_heads.box_predictor
+        if not predictor.has_attributes:
+            return vectors.new_zeros((), dtype=torch.float32)
+        rows = sampled.foreground
+        logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows])
+        attribute_ids = _attribute_ids(regions, batch)
+        return attribute_loss(
+            logits.float(), attribute_ids, sampled.pictures[rows], count=sampled.count
+        )
+
+    def _targets(
+        self,
+        boxes: list[Tensor],
+        matches: list[Tensor],
+        batch: LabelledBatch,
+        *,
+        weights: tuple[float, float, float, float],
+    ) -> Sampled:
+        """Sampled boxes of each picture with the deltas to what they stand for."""
+        deltas = [
+            self._deltas(some, found, true, weights=weights)
+            for some, found, true in zip(boxes, matches, batch.boxes, strict=True)
+        ]
+        foreground = torch.cat(matches) >= 0
+        counts = torch.tensor([len(found) for found in matches], device=foreground.device)
+        pictures = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        return Sampled(pictures, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
+
+    def _deltas(
+        self, boxes: Tensor, matches: Tensor, true: Tensor, *, weights: tuple[float, ...]
+    ) -> Tensor:
+        """(K, 4), times the weights; 0 where a box stands for nothing."""
+        deltas = torch.zeros_like(boxes)
+        rows = matches >= 0
+        shifts = encode_boxes(true[matches[rows]], boxes[rows], plus1=self.meta.decode_plus1)
+        deltas[rows] = shifts * shifts.new_tensor(weights)
+        return deltas
+
+
+@dataclass(frozen=True)
+class _Regions:
+    """Sampled regions of each picture, (K, 4), and the true boxes that they stand for, (K,)."""
+
+    boxes: list[Tensor]
+    matches: list[Tensor]
+
+
+def _sampled_regions(
+    proposals: list[Tensor],
+    batch: LabelledBatch,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> _Regions:
+    """Of the proposals and true boxes of each picture those that a step learns from."""
+    sampled = _Regions([], [])
+    for proposed, boxes, crowds, size in zip(
+        proposals, batch.boxes, batch.crowds, batch.sizes, strict=True
+    ):
+        candidates = torch.cat([boxes, proposed])
+        if not len(candidates):
+            candidates = boxes.new_tensor([[0, 0, size.width, size.height]])
+        found = match(boxes, candidates, crowds=crowds, rule=REGION_RULE)
+        taken = sample(
+            found,
+            count=sampling.regions,
+            positive_fraction=sampling.region_positives,
+            generator=generator,
+        )
+        sampled.boxes.append(candidates[taken])
+        sampled.matches.append(found[taken])
+    return sampled
+
+
+def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iterator[Tensor]:
+    """Class of each region, (K,) int64 for each picture."""
+    for matches, class_ids in zip(regions.matches, batch.class_ids, strict=True):
+        known = matches >= 0
+        of_regions = torch.full_like(matches, background)
+        of_regions[known] = class_ids[matches[known]]
+        yield of_regions
+
+
+def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
+    """Attributes of the regions that stand for something, (K, A) of all pictures together."""
+    widest = max(ids.shape[1] for ids in batch.attribute_ids)
+    return torch.cat(
+        [
+            nn.functional.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[found[found >= 0]]
+            for found, ids in zip(regions.matches, batch.attribute_ids, strict=True)
+        ]
+    )
+
+
+def _centred_outside(anchors: Tensor, size: ScaledSize) -> Tensor:
+    """(N,) True where an anchor belongs to a batch's padding, which no picture has in use."""
+    centres = (anchors[:, :2] + anchors[:, 2:]) / 2
+    return (centres >= centres.new_tensor([size.width, size.height])).any(dim=1)
+
+
+def _replace_norms(detector: Detector) -> None:
+    for module in list(detector.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, FrozenBatchNorm):
+                setattr(module, name, _learning(child))
+
+
+def _learning(frozen: FrozenBatchNorm) -> nn.BatchNorm2d:
+    learning = nn.BatchNorm2d(len(frozen.weight), eps=EPSILON).to(frozen.weight.device)
+    learning.load_state_dict(frozen.state_dict(), strict=False)
+    return learning

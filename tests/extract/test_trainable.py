@@ -1,0 +1,212 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torchvision.ops import box_iou
+
+from a2.extract.config import ExtractConfig
+from a2.extract.detections import detect_objects
+from a2.extract.extractor import Extractor
+from a2.extract.initial_weights import random_detector
+from a2.extract.labelled_batch import LabelledBatch, labelled_batch
+from a2.extract.meta import meta_for
+from a2.extract.proposals import ScaledSize
+from a2.extract.resnet import Architecture
+from a2.extract.trainable import Sampling, TrainableDetector
+from a2.extract.weights import load_detector, save_detector
+
+META = meta_for(
+    origin="test",
+    classes=3,
+    sizes=(16, 32),
+    ratios=(1.0,),
+    scale=(64, 96),
+    last_stage="strided",
+    region_pooling="maximum",
+)
+ARCHITECTURE = Architecture(
+    depth=18,
+    width=8,
+    classes=3,
+    attributes=4,
+    anchors=2,
+    proposal_width=16,
+    embedding_width=4,
+    attribute_width=8,
+)
+SAMPLING = Sampling(
+    anchors=32, anchor_positives=0.5, proposals=20, regions=8, region_positives=0.5, roi_size=7
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def trainable(seed=0):
+    detector = random_detector(ARCHITECTURE, META, generator=seeded(seed))
+    return TrainableDetector(detector, learns_norms=True)
+
+
+class Labels:
+    def __init__(self, boxes, class_ids, attribute_ids, crowd=None):
+        self.boxes = np.array(boxes, np.float32).reshape(-1, 4)
+        self.class_ids = np.array(class_ids, np.int64)
+        self.attribute_ids = attribute_ids
+        self.crowd = np.zeros(len(class_ids), bool) if crowd is None else np.array(crowd, bool)
+
+
+COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
+
+
+def square_picture(*squares):
+    """Squares of (x, y, side, class) on grey, and what is true of them; attribute = class."""
+    picture = np.full((64, 64, 3), 128, np.uint8)
+    for x, y, side, kind in squares:
+        picture[y : y + side, x : x + side] = COLOURS[kind]
+    boxes = [[x, y, x + side, y + side] for x, y, side, _ in squares]
+    kinds = [kind for *_, kind in squares]
+    return picture, Labels(boxes, kinds, [(kind,) for kind in kinds])
+
+
+SQUARES = (
+    square_picture((4, 4, 20, 0), (36, 30, 24, 1)),
+    square_picture((10, 34, 18, 2)),
+    square_picture((30, 6, 28, 0), (6, 40, 16, 2)),
+    square_picture((20, 18, 24, 1)),
+)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    pictures, labels = zip(*SQUARES, strict=True)
+    return labelled_batch(pictures, labels, meta=META)
+
+
+def losses(model, batch, seed=0):
+    return model.losses(batch, sampling=SAMPLING, generator=seeded(seed))
+
+
+def test_equal_seeds_give_equal_losses_and_others_do_not(batch):
+    first, again = (losses(trainable(), batch).named() for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(losses(trainable(), batch, seed=1).classes, first["classes"])
+
+
+def test_sampling_leaves_the_global_random_numbers_alone(batch):
+    before = torch.get_rng_state()
+    losses(trainable(), batch)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_gradient_reaches_every_parameter(batch):
+    model = trainable()
+    losses(model, batch).total(attribute_weight=0.5).backward()
+    without = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or not parameter.grad.abs().sum() > 0
+    ]
+    assert without == []
+
+
+def test_a_batch_of_pictures_without_boxes_teaches_only_the_background(batch):
+    empty = Labels([], [], [])
+    pictures = [picture for picture, _ in SQUARES]
+    nothing = labelled_batch(pictures, [empty] * 4, meta=META)
+    found = losses(trainable(), nothing)
+    assert (found.proposal_boxes, found.boxes, found.attributes) == (0, 0, 0)
+    assert found.classes > 0
+    assert found.objectness > 0
+
+
+def test_frozen_computes_exactly_what_evaluation_mode_computes(batch):
+    model = trainable()
+    losses(model, batch)  # moves the running statistics
+    model.eval()
+    frozen = model.frozen()
+    rois = torch.tensor([[0.0, 4, 4, 24, 24], [2, 30, 6, 58, 34]])
+    with torch.inference_mode():
+        maps = model.detector(batch.pictures)
+        assert torch.equal(frozen(batch.pictures), maps)
+        ours, theirs = (one.describe(maps, rois, roi_size=7) for one in (frozen, model.detector))
+    assert torch.equal(ours.features, theirs.features)
+    assert torch.equal(ours.class_logits, theirs.class_logits)
+    assert torch.equal(ours.attribute_logits, theirs.attribute_logits)
+
+
+def test_a_frozen_detector_no_longer_changes(batch):
+    model = trainable()
+    frozen = model.frozen()
+    before = {key: tensor.clone() for key, tensor in frozen.state_dict().items()}
+    losses(model, batch)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(before[key], tensor) for key, tensor in frozen.state_dict().items())
+
+
+def test_tuning_keeps_the_norms_and_the_given_detector(batch):
+    detector = random_detector(ARCHITECTURE, META, generator=seeded())
+    model = TrainableDetector(detector, learns_norms=False)
+    losses(model, batch).total(attribute_weight=0.5).backward()
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    state, tuned = detector.state_dict(), model.frozen().state_dict()
+    changed = {key for key in state if not torch.equal(state[key], tuned[key])}
+    assert changed
+    assert not any(".norm." in key for key in changed)
+    assert "backbone.stem.conv1.weight" in changed
+
+
+def test_what_was_trained_extracts_after_a_round_trip(batch, tmp_path):
+    model = trainable()
+    losses(model, batch)
+    path = tmp_path / "trained.safetensors"
+    save_detector(model.frozen(), path)
+    config = ExtractConfig(
+        min_side=64, max_side=96, proposals=20, min_regions=1, max_regions=5, roi_size=7
+    )
+    extractor = Extractor(load_detector(path), config=config)
+    assert extractor(SQUARES[0][0]).features.shape[1] == ARCHITECTURE.feature_width
+
+
+def test_padding_is_no_place_for_anchors(batch):
+    """The same picture beside a larger one: no anchor of the padding is sampled."""
+    model = trainable().eval()
+    size = ScaledSize(height=64, width=32, scale=1, factors=(1, 1))
+    half = LabelledBatch(
+        batch.pictures[:1],
+        (size,),
+        (torch.zeros(0, 4),),
+        batch.class_ids[:1],
+        batch.attribute_ids[:1],
+        (torch.zeros(0, 4),),
+    )
+    scored = model.detector.proposal_generator.score(model.detector(half.pictures), meta=META)
+    everything = replace(SAMPLING, anchors=1000)
+    outside = scored.anchors[:, ::2].mean(dim=1) >= 32
+    scored.logits.data[:, outside] = 1e6
+    objectness, _ = model._anchor_losses(scored, half, everything, seeded())
+    assert objectness < 100
+
+
+@pytest.mark.slow
+def test_four_pictures_are_learnt_by_heart(batch):
+    model = trainable()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = seeded()
+    for _ in range(120):
+        found = model.losses(batch, sampling=SAMPLING, generator=generator)
+        optimiser.zero_grad()
+        found.total(attribute_weight=0.5).backward()
+        optimiser.step()
+    pictures = [picture for picture, _ in SQUARES]
+    seen = detect_objects(model.frozen(), pictures, proposals=20, roi_size=7)
+    for detections, (_, labels) in zip(seen, SQUARES, strict=True):
+        overlaps = box_iou(torch.from_numpy(labels.boxes), torch.from_numpy(detections.boxes))
+        best = overlaps.argmax(dim=1).numpy()
+        assert (overlaps.amax(dim=1) > 0.5).all()
+        assert detections.class_ids[best].tolist() == labels.class_ids.tolist()
+        assert detections.attribute_ids[best].tolist() == labels.class_ids.tolist()
+        assert (detections.scores[best] > 0.5).all()
