@@ -65,15 +65,21 @@ class DetectionData:
     def only(self, image_ids: Collection[str]) -> "DetectionData":
         """The same with those pictures alone; `skipped` and `dropped` still count the whole.
 
-        Raises InputError where an id is of no picture that can be used.
+        An id among `skipped` is passed by. Raises InputError where another has no picture, or where
+        no picture is left.
         """
         wanted = set(image_ids)
         kept = tuple(picture for picture in self.pictures if picture.image_id in wanted)
-        gone = wanted - {picture.image_id for picture in kept}
+        skipped = {item.image_id for item in self.skipped}
+        gone = wanted - skipped - {picture.image_id for picture in kept}
         if gone:
             raise InputError(
                 f"no labelled picture {min(gone)!r} ({len(gone):,} of {len(wanted):,} are "
-                "missing); take its id out of the list, or add its labels and its file"
+                "missing); take its id out of the list, or add its labels"
+            )
+        if not kept:
+            raise InputError(
+                f"none of {len(wanted):,} pictures can be used; check their files and labels"
             )
         return replace(self, pictures=kept)
 

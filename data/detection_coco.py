@@ -39,8 +39,8 @@ def read_coco(
 
     Classes are the categories in the order of their ids, boxes are in the order of annotation ids;
     `only` names the pictures to take. A picture without a file is skipped. Raises InputError with
-    the place of an item that cannot be read, where too many pictures are skipped, and where none
-    is left.
+    the place of an item that cannot be read, where too many pictures are skipped, where none is
+    left, and where an id of `only` is not in the file.
     """
     reading = _Reading(only)
     reading.read(instances)
@@ -53,13 +53,14 @@ def read_coco(
     check_usable(skipped, total=len(reading.pictures), annotations=instances, images=images)
     pictures = tuple(reading.pictures[identity].labelled(found) for identity in sorted(found))
     labels = sum(len(reading.pictures[identity].labels) for identity in found)
-    return DetectionData(
+    data = DetectionData(
         classes=reading.classes.names,
         attributes=reading.attributes.names,
         pictures=pictures,
         skipped=skipped,
         dropped={WITHOUT_AREA: labels - sum(len(picture.boxes) for picture in pictures)},
     )
+    return data if only is None else data.only(only)
 
 
 @dataclass(frozen=True)

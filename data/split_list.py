@@ -1,5 +1,6 @@
 """Which picture is in which split, where the annotations do not say."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -9,6 +10,8 @@ from a2.data.json_files import parse_json, read_text
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names as files have them, and the split that each counts as."""
+
+_ANNOTATION_FILE = re.compile(r"\s+\S+\.xml$")
 
 
 def read_split_list(path: Path) -> dict[str, str]:
@@ -34,6 +37,20 @@ def read_split_list(path: Path) -> dict[str, str]:
     if not splits:
         raise InputError(f"no pictures in the split list {name}; name at least one")
     return splits
+
+
+def read_ids(path: Path) -> frozenset[str]:
+    """The image ids of a list with one id or picture file a line.
+
+    A name of an .xml that follows is passed by, so that Visual Genome's splits as
+    bottom-up-attention has them ("VG_100K/61512.jpg xml/61512.xml") are such lists. Raises
+    InputError where there is none.
+    """
+    lines = (line.strip() for line in read_text(path).splitlines())
+    ids = frozenset(_identity(_ANNOTATION_FILE.sub("", line)) for line in lines if line)
+    if not ids:
+        raise InputError(f"no pictures in the list {str(path)!r}; write one id a line")
+    return ids
 
 
 def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:

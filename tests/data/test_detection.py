@@ -1,5 +1,6 @@
 """What `a2.data.detection` promises."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,8 +71,20 @@ def test_a_picture_that_is_not_there_is_refused_by_name():
         data("1", "2").only(["9", "2", "8"])
     assert str(caught.value) == (
         "no labelled picture '8' (2 of 3 are missing); "
-        "take its id out of the list, or add its labels and its file"
+        "take its id out of the list, or add its labels"
     )
+
+
+def test_a_picture_that_was_skipped_is_passed_by():
+    both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
+    assert [one.image_id for one in both.only(["3", "2"]).pictures] == ["2"]
+
+
+def test_pictures_that_were_all_skipped_are_refused():
+    both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
+    with pytest.raises(InputError) as caught:
+        both.only(["3"])
+    assert str(caught.value) == ("none of 1 pictures can be used; check their files and labels")
 
 
 def test_data_of_which_no_picture_is_left_are_refused():

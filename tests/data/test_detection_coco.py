@@ -102,6 +102,13 @@ def test_only_the_named_pictures_are_taken_and_looked_for(tmp_path):
     assert found.skipped == ()
 
 
+def test_a_named_picture_that_is_not_in_the_file_is_refused(tmp_path):
+    assert refusal(written(tmp_path, box()), only={"000000000042", "x"}) == (
+        "no labelled picture 'x' (1 of 2 are missing); "
+        "take its id out of the list, or add its labels"
+    )
+
+
 def test_a_picture_without_a_file_is_skipped_with_the_name_that_was_looked_for(tmp_path):
     found = read(written(tmp_path, box(), files=["42.jpg"]))
     assert [picture.image_id for picture in found.pictures] == ["000000000042"]

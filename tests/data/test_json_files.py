@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2.data.errors import InputError
-from a2.data.json_files import parse_json, read_json, read_text, write_json
+from a2.data.json_files import parse_json, read_json, read_json_list, read_text, write_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -129,3 +129,47 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(b'["caf\xe9"]')
     assert refusal(path) == f"not UTF-8 text: {str(path)!r} (byte 5); save it as UTF-8"
+
+
+@settings(max_examples=40)
+@given(st.lists(JSON_VALUES))
+def test_a_list_read_one_by_one_is_the_list(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("json") / "x.json"
+    write_json(path, values)
+    assert list(read_json_list(path)) == values
+
+
+def test_white_space_between_the_values_of_a_list_does_not_count(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(' \n[ 1\t,{"a" : [ ]}\r\n, "]" ]\n')
+    assert list(read_json_list(path)) == [1, {"a": []}, "]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[1 2]", "line 1, column 4: Expecting ',' delimiter"),
+        ("[1,\n]", "line 2, column 1: Expecting value"),
+        ("[1, 2", "line 1, column 6: Expecting ',' delimiter"),
+        ("[", "line 1, column 2: Expecting value"),
+        ("[NaN]", "NaN is not a JSON number"),
+        ("[1] 2", "something follows the list"),
+    ],
+)
+def test_a_broken_list_is_refused_with_its_place(tmp_path, text, problem):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        list(read_json_list(path))
+    assert str(caught.value) == (
+        f"not JSON: {str(path)!r} ({problem}); mend the file or copy it again"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", "3"])
+def test_a_file_that_holds_no_list_is_refused(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        list(read_json_list(path))
+    assert str(caught.value) == f"no JSON list: {str(path)!r}; name the file that holds one"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2.data.errors import InputError
-from a2.data.split_list import read_split_list
+from a2.data.split_list import read_ids, read_split_list
 
 
 def written(folder: Path, content: object) -> Path:
@@ -64,3 +64,15 @@ def test_restval_counts_as_train(tmp_path):
 def test_a_list_that_does_not_say_one_split_for_each_is_refused(tmp_path, content, message):
     path = written(tmp_path, content)
     assert refusal(path) == message.format(name=repr(str(path)))
+
+
+def test_ids_are_read_line_by_line(tmp_path):
+    path = written(tmp_path, "61\n\n  VG_100K/62.jpg xml/62.xml\nmy picture.png\na/v1.5\n61\n")
+    assert read_ids(path) == {"000000000061", "000000000062", "my picture", "a/v1.5"}
+
+
+def test_a_list_without_ids_is_refused(tmp_path):
+    path = written(tmp_path, " \n")
+    with pytest.raises(InputError) as caught:
+        read_ids(path)
+    assert str(caught.value) == f"no pictures in the list {str(path)!r}; write one id a line"

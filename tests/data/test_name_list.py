@@ -1,0 +1,63 @@
+"""What `a2.data.name_list` promises."""
+
+from pathlib import Path
+
+import pytest
+
+from a2.data.errors import InputError
+from a2.data.name_list import read_name_list
+
+VOCABULARY = Path(__file__).parents[2].parent / "shared/reference/visual_genome_vocab"
+
+
+def written(folder, text):
+    path = folder / "names.txt"
+    path.write_text(text)
+    return path
+
+
+def refusal(path):
+    with pytest.raises(InputError) as caught:
+        read_name_list(path)
+    return str(caught.value)
+
+
+def test_a_line_is_a_class_and_its_first_name_is_the_class_s(tmp_path):
+    found = read_name_list(written(tmp_path, "yolk\nstop sign,stopsign\ndog"))
+    assert found.names == ("yolk", "stop sign", "dog")
+    assert found.places == {"yolk": 0, "stop sign": 1, "stopsign": 1, "dog": 2}
+
+
+def test_case_space_and_empty_lines_do_not_count(tmp_path):
+    found = read_name_list(written(tmp_path, "\n Dog , DOGGY,dog,\r\n\n,\ncat\n\n"))
+    assert found.names == ("dog", "cat")
+    assert found.places == {"dog": 0, "doggy": 0, "cat": 1}
+
+
+def test_a_name_of_two_classes_is_refused(tmp_path):
+    path = written(tmp_path, "dog,hound\ncat\nwolf,Hound\n")
+    assert refusal(path) == (
+        f"line 3 of {str(path)!r} has 'hound', which stands above for 'dog'; keep one"
+    )
+
+
+def test_a_list_without_names_is_refused(tmp_path):
+    path = written(tmp_path, " \n,\n")
+    assert refusal(path) == (
+        f"no names in {str(path)!r}; write one class a line, its synonyms after commas"
+    )
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not VOCABULARY.is_dir(), reason="needs ../shared/reference")
+@pytest.mark.parametrize(
+    ("file", "classes", "names", "alias"),
+    [
+        ("objects_vocab.txt", 1600, 1625, ("fridge", "refrigerator")),
+        ("attributes_vocab.txt", 400, 410, ("grey", "gray")),
+    ],
+)
+def test_the_published_lists_are_1600_classes_and_400_attributes(file, classes, names, alias):
+    found = read_name_list(VOCABULARY / file)
+    assert (len(found.names), len(found.places)) == (classes, names)
+    assert found.names[found.places[alias[0]]] == alias[1]
