@@ -1,0 +1,232 @@
+"""How well a detector finds: COCO's average precision, and the recall of its proposals.
+
+Average precision is pycocotools' (Lin et al. 2014, arXiv:1405.0312), at most 100 detections of a
+class in a picture. Its area of a box, by which small, medium and large are told apart, is the
+box's own: COCO's published figures take that of the outline.
+"""
+
+import contextlib
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from a2.data.detection import DetectionData, LabelledPicture
+from a2.data.errors import InputError
+from a2.extract.detections import Detections
+from a2.pipeline.grounding import overlaps
+
+MOST_DETECTIONS = (1, 10, 100)
+"""For which COCO reports average recall; average precision is at the last."""
+
+_ALL, _SMALL, _MEDIUM, _LARGE = range(4)
+_AT_50, _AT_75 = 0, 5
+"""Places of the overlaps 0.5 and 0.75 among pycocotools' 0.5, 0.55, ..., 0.95."""
+
+_Table = NDArray[np.float64]
+_Annotations = list[dict[str, object]]
+"""Boxes as COCO's files have them."""
+
+
+@dataclass(frozen=True)
+class DetectionMetrics:
+    """Figures in [0, 1]; each is a mean over the classes that have a box to find.
+
+    ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them. ap_small,
+    ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above; None where there
+    are none. per_class: AP at 0.5 by the class's name. recall: average recall, by the most
+    detections of a class that are looked at in a picture.
+    """
+
+    ap: float
+    ap50: float
+    ap75: float
+    ap_small: float | None
+    ap_medium: float | None
+    ap_large: float | None
+    per_class: Mapping[str, float]
+    recall: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """Of one class. precision: (10 overlaps, 101 recalls, 4 areas); recall: (10, 4, 3 most)."""
+
+    precision: _Table
+    recall: _Table
+
+
+def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
+    """Scores what was found in each picture of `truth`, by image id; other ids are passed by.
+
+    A detection inside a crowd of its class counts neither way. Raises InputError where a picture
+    has no entry in `found`, where a class id is none of the data's, and where no box is to find.
+    """
+    scored = _scored(truth, found)
+    precision = np.stack([curves.precision for curves in scored.values()])  # (C, 10, 101, 4)
+    recall = np.stack([curves.recall[:, _ALL] for curves in scored.values()])  # (C, 10, 3)
+    return DetectionMetrics(
+        ap=float(precision[..., _ALL].mean()),
+        ap50=float(precision[:, _AT_50, :, _ALL].mean()),
+        ap75=float(precision[:, _AT_75, :, _ALL].mean()),
+        ap_small=_mean_of_known(precision[..., _SMALL]),
+        ap_medium=_mean_of_known(precision[..., _MEDIUM]),
+        ap_large=_mean_of_known(precision[..., _LARGE]),
+        per_class={
+            truth.classes[class_id]: float(curves.precision[_AT_50, :, _ALL].mean())
+            for class_id, curves in scored.items()
+        },
+        recall={most: float(recall[..., i].mean()) for i, most in enumerate(MOST_DETECTIONS)},
+    )
+
+
+def proposal_recall(
+    truth: DetectionData,
+    proposals: Mapping[str, NDArray[np.float32]],
+    counts: Sequence[int] = (10, 36, 100),
+    overlap: float = 0.5,
+) -> dict[int, float]:
+    """Share of the boxes that at least one of a picture's first n proposals overlaps, for each n.
+
+    proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first; overlap: least intersection
+    over union. Crowds are left out. Raises InputError where a picture has no entry and where no
+    box is to find.
+    """
+    _check_entries(truth, proposals)
+    firsts = [
+        _first_fitting(picture, proposals[picture.image_id], overlap) for picture in truth.pictures
+    ]
+    first = np.concatenate([np.zeros(0), *firsts])
+    if not len(first):
+        raise _nothing_to_find(truth)
+    return {count: float((first < count).mean()) for count in counts}
+
+
+def _first_fitting(
+    picture: LabelledPicture, proposals: NDArray[np.float32], overlap: float
+) -> _Table:
+    """Place of the first proposal that fits each box that is no crowd, (N,); infinity: none."""
+    boxes = picture.boxes[~picture.crowd]
+    ranks, places = np.nonzero(overlaps(proposals, boxes) >= overlap)
+    first = np.full(len(boxes), np.inf)
+    np.minimum.at(first, places, ranks)
+    return first
+
+
+def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, _Curves]:
+    """Curves of each class that has a box to find, in the order of class ids."""
+    _check_entries(truth, found)
+    _check_classes(truth, found)
+    curves = {
+        class_id: _curves(boxes, detections)
+        for class_id, (boxes, detections) in sorted(_by_class(truth, found).items())
+        if boxes
+    }
+    scored = {
+        class_id: one for class_id, one in curves.items() if one.precision[..., _ALL].min() >= 0
+    }
+    if not scored:
+        raise _nothing_to_find(truth)
+    return scored
+
+
+def _by_class(
+    truth: DetectionData, found: Mapping[str, Detections]
+) -> dict[int, tuple[_Annotations, _Annotations]]:
+    """What is to find and what was found of each class.
+
+    Pictures are numbered by their ids, because equal scores are ranked by these numbers: the order
+    in which pictures come must not change a figure.
+    """
+    classes: dict[int, tuple[_Annotations, _Annotations]] = defaultdict(lambda: ([], []))
+    ordered = sorted(truth.pictures, key=lambda picture: picture.image_id)
+    for number, picture in enumerate(ordered, start=1):
+        labels = zip(picture.boxes, picture.class_ids, picture.crowd, strict=True)
+        for box, class_id, crowd in labels:
+            _add(classes[int(class_id)][0], number, box, iscrowd=int(crowd))
+        things = found[picture.image_id]
+        for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True):
+            _add(classes[int(class_id)][1], number, box, score=float(score), iscrowd=0)
+    return classes
+
+
+def _add(
+    annotations: _Annotations, picture: int, box: NDArray[np.float32], **values: float
+) -> None:
+    x1, y1, x2, y2 = map(float, box)
+    width, height = x2 - x1, y2 - y1
+    annotations.append(
+        {
+            "id": len(annotations) + 1,  # pycocotools takes a match with id 0 for none
+            "image_id": picture,
+            "category_id": 1,
+            "bbox": [x1, y1, width, height],
+            "area": width * height,
+            **values,
+        }
+    )
+
+
+def _curves(truth: _Annotations, found: _Annotations) -> _Curves:
+    """Of one class alone, over the pictures in which it is or was found.
+
+    All classes at once give the same numbers, but pycocotools then keeps entries for each class in
+    each picture: with 1,600 classes nearly all of them empty.
+    """
+    pictures = list({item["image_id"]: None for item in (*truth, *found)})
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(_indexed(truth, pictures), _indexed(found, pictures), "bbox")
+        evaluation.params.maxDets = list(MOST_DETECTIONS)
+        evaluation.evaluate()
+        evaluation.accumulate()
+    return _Curves(
+        precision=evaluation.eval["precision"][:, :, 0, :, -1],
+        recall=evaluation.eval["recall"][:, 0],
+    )
+
+
+def _indexed(annotations: _Annotations, pictures: Sequence[object]) -> COCO:
+    coco = COCO()
+    coco.dataset = {
+        "images": [{"id": number} for number in pictures],
+        "annotations": annotations,
+        "categories": [{"id": 1}],
+    }
+    coco.createIndex()
+    return coco
+
+
+def _mean_of_known(precision: _Table) -> float | None:
+    """Of what pycocotools does not mark by -1: classes that have no box of such an area."""
+    known = precision[precision >= 0]
+    return float(known.mean()) if len(known) else None
+
+
+def _check_entries(truth: DetectionData, found: Mapping[str, object]) -> None:
+    for picture in truth.pictures:
+        if picture.image_id not in found:
+            raise InputError(
+                f"nothing is said about picture {picture.image_id!r}; "
+                "run the detector on it, or leave it out of the pictures to score"
+            )
+
+
+def _check_classes(truth: DetectionData, found: Mapping[str, Detections]) -> None:
+    for picture in truth.pictures:
+        for class_id in found[picture.image_id].class_ids:
+            if not 0 <= class_id < len(truth.classes):
+                raise InputError(
+                    f"class {class_id} was found in picture {picture.image_id!r}, the data have "
+                    f"{len(truth.classes):,} classes; score the detector on data of its own classes"
+                )
+
+
+def _nothing_to_find(truth: DetectionData) -> InputError:
+    return InputError(
+        f"no box to find in {len(truth.pictures):,} pictures; score on pictures with labels"
+    )

@@ -1,0 +1,262 @@
+"""What `a2.pipeline.detection_metrics` promises."""
+
+import contextlib
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from a2.data.detection import DetectionData, Label, labelled_picture
+from a2.data.errors import InputError
+from a2.extract.detections import Detections
+from a2.pipeline.detection_metrics import detection_metrics, proposal_recall
+
+CLASSES = ("dog", "cat", "cup")
+DOG, CAT, CUP = range(3)
+
+
+def truth(pictures, classes=CLASSES):
+    """`pictures`: image id -> labels; every picture has 1000 x 1000 pixels."""
+    return DetectionData(
+        classes=classes,
+        attributes=(),
+        pictures=tuple(
+            labelled_picture(identity, Path("x.jpg"), width=1000, height=1000, labels=labels)
+            for identity, labels in pictures.items()
+        ),
+    )
+
+
+def found(*things):
+    """Detections of (box, class id, score)."""
+    return Detections(
+        boxes=np.array([box for box, *_ in things], np.float32).reshape(-1, 4),
+        scores=np.array([score for *_, score in things], np.float32),
+        class_ids=np.array([class_id for _, class_id, _ in things], np.int64),
+        attribute_ids=None,
+    )
+
+
+def random_case(seed, *, pictures=6, crowds=True):
+    """Boxes of three classes and detections near them, with tied scores, in several pictures."""
+    rng = np.random.default_rng(seed)
+    labels, detections = {}, {}
+    for number in range(pictures):
+        corners = rng.uniform(0, 600, (5, 2))
+        boxes = np.concatenate([corners, corners + rng.uniform(20, 300, (5, 2))], axis=1)
+        class_ids = rng.integers(0, 3, 5)
+        labels[str(number)] = [
+            Label(tuple(box), int(class_id), crowd=bool(crowds and rng.random() < 0.15))
+            for box, class_id in zip(boxes, class_ids, strict=True)
+        ]
+        shaken = np.concatenate([boxes, boxes]) + rng.normal(0, 4, (10, 4))
+        of_classes = np.where(rng.random(10) < 0.8, np.tile(class_ids, 2), rng.integers(0, 3, 10))
+        scores = rng.integers(1, 6, 10) / 6
+        detections[str(number)] = found(*zip(shaken, of_classes, scores, strict=True))
+    return truth(labels), detections
+
+
+def all_at_once(data, detections):
+    """COCO's twelve figures as COCOeval prints them, over all classes and pictures together."""
+
+    def indexed(annotations):
+        coco = COCO()
+        coco.dataset = {
+            "images": [{"id": number} for number in range(len(data.pictures))],
+            "categories": [{"id": number} for number in range(len(data.classes))],
+            "annotations": [item | {"id": i} for i, item in enumerate(annotations, start=1)],
+        }
+        coco.createIndex()
+        return coco
+
+    def annotation(picture, box, class_id, **more):
+        x1, y1, x2, y2 = map(float, box)
+        bbox = [x1, y1, x2 - x1, y2 - y1]
+        place = {"image_id": picture, "category_id": int(class_id), "bbox": bbox}
+        return place | {"area": bbox[2] * bbox[3]} | more
+
+    known = [
+        annotation(number, box, class_id, iscrowd=int(crowd))
+        for number, one in enumerate(data.pictures)
+        for box, class_id, crowd in zip(one.boxes, one.class_ids, one.crowd, strict=True)
+    ]
+    seen = [
+        annotation(number, box, class_id, score=float(score), iscrowd=0)
+        for number, one in enumerate(data.pictures)
+        for things in [detections[one.image_id]]
+        for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True)
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(indexed(known), indexed(seen), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation.stats
+
+
+def test_perfect_detections_score_one(capsys):
+    boxes = {"a": [Label((0, 0, 20, 20), DOG), Label((50, 50, 100, 110), CAT)], "b": []}
+    boxes["c"] = [Label((10, 10, 310, 310), DOG)]
+    detections = {
+        name: found(*((label.box, label.class_id, 0.5) for label in labels))
+        for name, labels in boxes.items()
+    }
+    scores = detection_metrics(truth(boxes), detections)
+    assert (scores.ap, scores.ap50, scores.ap75) == pytest.approx((1, 1, 1))
+    assert (scores.ap_small, scores.ap_medium, scores.ap_large) == pytest.approx((1, 1, 1))
+    assert scores.per_class == pytest.approx({"dog": 1, "cat": 1})
+    assert scores.recall == pytest.approx({1: 1, 10: 1, 100: 1})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_shifted_box_counts_up_to_its_overlap():
+    # A 100 x 100 box shifted by 20: 80 / 120 = 0.667, over 0.5, 0.55, 0.6 and 0.65 of ten.
+    data = truth({"a": [Label((100, 100, 200, 200), DOG)]})
+    scores = detection_metrics(data, {"a": found(((120, 100, 220, 200), DOG, 1))})
+    assert (scores.ap, scores.ap50, scores.ap75) == pytest.approx((0.4, 1, 0))
+
+
+def test_average_precision_is_the_one_computed_by_hand():
+    # Ranked right, wrong, right of two boxes: precision 1 up to recall 0.5, then 2/3. Of the 101
+    # recalls 0, 0.01, ..., 1 that are 51 and 50.
+    data = truth({"a": [Label((0, 0, 100, 100), DOG)], "b": [Label((0, 0, 100, 100), DOG)]})
+    detections = {
+        "a": found(((0, 0, 100, 100), DOG, 0.9), ((500, 500, 600, 600), DOG, 0.8)),
+        "b": found(((0, 0, 100, 100), DOG, 0.7)),
+    }
+    scores = detection_metrics(data, detections)
+    assert scores.ap == pytest.approx((51 + 50 * 2 / 3) / 101)
+    assert scores.per_class["dog"] == scores.ap50 == pytest.approx(scores.ap)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_class_by_class_gives_what_pycocotools_gives_at_once(seed):
+    data, detections = random_case(seed)
+    scores = detection_metrics(data, detections)
+    areas = [-1 if area is None else area for area in (scores.ap_small, scores.ap_medium)]
+    ours = [scores.ap, scores.ap50, scores.ap75, *areas, scores.ap_large, *scores.recall.values()]
+    assert ours == pytest.approx(all_at_once(data, detections)[:9].tolist())
+    assert 0 < scores.ap < 1
+
+
+def test_the_order_of_pictures_changes_nothing():
+    data, detections = random_case(7)
+    turned = replace(data, pictures=data.pictures[::-1])
+    assert detection_metrics(turned, dict(reversed(detections.items()))) == detection_metrics(
+        data, detections
+    )
+
+
+def test_areas_are_those_of_the_boxes():
+    data = truth({"a": [Label((0, 0, 20, 20), DOG), Label((100, 100, 400, 400), DOG)]})
+    scores = detection_metrics(data, {"a": found(((0, 0, 20, 20), DOG, 1))})
+    assert (scores.ap_small, scores.ap_medium, scores.ap_large) == pytest.approx((1, None, 0))
+    assert scores.recall == pytest.approx({1: 0.5, 10: 0.5, 100: 0.5})
+
+
+def test_classes_without_a_box_to_find_are_left_out_of_the_mean():
+    data = truth({"a": [Label((0, 0, 50, 50), DOG), Label((100, 100, 200, 200), CAT, crowd=True)]})
+    detections = {"a": found(((0, 0, 50, 50), DOG, 0.5), ((300, 300, 400, 400), CUP, 0.9))}
+    scores = detection_metrics(data, detections)
+    assert scores.per_class == pytest.approx({"dog": 1})
+    assert scores.ap == pytest.approx(1)
+
+
+def test_detections_in_a_crowd_count_neither_way():
+    lone = Label((0, 0, 100, 100), DOG)
+    crowd = Label((500, 500, 900, 900), DOG, crowd=True)
+    inside = [((510 + 50 * i, 510, 550 + 50 * i, 600), DOG, 0.9) for i in range(3)]
+    detections = {"a": found((lone.box, DOG, 0.5), *inside)}
+    assert detection_metrics(truth({"a": [lone, crowd]}), detections).ap == pytest.approx(1)
+    assert detection_metrics(truth({"a": [lone]}), detections).ap == pytest.approx(0.25)
+
+
+def test_a_second_detection_of_one_box_is_wrong():
+    data = truth({"a": [Label((0, 0, 100, 100), DOG)], "b": [Label((0, 0, 100, 100), DOG)]})
+    twice = found(((0, 0, 100, 100), DOG, 0.9), ((0, 0, 100, 100), DOG, 0.8))
+    scores = detection_metrics(data, {"a": twice, "b": found(((0, 0, 100, 100), DOG, 0.7))})
+    assert scores.ap50 == pytest.approx((51 + 50 * 2 / 3) / 101)
+
+
+def test_nothing_found_scores_zero():
+    scores = detection_metrics(truth({"a": [Label((0, 0, 9, 9), CAT)]}), {"a": found()})
+    assert (scores.ap, scores.per_class, scores.recall[100]) == (0, {"cat": 0}, 0)
+
+
+def refusal(call, *arguments):
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("call", [detection_metrics, proposal_recall])
+def test_a_picture_that_the_detector_did_not_see_is_refused(call):
+    assert refusal(call, truth({"a": [], "b": []}), {"a": found()}) == (
+        "nothing is said about picture 'b'; "
+        "run the detector on it, or leave it out of the pictures to score"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "nothing"), [(detection_metrics, found()), (proposal_recall, np.zeros((0, 4)))]
+)
+def test_pictures_without_a_box_to_find_are_refused(call, nothing):
+    message = "no box to find in 2 pictures; score on pictures with labels"
+    crowd = Label((0, 0, 9, 9), DOG, crowd=True)
+    assert refusal(call, truth({"a": [], "b": [crowd]}), {"a": nothing, "b": nothing}) == message
+
+
+@pytest.mark.parametrize("class_id", [3, -1])
+def test_a_class_that_the_data_do_not_have_is_refused(class_id):
+    data = truth({"a": [Label((0, 0, 9, 9), DOG)]})
+    assert refusal(detection_metrics, data, {"a": found(((0, 0, 9, 9), class_id, 0.5))}) == (
+        f"class {class_id} was found in picture 'a', the data have 3 classes; "
+        "score the detector on data of its own classes"
+    )
+
+
+def slow_recall(data, proposals, count, overlap):
+    """As the sentence says it, box by box and proposal by proposal."""
+    hits = []
+    for picture in data.pictures:
+        for (x1, y1, x2, y2), crowd in zip(picture.boxes.tolist(), picture.crowd, strict=True):
+            if crowd:
+                continue
+            hit = False
+            for a1, b1, a2, b2 in proposals[picture.image_id][:count].tolist():
+                width, height = min(x2, a2) - max(x1, a1), min(y2, b2) - max(y1, b1)
+                shared = max(width, 0) * max(height, 0)
+                union = (x2 - x1) * (y2 - y1) + (a2 - a1) * (b2 - b1) - shared
+                hit = hit or shared / union >= overlap
+            hits.append(hit)
+    return sum(hits) / len(hits)
+
+
+@pytest.mark.parametrize("overlap", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("seed", range(3))
+def test_recall_is_the_share_of_boxes_that_the_first_proposals_overlap(seed, overlap):
+    data, detections = random_case(seed)
+    rng = np.random.default_rng(seed)
+    proposals = {name: rng.permutation(things.boxes) for name, things in detections.items()}
+    proposals["0"] = proposals["0"][:1]
+    counts = (1, 3, 5, 100)
+    recall = proposal_recall(data, proposals, counts, overlap)
+    assert recall == {n: slow_recall(data, proposals, n, overlap) for n in counts}
+    assert list(recall.values()) == sorted(recall.values())
+
+
+def test_recall_is_told_for_10_36_and_100_proposals_at_half_overlap():
+    data = truth({"a": [Label((0, 0, 10, 10), DOG), Label((50, 50, 60, 60), CAT)], "b": []})
+    far = np.tile(np.array([[500, 500, 600, 600]], np.float32), (10, 1))
+    half, less = [[0, 0, 10, 5]], [[50, 50, 60, 54.9]]
+    proposals = {"a": np.concatenate([far, half, less]).astype(np.float32), "b": far}
+    assert proposal_recall(data, proposals) == {10: 0, 36: 0.5, 100: 0.5}
+
+
+def test_without_proposals_nothing_is_recalled():
+    data = truth({"a": [Label((0, 0, 10, 10), DOG)]})
+    assert proposal_recall(data, {"a": np.zeros((0, 4), np.float32)}, [10]) == {10: 0}
