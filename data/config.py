@@ -23,6 +23,9 @@ class DataConfig(BaseModel):
     instances: Path | None = None
     """COCO instances, for extraction from the annotated boxes instead of detected ones."""
 
+    word_groups: Path | None = None
+    """Groups of words, {"colours": ["red", …], …}, by which captions are scored apart as well."""
+
 
 class PreprocessConfig(BaseModel):
     """How captions become numbers."""

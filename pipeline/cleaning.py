@@ -173,7 +173,7 @@ def _use(plan: Plan, name: str) -> _Use:
 def _inputs(config: Config) -> Iterator[Path]:
     """Files and folders that an experiment reads, wherever they lie."""
     data = config.data
-    named_in = (data.images, data.annotations, data.split_list, data.instances)
+    named_in = (data.images, data.annotations, data.split_list, data.instances, data.word_groups)
     weights = config.extract.weights
     others = (None if weights is None else Path(weights), config.evaluate.baseline)
     yield from (path for path in (*named_in, *others) if path is not None)

@@ -197,11 +197,13 @@ def evaluate(
     from a2.pipeline.results import without_caption
 
     log(experiment.verbose)
+    config = experiment.config()
     found = score_results(
         *(results, references, output),
         force=force,
         allow_missing=allow_missing,
-        spice=experiment.config().evaluate.spice,
+        spice=config.evaluate.spice,
+        word_groups=config.data.word_groups,
     )
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")

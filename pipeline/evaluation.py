@@ -14,7 +14,8 @@ from a2.data.captions import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.instances import read_instances
-from a2.data.json_files import read_json
+from a2.data.word_groups import WordGroups, read_word_groups
+from a2.pipeline.baseline import read_baseline
 from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
@@ -42,6 +43,7 @@ from a2.pipeline.saved_model import SavedModel
 from a2.pipeline.score_files import write_scores
 from a2.pipeline.scoring.caption_statistics import beam_diversity, caption_statistics
 from a2.pipeline.scoring.tokenization import tokenize
+from a2.pipeline.scoring.word_groups import WordGroupScores, score_word_groups
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
@@ -65,7 +67,8 @@ class EvaluatedSplit:
 class Evaluation:
     """What a report is made of: who was asked, what they said, where they looked, how it scored.
 
-    statistics: what the captions are like, as `describe_captions` tells.
+    statistics: what the captions are like, as `describe_captions` tells. word_groups: how
+    right they are in each group of words, where there are some.
     """
 
     split: EvaluatedSplit
@@ -74,6 +77,7 @@ class Evaluation:
     grounding: dict[str, Grounding]
     statistics: dict[str, float]
     provenance: dict[str, str]
+    word_groups: WordGroupScores | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def evaluate_captioner(
     store = FeatureStore(inputs["features"].path / FEATURES)
     require_width(store, model)
     split = read_split(config.split, inputs)
+    groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
     beams = _decode(config, model, store, list(split.references), device=device)
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / CAPTIONS, captions)
@@ -125,20 +130,12 @@ def evaluate_captioner(
     grounding = evaluated.ground(captions)
     provenance = provenance_of(config, inputs, model)
     statistics = describe_captions(captions, beams, split.references)
-    evaluation = Evaluation(split, beams, scores, grounding, statistics, provenance)
-    write_scores(
-        *(directory, scores, statistics),
-        total=split.total,
-        provenance=provenance,
-        grounding=mean_grounding(grounding.values()),
-        said=captions,
-        references=split.references,
-    )
-    report = replace(
-        _report(f"Captions of the {config.split} split", evaluation),
-        baseline=read_baseline(inputs["baseline"].path) if "baseline" in inputs else None,
-        baseline_name=config.baseline_name,
-    )
+    by_group = _score_groups(tokens, split.references, groups)
+    evaluation = Evaluation(split, beams, scores, grounding, statistics, provenance, by_group)
+    _write(directory, evaluation, captions)
+    report = _report(f"Captions of the {config.split} split", evaluation)
+    if "baseline" in inputs:
+        report = _beside(report, inputs["baseline"].path, config.baseline_name)
     write_report(directory / REPORT, report, evaluated.show(shown))
     return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
 
@@ -151,10 +148,12 @@ def score_results(
     force: bool = False,
     allow_missing: bool = False,
     spice: bool = False,
+    word_groups: Path | None = None,
 ) -> ScoredResults:
     """Scores somebody's captions and writes `metrics.json` and `report.html` into `output`.
 
-    results: COCO results form; references: COCO captions, Karpathy layout or references.json.
+    results: COCO results form; references: COCO captions, Karpathy layout or references.json;
+    word_groups: groups of words that are scored apart.
     Raises InputError where they are not of the same pictures (captions may be missing where
     `allow_missing` is set), or where `output` holds scores already and `force` is not set.
     """
@@ -163,6 +162,7 @@ def score_results(
         raise InputError(
             f"{str(output)!r} holds scores already; name another folder, or use --force"
         )
+    groups = {} if word_groups is None else read_word_groups(word_groups)
     captions = read_results(results)
     raw = read_references(references)
     missing = require_same_pictures(captions, raw, allow_missing=allow_missing)
@@ -170,19 +170,15 @@ def score_results(
     reference_tokens = read_reference_tokens(references)
     known = {image_id: reference_tokens[image_id] for image_id in captions}
     scores = score(tokens, known, spice=spice)
-    provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in (results, references)}
+    by_group = _score_groups(tokens, known, groups)
+    read = (results, references, *([] if word_groups is None else [word_groups]))
+    provenance = {f"sha256 of {path.name}": sha256_of(path)[:12] for path in read}
     left_out = dict.fromkeys(missing, f"no caption in {results.name}")
     split = EvaluatedSplit({i: raw[i] for i in captions}, left_out, len(raw))
     output.mkdir(parents=True, exist_ok=True)
     statistics = caption_statistics({image_id: group[0] for image_id, group in tokens.items()})
-    write_scores(
-        *(output, scores, statistics),
-        total=split.total,
-        provenance=provenance,
-        said=captions,
-        references=split.references,
-    )
-    evaluation = Evaluation(split, {}, scores, {}, statistics, provenance)
+    evaluation = Evaluation(split, {}, scores, {}, statistics, provenance, by_group)
+    _write(output, evaluation, captions)
     write_report(output / REPORT, _report(f"Captions of {results.name}", evaluation, captions))
     return ScoredResults(scores, missing, split.total)
 
@@ -214,15 +210,6 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
         skipped=skipped,
         total=len(chosen),
     )
-
-
-def read_baseline(path: Path) -> dict[str, float]:
-    """The metrics of another evaluation; InputError where the file is no metrics.json."""
-    content = read_json(path)
-    metrics = content.get("metrics") if isinstance(content, dict) else None
-    if not isinstance(metrics, dict):
-        raise InputError(f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json")
-    return {str(name): float(value) for name, value in metrics.items()}
 
 
 def _decode(
@@ -294,6 +281,45 @@ def describe_captions(
     return found | {"beam_diversity": fmean(diversity.values())} if diversity else found
 
 
+def _score_groups(
+    tokens: Mapping[str, Sequence[str]],
+    references: Mapping[str, Sequence[str]],
+    groups: WordGroups,
+) -> WordGroupScores | None:
+    """How right the captions are in each group of words; None where there are no groups.
+
+    tokens: one caption of each picture; references: PTB tokens.
+    """
+    if not groups:
+        return None
+    captions = {image_id: found[0] for image_id, found in tokens.items()}
+    return score_word_groups(captions, references, groups)
+
+
+def _write(directory: Path, evaluation: Evaluation, captions: Mapping[str, str]) -> None:
+    """Writes the scores of an evaluation; captions: as they were said, by image id."""
+    write_scores(
+        *(directory, evaluation.scores, evaluation.statistics),
+        total=evaluation.split.total,
+        provenance=evaluation.provenance,
+        grounding=mean_grounding(evaluation.grounding.values()),
+        word_groups=evaluation.word_groups,
+        said=captions,
+        references=evaluation.split.references,
+    )
+
+
+def _beside(report: Report, path: Path, name: str) -> Report:
+    """The report with another evaluation's figures beside its own."""
+    found = read_baseline(path)
+    return replace(
+        report,
+        baseline=found.metrics,
+        baseline_groups=found.word_groups,
+        baseline_name=name,
+    )
+
+
 def _report(
     title: str, evaluation: Evaluation, captions: Mapping[str, str] | None = None
 ) -> Report:
@@ -314,6 +340,7 @@ def _report(
         statistics=in_words(evaluation.statistics, scores.spice),
         pictures=[_picture(image_id, caption, evaluation) for image_id, caption in said.items()],
         grounding=mean_grounding(evaluation.grounding.values()),
+        word_groups={} if evaluation.word_groups is None else evaluation.word_groups.groups,
     )
 
 

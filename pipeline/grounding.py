@@ -63,7 +63,7 @@ class Names:
         for category in categories:
             for name in (category, *_OTHER_NAMES.get(category, ())):
                 *first, last = name.split()
-                for form in (last, *_plurals(last)):
+                for form in (last, *plurals(last)):
                     self._categories.setdefault((*first, form), category)
         # A category's own name is stronger than another one's other name or plural.
         self._categories |= {tuple(name.split()): name for name in categories}
@@ -91,7 +91,7 @@ class Names:
         return ()
 
 
-def _plurals(word: str) -> tuple[str, ...]:
+def plurals(word: str) -> tuple[str, ...]:
     """The regular plurals; a form that does not exist does no harm."""
     forms = [f"{word}s", f"{word}es"]
     if word.endswith("y"):

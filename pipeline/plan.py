@@ -207,6 +207,9 @@ class Plan:
             return None
         return self._optional_file(self.config.data.instances, "data.instances")
 
+    def _word_groups(self) -> Input | None:
+        return self._optional_file(self.config.data.word_groups, "data.word_groups")
+
     @cached_property
     def pictures(self) -> dict[str, Path | None]:
         """Image id -> file of every picture of the experiment; None where the file is missing.
@@ -289,6 +292,7 @@ class Plan:
             ensemble=self._ensemble(),
             baseline=self._baseline(),
             instances=self._things(),
+            word_groups=self._word_groups(),
             pictures=self.pictures,
             runtime=self.config.runtime,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from a2.data.annotations import Skipped, check_limit
 from a2.data.errors import A2Error, ConfigError, InputError
+from a2.data.word_groups import read_word_groups
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
@@ -153,6 +154,13 @@ class Preflight:
             return "none"
         return str(named_file(instances, "data.instances"))
 
+    def word_groups(self, stage: str) -> str:
+        """Whether the groups of words that are scored apart can be read."""
+        path = self._config.data.word_groups
+        if path is None:
+            return "none"
+        return ", ".join(read_word_groups(named_file(path, "data.word_groups")))
+
     def java(self, stage: str) -> str:
         """Whether captions can be tokenised and scored."""
         return str(find_java())
@@ -244,6 +252,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "spice": Preflight.spice,
         "baseline": Preflight.baseline,
         "things": Preflight.things,
+        "word groups": Preflight.word_groups,
         "ensemble": Preflight.ensemble,
         "pictures": Preflight.pictures,
         "device": Preflight.device,

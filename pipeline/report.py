@@ -11,7 +11,8 @@ from pathlib import Path
 
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.page import write_page
-from a2.pipeline.report_summary import histogram, in_order, metric_rows, shown_name
+from a2.pipeline.report_summary import group_rows, histogram, in_order, metric_rows, shown_name
+from a2.pipeline.scoring.word_groups import GroupScore
 from a2.pipeline.shown_picture import ShownPicture
 
 
@@ -43,6 +44,7 @@ class Report:
     provenance: what a reader needs to reproduce the figures, in the order of showing.
     statistics: what else is worth knowing of the captions, name -> value in words.
     grounding: over all captions, where there are annotated boxes.
+    word_groups, baseline_groups: group of words -> scores, of this run and of the other.
     """
 
     title: str
@@ -58,6 +60,8 @@ class Report:
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     statistics: Mapping[str, str] = field(default_factory=dict)
     grounding: Grounding | None = None
+    word_groups: Mapping[str, GroupScore] = field(default_factory=dict)
+    baseline_groups: Mapping[str, GroupScore] = field(default_factory=dict)
 
 
 def write_report(
@@ -78,6 +82,7 @@ def write_report(
         metrics=metric_rows(
             report.metrics, report.intervals, report.baseline or {}, report.not_run
         ),
+        groups=group_rows(report.word_groups, report.baseline_groups),
         histogram=histogram(cider),
         orders=[shown_name(name) for name in scored],
         data={

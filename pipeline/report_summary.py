@@ -1,4 +1,4 @@
-"""The summary of a report: the table of metrics, and how many pictures have which CIDEr."""
+"""The summary of a report: tables of metrics and groups of words, and a histogram of CIDEr."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 
 from a2.pipeline.metrics import METRICS
+from a2.pipeline.scoring.word_groups import GroupScore, PairScore, WordScore
 
 _BINS = 32
 
@@ -61,6 +62,33 @@ def metric_rows(
             MetricRow(shown_name(name), value, intervals.get(name), compared, ratio, reason)
         )
     return rows
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One line of the table of groups of words, with what the baseline scored."""
+
+    name: str
+    words: WordScore
+    pairs: PairScore
+    baseline_f1: float | None
+    baseline_accuracy: float | None
+
+
+def group_rows(
+    scores: Mapping[str, GroupScore], baseline: Mapping[str, GroupScore]
+) -> list[GroupRow]:
+    """A line for each group, in the order of `scores`."""
+    return [
+        GroupRow(
+            name,
+            found.words,
+            found.pairs,
+            baseline[name].words.f1 if name in baseline else None,
+            baseline[name].pairs.accuracy if name in baseline else None,
+        )
+        for name, found in scores.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Scores on disk: metrics.json for people and other programs, per_picture.json to draw anew from.
 
-`metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance}, and
-grounding where the data has boxes.
+`metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance},
+grounding where the data has boxes, and word_groups where it has groups of words.
 `per_picture.json` holds under `pictures`, for each image id, its caption and references, its
-metrics, its parts of SPICE, and the numbers (BLEU, METEOR) whose sums over pictures give the
-metrics that are no means.
+metrics, its parts of SPICE, and the numbers (BLEU, METEOR, word_groups) whose sums over pictures
+give the figures that are no means.
 """
 
 import json
@@ -16,6 +16,7 @@ from types import MappingProxyType
 from a2.data.json_files import write_json
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.metrics import Scores
+from a2.pipeline.scoring.word_groups import WordGroupScores
 from a2.pipeline.stages.evaluate import METRICS, PER_PICTURE
 
 
@@ -27,6 +28,7 @@ def write_scores(
     total: int,
     provenance: Mapping[str, str],
     grounding: Grounding | None = None,
+    word_groups: WordGroupScores | None = None,
     said: Mapping[str, str] = MappingProxyType({}),
     references: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
@@ -48,8 +50,12 @@ def write_scores(
     }
     if grounding is not None:
         content["grounding"] = asdict(grounding)
+    if word_groups is not None:
+        content["word_groups"] = {n: asdict(found) for n, found in word_groups.groups.items()}
     write_json(directory / METRICS, content)
     pictures = {image_id: _of_picture(scores, image_id) for image_id in sorted(scores.per_picture)}
+    for image_id, counts in (word_groups.per_picture if word_groups else {}).items():
+        pictures[image_id]["word_groups"] = {n: found._asdict() for n, found in counts.items()}
     for image_id, caption in said.items():
         pictures[image_id] |= {"caption": caption, "references": list(references[image_id])}
     text = json.dumps({"pictures": pictures}, allow_nan=False, sort_keys=True)

@@ -33,14 +33,16 @@ def evaluate_stage(
     ensemble: Sequence[Input] = (),
     baseline: Input | None,
     instances: Input | None,
+    word_groups: Input | None = None,
     pictures: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
     """The stage over one trained captioner, or an ensemble; the pictures are only shown.
 
     instances: COCO instances with which the attention is compared, where there are some.
+    word_groups: groups of words that are scored apart, where there are some.
     """
-    optional = {"baseline": baseline, "instances": instances}
+    optional = {"baseline": baseline, "instances": instances, "word_groups": word_groups}
     inputs = {
         **{"features": features, "captions": captions, "model": model},
         **{name: found for name, found in optional.items() if found is not None},

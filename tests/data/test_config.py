@@ -17,6 +17,7 @@ def test_nothing_is_named_by_default_and_captions_are_cut_at_twenty():
         "annotations": None,
         "split_list": None,
         "instances": None,
+        "word_groups": None,
     }
     assert preprocess.model_dump() == {
         "vocabulary": "karpathy",

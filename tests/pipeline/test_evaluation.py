@@ -13,11 +13,10 @@ from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.pipeline import evaluation, metrics
 from a2.pipeline.cli import cli
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2.pipeline.config import EvaluateConfig, RuntimeConfig, override
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.evaluation import (
     evaluate_captioner,
-    read_baseline,
     read_split,
     require_width,
     score_results,
@@ -262,14 +261,43 @@ def test_the_report_shows_a_baseline_beside(run, tmp_path):
     assert contents(run.directory, "metrics.json")["provenance"]["digest of baseline"] == "b" * 12
 
 
-def test_a_baseline_without_metrics_is_refused(tmp_path):
-    path = tmp_path / "other.json"
-    path.write_text("[]")
-    with pytest.raises(InputError) as raised:
-        read_baseline(path)
-    assert str(raised.value) == (
-        f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json"
-    )
+# --- groups of words ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A file of groups of words that the scenes' captions have."""
+    path = tmp_path / "words.json"
+    kinds = ["ball", "balls", "box", "boxes", "star", "stars", "house", "houses"]
+    colours = ["red", "orange", "yellow", "green", "blue", "purple", "white", "black"]
+    path.write_text(json.dumps({"kinds": kinds, "colours": colours}))
+    return Input(path, "w" * 64)
+
+
+def test_groups_of_words_are_scored_apart_and_shown_beside_the_baseline_s(run, words, tmp_path):
+    run(word_groups=words)
+    first = contents(run.directory, "metrics.json")
+    assert list(first["word_groups"]) == ["colours", "kinds"]
+    assert first["word_groups"]["kinds"]["words"]["pictures"] >= 1
+    assert first["provenance"]["digest of word_groups"] == "w" * 12
+    pictures = contents(run.directory, "per_picture.json")["pictures"]
+    said = sum(found["word_groups"]["colours"]["said"] for found in pictures.values())
+    assert said == first["word_groups"]["colours"]["words"]["said"]
+
+    other = tmp_path / "other.json"
+    first["word_groups"]["colours"]["words"]["f1"] = 0.4375
+    other.write_text(json.dumps(first))
+    config = EvaluateConfig(beam_size=2, baseline=other, baseline_name="blind captioner")
+    run(config, word_groups=words, baseline=Input(other, "b" * 64))
+    report = (run.directory / "report.html").read_text()
+    assert "<caption>Groups of words</caption>" in report
+    assert "<td>0.438</td>" in report
+
+
+def test_without_groups_of_words_nothing_is_said_of_them(experiment):
+    directory = experiment.directory("evaluate")
+    assert "Groups of words" not in (directory / "report.html").read_text()
+    assert "word_groups" not in contents(directory, "metrics.json")
 
 
 # --- pictures without features ------------------------------------------------------------------
@@ -395,6 +423,25 @@ def test_somebody_s_captions_are_scored(a2_evaluate, theirs, tmp_path):
     report = (tmp_path / "scores" / "report.html").read_text()
     assert "Captions of theirs.json" in report
     assert '"caption":"a red dog runs"' in report
+
+
+def test_groups_of_words_of_somebody_s_captions_are_scored(a2_evaluate, theirs, tmp_path):
+    path = tmp_path / "words.json"
+    path.write_text('{"kinds": ["dog", "dogs", "cats"], "colours": ["red"]}')
+    named = ["--set", override("data.word_groups", path)]
+    assert a2_evaluate(*theirs(), *named).exit_code == 0
+    content = contents(tmp_path / "scores", "metrics.json")
+    colours, kinds = (content["word_groups"][name] for name in ("colours", "kinds"))
+    assert (colours["words"]["precision"], colours["pairs"]["accuracy"]) == (1, 1)
+    assert (kinds["words"]["precision"], kinds["words"]["said"]) == (0.5, 2)
+    assert "sha256 of words.json" in content["provenance"]
+
+    path.write_text('{"kinds": []}')
+    answer = a2_evaluate(*theirs(), *named, "--force")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: group 'kinds' of {str(path)!r} is no list of words; give it some, or leave it out\n"
+    )
 
 
 def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, tmp_path):

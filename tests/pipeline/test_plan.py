@@ -234,7 +234,9 @@ def test_a_picture_folder_that_is_none_is_named(experiment, tmp_path):
     )
 
 
-@pytest.mark.parametrize("field", ["data.annotations", "data.instances", "evaluate.baseline"])
+@pytest.mark.parametrize(
+    "field", ["data.annotations", "data.instances", "data.word_groups", "evaluate.baseline"]
+)
 def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, field):
     named = override(field, tmp_path / "none.json")
     with experiment.plan(named) as plan, pytest.raises(InputError) as raised:

@@ -110,6 +110,23 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     assert "problems" not in str(raised.value)
 
 
+def test_groups_of_words_must_be_readable(new, tmp_path):
+    path = tmp_path / "words.json"
+    named = override("data.word_groups", path)
+    gone = found(new(named), "evaluate", "word groups")
+    missing = f"file of data.word_groups not found: {str(path)!r}; check the path"
+    assert (gone.state, gone.found) == ("problem", missing)
+    path.write_text('{"kinds": []}')
+    bad = found(new(named), "evaluate", "word groups")
+    assert (bad.state, bad.found) == (
+        "problem",
+        f"group 'kinds' of {str(path)!r} is no list of words; give it some, or leave it out",
+    )
+    path.write_text('{"kinds": ["ball"], "colours": ["red"]}')
+    assert found(new(named), "evaluate", "word groups").found == "kinds, colours"
+    assert found(new(), "evaluate", "word groups").found == "none"
+
+
 def test_boxes_that_the_attention_is_compared_with_must_be_there(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
     check = found(new(gone, "extract.boxes=detect"), "evaluate", "things")

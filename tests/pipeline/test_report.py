@@ -17,6 +17,7 @@ from a2.pipeline.grounding import Grounding
 from a2.pipeline.page import embedded
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
 from a2.pipeline.report_summary import in_words
+from a2.pipeline.scoring.word_groups import score_word_groups
 from a2.pipeline.shown_picture import FIXED_POINT, ShownPicture, thumbnail
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
@@ -300,6 +301,43 @@ def test_without_boxes_nothing_is_said_of_grounding(tmp_path):
     page = written(tmp_path, report([picture(1)]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
     assert not page.all("option", value="grounding")
+
+
+def test_groups_of_words_are_a_table_of_their_own(tmp_path):
+    groups = {"colours": frozenset({"red"}), "kinds": frozenset({"ball", "cup"})}
+    references = {"1": ["a red ball"]}
+    found, blind = (
+        score_word_groups({"1": said}, references, groups).groups
+        for said in ("a red ball", "a red cup")
+    )
+    page = written(
+        tmp_path, report([picture(1)], metrics={}, word_groups=found, baseline_groups=blind)
+    )
+    heads = ["group", "said", "precision", "recall", "F1", "features zeroed, F1"]
+    behind = ["said", "precision", "judged", "accuracy", "features zeroed, accuracy"]
+    shown_heads = page.text("th")
+    first = shown_heads.index("words")
+    assert shown_heads[first : first + 15] == [
+        *("words", "with their nouns", *heads, *behind, "colours", "kinds")
+    ]
+    assert page.text("td")[-16:] == [
+        *(
+            "1",
+            "1.000",
+            "1.000",
+            "1.000",
+            "1.000",
+        ),  # the last is the baseline's, which says red too
+        *("1", "1.000", "1", "1.000"),  # and then of the cup, which no reference has
+        *("1", "1.000", "1.000", "1.000", "0.000", "0", "0"),
+    ]
+    [why] = {mark["title"] for mark in page.all("span") if "kinds" in mark.get("title", "")}
+    assert why == "pairs of other groups are about 'kinds'"
+
+
+def test_without_groups_of_words_there_is_no_table_of_them(tmp_path):
+    page = written(tmp_path, report([picture(1)]))
+    assert page.text("caption") == ["Metrics"]
 
 
 def test_pictures_can_be_ordered_by_every_metric_that_they_have(tmp_path):

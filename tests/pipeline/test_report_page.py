@@ -9,6 +9,7 @@ from PIL import Image
 from a2.data.attention_file import CaptionAttention
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.report import Report, ReportPicture, write_report
+from a2.pipeline.scoring.word_groups import score_word_groups
 from a2.pipeline.shown_picture import ShownPicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
@@ -42,6 +43,11 @@ def shown(path, attention=ATTENTION):
     )
 
 
+GROUPS = score_word_groups(
+    {"1": "a red ball left of a cup"},
+    {"1": ["a blue ball left of a cup"]},
+    {"kinds": {"ball", "cup"}, "colours": {"red", "blue"}, "relations": {"left"}},
+).groups
 REPORT = Report(
     title="Captions of test",
     metrics={"CIDEr": 0.8, "Bleu_4": 0.27},
@@ -55,6 +61,8 @@ REPORT = Report(
     provenance={"vocabulary": "10,201 entries", "digest": "f" * 64},
     pictures=[picture(number) for number in range(100)],
     grounding=Grounding(0.5, 0.625, 0.25, 2),
+    word_groups=GROUPS,
+    baseline_groups=GROUPS,
 )
 
 
@@ -220,6 +228,19 @@ def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_keeps_a_word(report, open
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     looks = [look.bounding_box() for look in page.locator(".card").first.locator(".look").all()]
     assert looks[0]["y"] == looks[1]["y"]
+
+
+def test_the_table_of_groups_of_words_fits_a_desk_and_scrolls_by_itself_on_a_phone(
+    report, open_page
+):
+    for width, scrolls in ((1280, False), (375, True)):
+        page = open_page(report, width=width)
+        table = page.get_by_label("Groups of words")
+        assert table.locator("tbody tr").all_inner_texts()[1].split() == [
+            *("colours", "1", "0.000", "0.000", "0.000", "0.000"),
+            *("1", "0.000", "1", "0.000", "0.000"),
+        ]
+        assert table.evaluate("panel => panel.scrollWidth > panel.clientWidth") is scrolls
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

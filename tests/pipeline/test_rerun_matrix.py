@@ -56,6 +56,7 @@ MATRIX = {
         PREPROCESS,
     ),
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
+    "data.word_groups": (File("words.json"), ("evaluate",)),
     "extract.weights": (File("detector.safetensors"), EXTRACT),
     "extract.depth": (50, CALIBRATE),
     "extract.width": (16, CALIBRATE),
@@ -205,6 +206,7 @@ def _write_data(folder):
     (folder / "captioner").mkdir()
     for name in train.OUTPUTS:
         (folder / "captioner" / name).write_text(name)
+    (folder / "words.json").write_text('{"colours": ["red", "green"]}')
     (folder / "metrics.json").write_text('{"metrics": {"CIDEr": 0.5}}')
 
 

@@ -1,0 +1,158 @@
+"""What a sentence says of its nouns by the words of groups: (red, ball), (ball, left, cup).
+
+Nouns are the words of group `kinds`; a regular plural is the same noun as its singular. Rules:
+
+- A word of a group other than `relations` describes the noun behind it where only such words and
+  "of" stand between ("two small red balls", "a pair of balls"), else the noun before it where only
+  forms of "be", "and" and such words do ("the balls are small and red").
+- A relation joins the last noun before it with the first behind it ("a ball left of a cup"); where
+  none is before, the second one behind it is the thing ("left of a cup there is a ball"), and where
+  none is behind, the last one before it ("a cup with a ball to the left"). "between" joins three.
+- A superlative describes one noun ("the largest of all is a ball"), but "of the balls" none.
+- Words that mean the same are one ("tiny", "small"), and so are "a left of b" and "b right of a".
+  Two things of one kind, which their nouns cannot tell apart, are no pair.
+
+Captions and references are read by the same rules, which are made for the captions of scenes; what
+they miss in free text is no pair on either side.
+"""
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from a2.data.word_groups import WordGroups
+from a2.pipeline.grounding import plurals
+
+NOUNS, RELATIONS = "kinds", "relations"
+"""The groups that are read otherwise than the rest."""
+
+_BE = frozenset({"is", "are", "was", "were"})
+
+_SAME = {
+    "an": "a",
+    "over": "above",
+    "higher": "above",
+    "under": "below",
+    "beneath": "below",
+    "underneath": "below",
+    "lower": "below",
+    "within": "inside",
+    "bigger": "larger",
+    "biggest": "largest",
+    "little": "small",
+    "tiny": "small",
+    "big": "large",
+    "huge": "large",
+    "stripy": "striped",
+    "spotted": "dotted",
+    "single": "one",
+    "pair": "two",
+}
+"""Words -> another one that says the same."""
+
+_MIRRORED = {"right": "left", "below": "above", "around": "inside", "smaller": "larger"}
+"""Relations -> what they are when their two things change places."""
+
+_SUPERLATIVES = frozenset({"largest", "smallest", "highest", "lowest", "leftmost", "rightmost"})
+
+_BETWEEN = "between"
+
+
+class Pair(NamedTuple):
+    """A word of a group with its nouns; equal where it says the same.
+
+    topic: what it is about; pairs of one group and topic agree or contradict each other.
+    """
+
+    word: str
+    nouns: tuple[str, ...]
+    topic: tuple[str, ...]
+
+
+class PairReader:
+    """Finds the pairs in sentences of tokens."""
+
+    def __init__(self, groups: WordGroups) -> None:
+        self._group = {word: group for group, words in groups.items() for word in words}
+        self._noun = _singulars(groups.get(NOUNS, frozenset()))
+
+    def read(self, words: Sequence[str]) -> dict[str, Counter[Pair]]:
+        """Group -> its pairs in the sentence, with how often they are said."""
+        found: dict[str, Counter[Pair]] = {group: Counter() for group in self._group.values()}
+        for place, word in enumerate(words):
+            group = self._group.get(word, NOUNS)
+            if group == NOUNS:
+                continue
+            of = self._relation if group == RELATIONS else self._description
+            pair = of(words, place)
+            if pair is not None:
+                found[group][pair] += 1
+        return found
+
+    def _description(self, words: Sequence[str], place: int) -> Pair | None:
+        noun = self._noun_behind(words[place + 1 :]) or self._subject(words[:place])
+        if noun is None:
+            return None
+        return Pair(_meaning(words[place]), (noun,), (noun,))
+
+    def _noun_behind(self, words: Sequence[str]) -> str | None:
+        for word in words:
+            if word != "of" and not self._describes(word):
+                return self._noun.get(word)
+        return None
+
+    def _subject(self, words: Sequence[str]) -> str | None:
+        """The noun of which the end of a sentence says that it is something."""
+        is_said = False
+        for word in reversed(words):
+            if word in _BE:
+                is_said = True
+            elif word != "and" and not self._describes(word):
+                return self._noun.get(word) if is_said else None
+        return None
+
+    def _describes(self, word: str) -> bool:
+        return self._group.get(word, NOUNS) not in (NOUNS, RELATIONS)
+
+    def _relation(self, words: Sequence[str], place: int) -> Pair | None:
+        word = _meaning(words[place])
+        before = [self._noun[w] for w in words[:place] if w in self._noun]
+        behind = [self._noun[w] for w in words[place + 1 :] if w in self._noun]
+        if word not in _SUPERLATIVES:
+            return _related(word, before, behind)
+        nearest = [*behind[:1], *before[-1:]]
+        if not nearest or tuple(words[place + 1 : place + 3]) == ("of", "the"):
+            return None
+        return Pair(word, (nearest[0],), (word,))
+
+
+def _related(word: str, before: Sequence[str], behind: Sequence[str]) -> Pair | None:
+    """The pair of a relation and the nouns on both sides of it; None where it says nothing."""
+    joined = 2 if word == _BETWEEN else 1
+    if len(before) + len(behind) < 2:
+        return None
+    if before and behind:
+        thing, others = before[-1], behind[:joined]
+    elif before:
+        thing, others = before[-1], before[:-1][-joined:]
+    else:
+        joined = min(joined, len(behind) - 1)
+        thing, others = behind[joined], behind[:joined]
+    if thing in others:
+        return None
+    topic = tuple(sorted({thing, *others}))
+    if word in _MIRRORED:
+        return Pair(_MIRRORED[word], (*others, thing), topic)
+    return Pair(word, (thing, *sorted(set(others))), topic)
+
+
+def _singulars(nouns: Set[str]) -> dict[str, str]:
+    """Noun -> its singular where that is a noun too, else itself."""
+    found = {noun: noun for noun in nouns}
+    for noun in nouns:
+        found |= {form: noun for form in plurals(noun) if form in nouns}
+    return found
+
+
+def _meaning(word: str) -> str:
+    return _SAME.get(word, word)

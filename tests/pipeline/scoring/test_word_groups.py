@@ -1,0 +1,139 @@
+"""How right captions are in groups of words: counted by hand."""
+
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2.pipeline.scoring.word_groups import harmonic_mean, score_word_groups
+
+GROUPS = {
+    "kinds": frozenset({"ball", "balls", "cup", "box"}),
+    "colours": frozenset({"red", "blue"}),
+    "counts": frozenset({"two", "three"}),
+    "relations": frozenset({"left", "right"}),
+}
+REFERENCES = {
+    "1": ["a red ball left of a blue cup", "a red ball and a cup", "a cup right of a ball"],
+    "2": ["two red balls", "balls"],
+}
+CAPTIONS = {"1": "a red ball right of a red cup", "2": "three red balls"}
+
+
+def scored(captions=CAPTIONS, references=REFERENCES, groups=GROUPS):
+    return score_word_groups(captions, references, groups)
+
+
+def test_words_are_counted_against_the_references_of_their_own_picture():
+    found = scored().groups["colours"].words
+    # Picture 1 says red twice, no reference does; of three words in its references it has two.
+    # Picture 2 says red, as one reference does.
+    assert asdict(found) == {
+        "precision": 2 / 3,
+        "recall": 3 / 4,
+        "f1": pytest.approx(2 * (2 / 3) * (3 / 4) / (2 / 3 + 3 / 4)),
+        "said": 3,
+        "pictures": 2,
+        "reason": None,
+    }
+
+
+def test_pairs_are_right_where_a_reference_says_them():
+    colours = scored().groups["colours"].pairs
+    # red ball and red balls hold; of the cup the references say another colour.
+    assert (colours.said, colours.judged, colours.pictures) == (3, 3, 2)
+    assert (colours.accuracy, colours.precision) == (2 / 3, 2 / 3)
+    counts = scored().groups["counts"].pairs
+    assert (counts.accuracy, counts.said, counts.judged) == (0.0, 1, 1)
+
+
+def test_a_present_word_may_still_be_the_wrong_relation():
+    """Both "left" and "right" stand in references; only the pairs tell which is true."""
+    relations = scored().groups["relations"]
+    assert (relations.words.precision, relations.pairs.accuracy) == (1.0, 0.0)
+    truth = scored({**CAPTIONS, "1": "a cup right of a red ball"}).groups["relations"]
+    assert (truth.words.precision, truth.pairs.accuracy, truth.pairs.judged) == (1.0, 1.0, 1)
+
+
+def test_pairs_that_references_are_silent_about_are_not_judged():
+    captions = {"1": "a box left of a cup", "2": "blue balls"}
+    relations = scored(captions).groups["relations"].pairs
+    assert (relations.said, relations.judged, relations.precision) == (1, 0, 0.0)
+    assert relations.accuracy is None
+    assert relations.reason == "no reference says such a pair of the same topic"
+
+
+def test_what_is_said_more_often_than_by_any_reference_is_right_as_often_only():
+    found = scored({"1": "red red red ball", "2": ""})
+    assert found.groups["colours"].words.precision == 1 / 3
+    assert found.groups["colours"].pairs.judged == 3
+    assert found.groups["colours"].pairs.accuracy == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("captions", "references", "reason"),
+    [
+        ({"1": "a ball"}, {"1": ["a cup"]}, "nobody says such a {}"),
+        ({"1": "a red ball"}, {"1": ["a cup"]}, "no reference has such a {}"),
+        ({"1": "a ball"}, {"1": ["a red cup"]}, "no caption has such a {}"),
+    ],
+)
+def test_shares_of_nothing_are_none_with_a_reason(captions, references, reason):
+    found = scored(captions, references).groups["colours"]
+    assert found.words.reason == reason.format("word")
+    assert found.pairs.reason == reason.format("pair")
+    assert found.words.f1 is None
+    assert found.pairs.accuracy is None
+    assert (found.words.precision is None) is ("red" not in captions["1"])
+    assert (found.words.recall is None) is ("red" not in references["1"][0])
+
+
+def test_why_a_group_has_no_pairs_is_said():
+    assert scored().groups["kinds"].pairs.reason == "pairs of other groups are about 'kinds'"
+    bare = scored(groups={"colours": GROUPS["colours"]}).groups["colours"]
+    assert bare.pairs.reason == "no group 'kinds' says what pairs are about"
+    assert bare.words == scored().groups["colours"].words
+
+
+def test_counts_of_the_pictures_add_up_to_the_scores():
+    found = scored()
+    of = [found.per_picture[image_id]["colours"] for image_id in CAPTIONS]
+    assert of[0]._asdict() == {
+        **{"said": 2, "right": 1, "expected": 3, "recalled": 2, "pictures": 1},
+        **{"pairs": 2, "judged": 2, "held": 1, "pair_pictures": 1},
+    }
+    assert sum(counts.right for counts in of) / sum(counts.said for counts in of) == (
+        found.groups["colours"].words.precision
+    )
+
+
+SENTENCES = st.lists(
+    st.sampled_from(["a", "red", "blue", "ball", "balls", "cup", "left", "right", "is", "two"]),
+    max_size=9,
+).map(" ".join)
+
+
+@given(caption=SENTENCES, others=st.lists(SENTENCES, max_size=3))
+def test_a_caption_that_a_reference_says_too_is_right_in_all(caption, others):
+    found = scored({"1": caption}, {"1": [*others, caption]})
+    for score in found.groups.values():
+        assert score.words.precision in (None, 1.0)
+        assert score.pairs.accuracy in (None, 1.0)
+        assert score.pairs.judged == score.pairs.said
+
+
+@given(caption=SENTENCES, references=st.lists(SENTENCES, min_size=1, max_size=3))
+def test_shares_are_shares_and_the_order_of_references_does_not_matter(caption, references):
+    found = scored({"1": caption}, {"1": references})
+    assert found == scored({"1": caption}, {"1": references[::-1]})
+    for counts in found.per_picture["1"].values():
+        assert counts.right <= counts.said
+        assert counts.recalled <= counts.expected
+        assert counts.held <= counts.judged <= counts.pairs
+
+
+def test_f1_of_nothing_right_is_zero():
+    assert harmonic_mean(0.0, 0.0) == 0.0
+    assert harmonic_mean(0.5, 1.0) == pytest.approx(2 / 3)
+    assert harmonic_mean(None, 0.5) is None

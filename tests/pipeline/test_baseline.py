@@ -1,0 +1,44 @@
+"""The figures of another evaluation, as they are read back."""
+
+import json
+
+import pytest
+
+from a2.data.errors import InputError
+from a2.pipeline.baseline import read_baseline
+from a2.pipeline.metrics import Scores
+from a2.pipeline.score_files import write_scores
+from a2.pipeline.scoring.word_groups import score_word_groups
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    groups = score_word_groups(
+        {"1": "a red ball"}, {"1": ["a red ball"]}, {"kinds": {"ball"}, "colours": {"red"}}
+    )
+    scores = Scores({"CIDEr": 0.5}, {"1": {"CIDEr": 0.5}}, {})
+    write_scores(tmp_path, scores, {}, total=1, provenance={}, word_groups=groups)
+    found = read_baseline(tmp_path / "metrics.json")
+    assert found.metrics == {"CIDEr": 0.5}
+    assert found.word_groups == groups.groups
+    pictures = json.loads((tmp_path / "per_picture.json").read_text())["pictures"]
+    assert pictures["1"]["word_groups"]["colours"] == groups.per_picture["1"]["colours"]._asdict()
+
+
+def test_an_evaluation_without_groups_of_words_is_a_baseline_too(tmp_path):
+    path = tmp_path / "metrics.json"
+    path.write_text('{"metrics": {"CIDEr": 1}}')
+    assert read_baseline(path).metrics == {"CIDEr": 1.0}
+    assert read_baseline(path).word_groups == {}
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"metrics": []}', '{"metrics": {}, "word_groups": {"kinds": {}}}']
+)
+def test_a_baseline_without_metrics_is_refused(tmp_path, content):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(InputError) as raised:
+        read_baseline(path)
+    assert str(raised.value) == (
+        f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json"
+    )
