@@ -6,10 +6,9 @@ a caption is right twice where one reference has it twice. Where references of a
 different words, no caption has a recall of 1.
 
 Pairs (`a2.pipeline.scoring.word_pairs`): precision is the share of a caption's pairs that a
-reference says too. Many a true one is said by none, so that accuracy is over those that are judged:
-a reference says something of the same topic, the same or another colour of balls, or how ball and
-cup lie to each other. It is still no more than what the references know: of a red and a blue ball
-they may name one.
+reference says too. Many a true one is said by none, so that accuracy is over those that are judged,
+where a reference says something of the same topic: a colour of balls, or how ball and cup lie to
+each other. It is no more than what the references know: of a red and a blue ball they may name one.
 """
 
 from collections import Counter

@@ -1,6 +1,8 @@
-"""What a sentence says of its nouns by the words of groups: (red, ball), (ball, left, cup).
+"""What a sentence says of its nouns by words of groups: (red, ball), (red ball, left, cup).
 
-Nouns are the words of group `kinds`; a regular plural is the same noun as its singular. Rules:
+Nouns are the words of group `kinds`; a regular plural is the same noun as its singular. A noun's
+colours (group `colours`) belong to it but where it is their own turn: two red balls are not two
+balls, and the red one is told from the blue one. Rules:
 
 - A word of a group other than `relations` describes the noun behind it where only such words and
   "of" stand between ("two small red balls", "a pair of balls"), else the noun before it where only
@@ -10,7 +12,7 @@ Nouns are the words of group `kinds`; a regular plural is the same noun as its s
   none is behind, the last one before it ("a cup with a ball to the left"). "between" joins three.
 - A superlative describes one noun ("the largest of all is a ball"), but "of the balls" none.
 - Words that mean the same are one ("tiny", "small"), and so are "a left of b" and "b right of a".
-  Two things of one kind, which their nouns cannot tell apart, are no pair.
+  Two things that are called the same, which cannot be told apart, are no pair.
 
 Captions and references are read by the same rules, which are made for the captions of scenes; what
 they miss in free text is no pair on either side.
@@ -23,7 +25,7 @@ from typing import NamedTuple
 from a2.data.word_groups import WordGroups
 from a2.pipeline.grounding import plurals
 
-NOUNS, RELATIONS = "kinds", "relations"
+NOUNS, COLOURS, RELATIONS = "kinds", "colours", "relations"
 """The groups that are read otherwise than the rest."""
 
 _BE = frozenset({"is", "are", "was", "were"})
@@ -53,6 +55,9 @@ _SAME = {
 _MIRRORED = {"right": "left", "below": "above", "around": "inside", "smaller": "larger"}
 """Relations -> what they are when their two things change places."""
 
+_PLACES = frozenset({"left", "above"})
+"""Relations of which no more than one holds between two things; the others are of another kind."""
+
 _SUPERLATIVES = frozenset({"largest", "smallest", "highest", "lowest", "leftmost", "rightmost"})
 
 _BETWEEN = "between"
@@ -61,7 +66,8 @@ _BETWEEN = "between"
 class Pair(NamedTuple):
     """A word of a group with its nouns; equal where it says the same.
 
-    topic: what it is about; pairs of one group and topic agree or contradict each other.
+    topic: what it is about; pairs of one group and topic agree or contradict each other, as long as
+    a picture has no two things of that name.
     """
 
     word: str
@@ -90,34 +96,48 @@ class PairReader:
         return found
 
     def _description(self, words: Sequence[str], place: int) -> Pair | None:
-        noun = self._noun_behind(words[place + 1 :]) or self._subject(words[:place])
-        if noun is None:
+        of = self._noun_behind(words, place)
+        of = self._subject(words, place) if of is None else of
+        if of is None:
             return None
+        is_colour = self._group[words[place]] == COLOURS
+        noun = self._noun[words[of]] if is_colour else self._thing(words, of)
         return Pair(_meaning(words[place]), (noun,), (noun,))
 
-    def _noun_behind(self, words: Sequence[str]) -> str | None:
-        for word in words:
-            if word != "of" and not self._describes(word):
-                return self._noun.get(word)
+    def _noun_behind(self, words: Sequence[str], place: int) -> int | None:
+        """Where the noun stands that a word describes from before it."""
+        for behind in range(place + 1, len(words)):
+            if words[behind] != "of" and not self._describes(words[behind]):
+                return behind if words[behind] in self._noun else None
         return None
 
-    def _subject(self, words: Sequence[str]) -> str | None:
-        """The noun of which the end of a sentence says that it is something."""
+    def _subject(self, words: Sequence[str], place: int) -> int | None:
+        """Where the noun stands of which a word is said behind it."""
         is_said = False
-        for word in reversed(words):
-            if word in _BE:
+        for before in reversed(range(place)):
+            if words[before] in _BE:
                 is_said = True
-            elif word != "and" and not self._describes(word):
-                return self._noun.get(word) if is_said else None
+            elif words[before] != "and" and not self._describes(words[before]):
+                return before if is_said and words[before] in self._noun else None
         return None
+
+    def _thing(self, words: Sequence[str], place: int) -> str:
+        """The noun at a place, with the colours that stand before it."""
+        colours = []
+        for word in reversed(words[:place]):
+            if not self._describes(word):
+                break
+            colours += [word] * (self._group[word] == COLOURS)
+        return " ".join([*sorted(colours), self._noun[words[place]]])
 
     def _describes(self, word: str) -> bool:
         return self._group.get(word, NOUNS) not in (NOUNS, RELATIONS)
 
     def _relation(self, words: Sequence[str], place: int) -> Pair | None:
         word = _meaning(words[place])
-        before = [self._noun[w] for w in words[:place] if w in self._noun]
-        behind = [self._noun[w] for w in words[place + 1 :] if w in self._noun]
+        nouns = [at for at, found in enumerate(words) if found in self._noun]
+        before = [self._thing(words, at) for at in nouns if at < place]
+        behind = [self._thing(words, at) for at in nouns if at > place]
         if word not in _SUPERLATIVES:
             return _related(word, before, behind)
         nearest = [*behind[:1], *before[-1:]]
@@ -140,10 +160,10 @@ def _related(word: str, before: Sequence[str], behind: Sequence[str]) -> Pair | 
         thing, others = behind[joined], behind[:joined]
     if thing in others:
         return None
-    topic = tuple(sorted({thing, *others}))
+    nouns = (thing, *sorted(set(others)))
     if word in _MIRRORED:
-        return Pair(_MIRRORED[word], (*others, thing), topic)
-    return Pair(word, (thing, *sorted(set(others))), topic)
+        word, nouns = _MIRRORED[word], nouns[::-1]
+    return Pair(word, nouns, ("place" if word in _PLACES else word, *sorted(nouns)))
 
 
 def _singulars(nouns: Set[str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ def test_a_word_describes_the_noun_behind_it_or_the_one_that_is_said_to_be_so(se
 
 def test_counts_belong_to_their_noun_across_adjectives_and_an_is_a():
     sentence = "two small red balls and an blue fish"
-    assert pairs(sentence, "counts") == [("a", "fish"), ("two", "ball")]
+    assert pairs(sentence, "counts") == [("a", "blue fish"), ("two", "red ball")]
     assert pairs("we see cups which are three", "counts") == []
     assert pairs("the cups are three", "counts") == [("three", "cup")]
 
@@ -56,7 +56,7 @@ def test_counts_belong_to_their_noun_across_adjectives_and_an_is_a():
 def test_words_that_mean_the_same_are_one():
     assert pairs("a tiny ball and huge cups", "sizes") == [("large", "cup"), ("small", "ball")]
     for sentence in ("two red balls", "pair of red balls"):
-        assert pairs(sentence, "counts") == [("two", "ball")]
+        assert pairs(sentence, "counts") == [("two", "red ball")]
     assert pairs("single ball", "counts") == pairs("one ball", "counts") == [("one", "ball")]
 
 
@@ -69,7 +69,7 @@ def test_a_part_of_the_things_is_described_by_what_is_said_of_it():
 @pytest.mark.parametrize(
     "sentence",
     [
-        "a ball is to the left of a red box",
+        "a ball is to the left of a large box",
         "balls on the left side of boxes",
         "to the left of a box there is a ball",
         "a box right of a ball",
@@ -102,7 +102,7 @@ def test_the_wrong_side_is_another_pair_of_the_same_topic():
         for text in ("a ball left of a box", "a ball right of a box")
     )
     assert right != wrong
-    assert right.topic == wrong.topic == ("ball", "box")
+    assert right.topic == wrong.topic == ("place", "ball", "box")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,8 @@ def test_the_wrong_side_is_another_pair_of_the_same_topic():
         ("a ball on the left", []),
         ("left of it", []),
         ("left of a ball", []),
-        ("a red ball left of a blue ball", []),
+        ("a red ball left of a blue ball", [("left", "red ball", "blue ball")]),
+        ("a red ball left of a red ball", []),
     ],
 )
 def test_relations_join_the_nouns_on_both_sides(sentence, found):
@@ -139,6 +140,22 @@ def test_relations_join_the_nouns_on_both_sides(sentence, found):
 )
 def test_between_has_two_nouns_in_no_order(sentence, found):
     assert relations(sentence) == found
+
+
+def test_a_noun_s_colours_belong_to_it_but_where_they_are_said_themselves():
+    assert pairs("two small red balls", "sizes") == [("small", "red ball")]
+    assert pairs("the red balls are small", "sizes") == [("small", "red ball")]
+    assert pairs("two red blue balls", "counts") == [("two", "blue red ball")]
+    assert pairs("two red balls", "colours") == [("red", "ball")]
+
+
+def test_place_and_size_do_not_contradict_each_other():
+    [place], [size], [above] = (
+        READER.read(f"a ball {word} a box".split())["relations"]
+        for word in ("left of", "larger than", "above")
+    )
+    assert place.topic == above.topic
+    assert place.topic != size.topic
 
 
 def test_superlatives_describe_one_noun_and_all_contradict_each_other():
