@@ -143,7 +143,7 @@ def _head_outputs(
     """Features (K, F), class logits (K, classes + 1) and shifts (K, classes, 4) of regions."""
     described = detector.describe(features, rois, roi_size=roi_size)
     shifts = detector.roi_heads.box_predictor.bbox_pred(described.features)
-    return described.features, described.class_logits, shifts.view(len(shifts), -1, 4)
+    return described.features, described.class_logits, shifts.unflatten(1, (-1, 4))
 
 
 def _detections(

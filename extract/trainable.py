@@ -136,7 +136,7 @@ class TrainableDetector(nn.Module):
         vectors = heads(pooled)
         class_ids = torch.cat(list(_class_ids(regions, batch, self.meta.background_index)))
         shifts = heads.box_predictor.bbox_pred(vectors).float()
-        shifts = shifts.view(len(shifts), -1, 4)  # (K, 4 * classes) -> (K, classes, 4)
+        shifts = shifts.unflatten(1, (-1, 4))  # (K, 4 * classes) -> (K, classes, 4)
         of_class = class_ids.clamp(max=shifts.shape[1] - 1)[:, None, None].expand(-1, 1, 4)
         return (
             class_loss(heads.box_predictor(vectors).float(), class_ids, sampled),

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2.extract.meta import DetectorMeta, airsplay_meta, caffe_meta, detectron2_meta
+from a2.extract.meta import DetectorMeta, airsplay_meta, caffe_meta, detectron2_meta, meta_for
 
 
 def test_every_convention_has_to_be_named():
@@ -47,3 +47,42 @@ def test_detectron2s_own_models_follow_its_procedure():
     meta = detectron2_meta(origin="a", classes=80)
     assert meta == meta.with_procedure("detectron2")
     assert (len(meta.anchors), meta.scale) == (15, (800, 1333))
+
+
+def new_meta(**changed):
+    given = {
+        "origin": "test",
+        "classes": 5,
+        "sizes": (24, 48),
+        "ratios": (0.25, 1.0),
+        "scale": (224, 300),
+        "last_stage": "dilated",
+        "region_pooling": "maximum",
+    }
+    return meta_for(**{**given, **changed})
+
+
+def test_a_new_detectors_anchors_are_every_size_in_every_ratio_around_their_cells_centre():
+    assert new_meta().anchors == (
+        (8 - 24, 8 - 6, 8 + 24, 8 + 6),
+        (8 - 12, 8 - 12, 8 + 12, 8 + 12),
+        (8 - 48, 8 - 12, 8 + 48, 8 + 12),
+        (8 - 24, 8 - 24, 8 + 24, 8 + 24),
+    )
+
+
+def test_a_new_detector_follows_detectron2_but_for_what_was_chosen():
+    usual, new = detectron2_meta(origin="test", classes=5).model_dump(), new_meta().model_dump()
+    assert {key for key in usual if usual[key] != new[key]} == {
+        "anchors",
+        "scale",
+        "last_stage",
+        "region_pooling",
+        "attribute_softmax",
+    }
+    assert (new["scale"], new["last_stage"]) == ((224, 300), "dilated")
+    assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"
+
+
+def test_a_new_detectors_meta_survives_json():
+    assert DetectorMeta.model_validate_json(new_meta().model_dump_json()) == new_meta()

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -169,6 +170,158 @@ def test_what_was_trained_extracts_after_a_round_trip(batch, tmp_path):
     )
     extractor = Extractor(load_detector(path), config=config)
     assert extractor(SQUARES[0][0]).features.shape[1] == ARCHITECTURE.feature_width
+
+
+def iou(a, b):
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(width, 0) * max(height, 0)
+    areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
+    return shared / (sum(areas) - shared)
+
+
+def shifts(true, box):
+    sides = [box[2] - box[0], box[3] - box[1]]
+    moved = [((true[k] + true[k + 2]) / 2 - (box[k] + box[k + 2]) / 2) / sides[k] for k in (0, 1)]
+    return moved + [math.log((true[k + 2] - true[k]) / sides[k]) for k in (0, 1)]
+
+
+def smooth(found, expected):
+    errors = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+    return sum(9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors)
+
+
+def log_softmax(row):
+    return [value - np.logaddexp.reduce(row) for value in row]
+
+
+def reference_anchor_losses(logits, deltas, anchors, boxes):
+    """Objectness and box losses of one picture from all its anchors, with loops."""
+    overlaps = [[iou(box, anchor) for anchor in anchors] for box in boxes]
+    objectness, errors = [], []
+    for k, anchor in enumerate(anchors):
+        column = [row[k] for row in overlaps]
+        best = column.index(max(column))
+        foreground = column[best] >= 0.7 or any(row[k] == max(row) for row in overlaps)
+        if not foreground and column[best] >= 0.3:
+            continue
+        objectness.append(np.logaddexp(0, -logits[k] if foreground else logits[k]))
+        errors.append(smooth(deltas[k], shifts(boxes[best], anchor)) if foreground else 0)
+    return sum(objectness) / len(objectness), sum(errors) / len(errors)
+
+
+def reference_region_losses(described, refined, regions, labels):
+    """Class, box and attribute losses of one picture from all regions, with loops."""
+    boxes, kinds = labels.boxes.tolist(), labels.class_ids.tolist()
+    classes, errors, attributes = [], [], []
+    for k, region in enumerate(regions):
+        column = [iou(box, region) for box in boxes]
+        best = column.index(max(column))
+        foreground = column[best] >= 0.5
+        kind = kinds[best] if foreground else META.background_index
+        classes.append(-log_softmax(described.class_logits[k].tolist())[kind])
+        errors.append(0.0)
+        if foreground:
+            weighted = zip(shifts(boxes[best], region), (10, 10, 5, 5), strict=True)
+            target = [shift * weight for shift, weight in weighted]
+            errors[-1] = smooth(refined[k, 4 * kind : 4 * kind + 4].tolist(), target)
+            # the tests' attribute of a thing is its class
+            attributes.append((k, kind))
+    return sum(classes) / len(classes), sum(errors) / len(errors), attributes
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """In evaluation mode, with heads that say something of each region."""
+    model = trainable().eval()
+    with torch.no_grad():
+        for part in (model.detector.proposal_generator, model.detector.roi_heads.box_predictor):
+            for parameter in part.parameters():
+                parameter.normal_(0, 0.2, generator=seeded(len(parameter)))
+    return model
+
+
+def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
+    everything = Sampling(
+        anchors=1000,
+        anchor_positives=0.5,
+        proposals=12,
+        regions=1000,
+        region_positives=0.5,
+        roi_size=7,
+    )
+    found = uneven.losses(batch, sampling=everything, generator=seeded())
+    detector, expected = uneven.detector, []
+    with torch.no_grad():
+        for index, (_, labels) in enumerate(SQUARES):
+            maps = detector(batch.pictures[index : index + 1])
+            scored = detector.proposal_generator.score(maps, meta=META)
+            of_anchors = reference_anchor_losses(
+                scored.logits[0].tolist(),
+                scored.deltas[0].tolist(),
+                scored.anchors.tolist(),
+                labels.boxes.tolist(),
+            )
+            proposals = detector.propose(maps, size=batch.sizes[index], count=12, meta=META)
+            regions = torch.cat([torch.from_numpy(labels.boxes), proposals])
+            described = detector.describe(
+                maps, torch.nn.functional.pad(regions, (1, 0)), roi_size=7
+            )
+            predictor = detector.roi_heads.box_predictor
+            refined = predictor.bbox_pred(described.features)
+            *of_regions, attributes = reference_region_losses(
+                described, refined, regions.tolist(), labels
+            )
+            given = [
+                -log_softmax(
+                    predictor.attribute_logits_of(
+                        described.features[k : k + 1], torch.tensor([kind])
+                    )[0].tolist()
+                )[kind]
+                for k, kind in attributes
+            ]
+            expected.append([*of_anchors, *of_regions, sum(given) / len(given)])
+    means = np.mean(expected, axis=0)
+    together = torch.stack(list(found.named().values())).detach().numpy()
+    np.testing.assert_allclose(together, means, rtol=2e-4)
+
+
+def test_bfloat16_learns_much_the_same_and_its_losses_are_float32(batch):
+    exact = losses(trainable(), batch)
+    model = trainable()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = losses(model, batch)
+    assert {loss.dtype for loss in rough.named().values()} == {torch.float32}
+    rough.total(attribute_weight=0.5).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+    for name, loss in exact.named().items():
+        torch.testing.assert_close(rough.named()[name], loss, rtol=0.1, atol=0.02)
+
+
+def test_true_boxes_are_among_the_regions_that_teach(batch):
+    """With one proposal a picture, only they can stand for something."""
+    few = replace(SAMPLING, proposals=1)
+    found = trainable().losses(batch, sampling=few, generator=seeded())
+    assert found.boxes > 0
+    assert found.attributes > 0
+
+
+def test_a_detector_without_attributes_learns_the_rest(batch):
+    architecture = replace(ARCHITECTURE, attributes=0)
+    detector = random_detector(architecture, META, generator=seeded())
+    found = losses(TrainableDetector(detector, learns_norms=True), batch)
+    assert found.attributes == 0
+    assert found.classes > 0
+
+
+def test_crowds_teach_nothing(batch):
+    """A crowd over all of the picture leaves nothing that could be background."""
+    everything = tuple(torch.tensor([[-999.0, -999, 999, 999]]) for _ in SQUARES)
+    nothing = tuple(torch.zeros(0, 4) for _ in SQUARES)
+    crowded = replace(batch, boxes=nothing, crowds=everything)
+    found = losses(trainable(), crowded)
+    assert torch.stack(list(found.named().values())).tolist() == [0, 0, 0, 0, 0]
 
 
 def test_padding_is_no_place_for_anchors(batch):

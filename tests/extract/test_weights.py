@@ -61,6 +61,31 @@ def test_a_detector_in_use_is_saved_with_the_same_bytes(detector, saved, tmp_pat
     assert (tmp_path / "again.safetensors").read_bytes() == saved.read_bytes()
 
 
+def test_float16_halves_the_file_and_loads_as_float32(detector, saved, tmp_path):
+    path = tmp_path / "half.safetensors"
+    save_detector(detector, path, dtype=torch.float16)
+    assert path.stat().st_size < 0.6 * saved.stat().st_size
+    loaded, exact = load_detector(path).state_dict(), detector.state_dict()
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
+    for key, tensor in exact.items():
+        expected = tensor.half().float() if tensor.ndim > 1 else tensor
+        assert torch.equal(loaded[key], expected), key
+    save_detector(load_detector(path), tmp_path / "again.safetensors", dtype=torch.float16)
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_weights_too_large_for_float16_are_refused(saved, tmp_path):
+    detector = load_detector(saved)
+    detector.roi_heads.box_predictor.cls_score.weight[0, 0] = 70000
+    message = (
+        "weights are too large for float16: 'roi_heads.box_predictor.cls_score.weight' reaches "
+        "7e+04; store them as float32"
+    )
+    with pytest.raises(WeightsError, match=re.escape(message)):
+        save_detector(detector, tmp_path / "half.safetensors", dtype=torch.float16)
+    assert not (tmp_path / "half.safetensors").exists()
+
+
 def test_sizes_are_read_from_shapes():
     for depth in (18, 50, 101, 152):
         architecture = Architecture(depth, width=16, classes=7, attributes=0, proposal_width=3)

@@ -1,0 +1,37 @@
+import pytest
+import torch
+from torchvision.models.detection._utils import BoxCoder
+
+from a2.extract.box_deltas import decode_boxes, encode_boxes
+
+
+def boxes(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.rand(count, 2, generator=generator) * 200
+    sides = torch.rand(count, 2, generator=generator) * 90 + 2
+    return torch.cat([corners, corners + sides], dim=1)
+
+
+@pytest.mark.parametrize("plus1", [True, False])
+def test_encoding_is_the_inverse_of_decoding(plus1):
+    true, anchors = boxes(100, 0), boxes(100, 1)
+    deltas = encode_boxes(true, anchors, plus1=plus1)
+    torch.testing.assert_close(
+        decode_boxes(deltas, anchors, plus1=plus1), true, atol=1e-4, rtol=1e-5
+    )
+    again = encode_boxes(decode_boxes(deltas, anchors, plus1=plus1), anchors, plus1=plus1)
+    torch.testing.assert_close(again, deltas, atol=1e-5, rtol=1e-4)
+
+
+def test_without_the_last_pixel_encoding_is_torchvisions():
+    true, anchors = boxes(50, 2), boxes(50, 3)
+    expected = BoxCoder((1.0, 1.0, 1.0, 1.0)).encode_single(true, anchors)
+    torch.testing.assert_close(encode_boxes(true, anchors, plus1=False), expected)
+
+
+def test_a_moved_and_a_grown_box_have_these_deltas():
+    anchors = torch.tensor([[0.0, 0, 10, 20], [0, 0, 10, 20]])
+    true = torch.tensor([[5.0, 10, 15, 30], [-5, -10, 15, 30]])
+    expected = torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 2, 2]])
+    expected[1, 2:] = torch.log(expected[1, 2:])
+    torch.testing.assert_close(encode_boxes(true, anchors, plus1=False), expected)

@@ -1,0 +1,142 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from a2.extract.config import ExtractConfig
+from a2.extract.detections import (
+    DetectionRule,
+    detect_objects,
+    propose_regions,
+    refined_boxes,
+)
+from a2.extract.extractor import Extractor
+from a2.extract.meta import caffe_meta, detectron2_meta
+from a2.extract.proposals import ScaledSize
+from a2.extract.scaling import scaled_picture
+
+
+def close(found, expected):
+    assert found.class_ids.tolist() == expected.class_ids.tolist()
+    assert found.attribute_ids.tolist() == expected.attribute_ids.tolist()
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+
+
+def detect(detector, pictures, **rule):
+    return detect_objects(detector, pictures, proposals=30, roi_size=7, rule=DetectionRule(**rule))
+
+
+def test_several_pictures_together_give_what_each_gives_alone(detector, make_picture):
+    pictures = [make_picture(0), make_picture(1, 64, 64), make_picture(2)]
+    together = detect(detector, pictures)
+    assert all(len(found) for found in together)
+    for picture, found in zip(pictures, together, strict=True):
+        close(found, detect(detector, [picture])[0])
+
+
+def reference(detector, picture, *, confidence, overlap, most):
+    """One picture, one box and one class at a time."""
+    blob, size = scaled_picture(
+        picture,
+        min_side=detector.meta.scale[0],
+        max_side=detector.meta.scale[1],
+        meta=detector.meta,
+    )
+    with torch.inference_mode():
+        maps = detector(torch.from_numpy(blob)[None])
+        proposals = detector.propose(maps, size=size, count=30, meta=detector.meta)
+        rois = torch.nn.functional.pad(proposals, (1, 0))
+        described = detector.describe(maps, rois, roi_size=7)
+        shifts = detector.roi_heads.box_predictor.bbox_pred(described.features).numpy()
+    probabilities = described.class_logits.softmax(dim=1).numpy()
+    kept = []
+    for kind in range(probabilities.shape[1] - 1):
+        candidates = []
+        for k, (x1, y1, x2, y2) in enumerate(proposals.tolist()):
+            dx, dy, dw, dh = shifts[k, 4 * kind : 4 * kind + 4].tolist()
+            width, height = x2 - x1 + 1, y2 - y1 + 1
+            x, y = x1 + width / 2 + dx * width, y1 + height / 2 + dy * height
+            half = width * math.exp(dw) / 2, height * math.exp(dh) / 2
+            box = [
+                min(max(x - half[0], 0), size.width - 1),
+                min(max(y - half[1], 0), size.height - 1),
+                min(max(x + half[0], 0), size.width - 1),
+                min(max(y + half[1], 0), size.height - 1),
+            ]
+            if probabilities[k, kind] >= confidence:
+                candidates.append((float(probabilities[k, kind]), kind, box))
+        survivors: list[tuple[float, int, list[float]]] = []
+        for one in sorted(candidates, key=lambda found: -found[0]):
+            if all(plus1_iou(one[2], other[2]) <= overlap for other in survivors):
+                survivors.append(one)
+        kept += survivors
+    return sorted(kept, key=lambda found: -found[0])[:most], size
+
+
+def plus1_iou(a, b):
+    width = min(a[2], b[2]) - max(a[0], b[0]) + 1
+    height = min(a[3], b[3]) - max(a[1], b[1]) + 1
+    shared = max(width, 0) * max(height, 0)
+    areas = [(c[2] - c[0] + 1) * (c[3] - c[1] + 1) for c in (a, b)]
+    return shared / (sum(areas) - shared)
+
+
+def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_picture):
+    picture = make_picture(0)
+    rule = {"confidence": 0.1, "overlap": 0.4, "most": 15}
+    expected, size = reference(detector, picture, **rule)
+    (found,) = detect(detector, [picture], **rule)
+    assert found.class_ids.tolist() == [kind for _, kind, _ in expected]
+    np.testing.assert_allclose(found.scores, [score for score, *_ in expected], atol=1e-4)
+    boxes = np.array([box for *_, box in expected]) / np.tile(size.factors, 2)
+    np.testing.assert_allclose(found.boxes, boxes, atol=1e-2)
+    assert found.boxes.dtype == found.scores.dtype == np.float32
+
+
+def test_nothing_found_is_an_empty_result(detector, make_picture):
+    (found,) = detect(detector, [make_picture(0)], confidence=1.0)
+    assert len(found) == 0
+    assert found.boxes.shape == (0, 4)
+    assert found.attribute_ids.shape == (0,)
+
+
+def test_no_pictures_give_no_detections(detector):
+    assert detect(detector, []) == []
+
+
+def test_attributes_are_those_of_the_detections_class(detector, make_picture):
+    """A region found as two classes is described as each."""
+    (found,) = detect(detector, [make_picture(0)], confidence=0.01)
+    assert found.attribute_ids.min() >= 0
+    assert found.attribute_ids.max() < detector.architecture.attributes
+
+
+def test_proposals_are_what_extraction_would_look_at(detector, make_picture):
+    pictures = [make_picture(0), make_picture(3)]
+    low, high = detector.meta.scale
+    config = ExtractConfig(
+        min_side=low,
+        max_side=high,
+        proposals=12,
+        min_regions=12,
+        max_regions=12,
+        roi_size=7,
+    )
+    extractor = Extractor(detector, config=config)
+    for picture, boxes in zip(pictures, propose_regions(detector, pictures, count=12), strict=True):
+        regions = extractor(picture)
+        order = np.lexsort(boxes.T), np.lexsort(regions.boxes.T)
+        np.testing.assert_allclose(boxes[order[0]], regions.boxes[order[1]], atol=1e-2)
+
+
+@pytest.mark.parametrize("make", [caffe_meta, detectron2_meta])
+def test_no_shift_leaves_a_proposal_and_weights_divide_shifts(make):
+    meta = make(origin="test", classes=1).model_copy(update={"decode_plus1": False})
+    size = ScaledSize(height=200, width=200, scale=1, factors=(1, 1))
+    proposal = torch.tensor([[20.0, 20, 60, 40]])
+    assert torch.equal(refined_boxes(torch.zeros(1, 4), proposal, size=size, meta=meta), proposal)
+    once_right = torch.tensor([[meta.bbox_weights[0], 0, 0, 0]])
+    moved = refined_boxes(once_right, proposal, size=size, meta=meta)
+    torch.testing.assert_close(moved, torch.tensor([[60.0, 20, 100, 40]]))

@@ -1,0 +1,119 @@
+"""The losses against the same written out with loops, float64 and no torch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from a2.extract.detector_losses import (
+    DetectorLosses,
+    Sampled,
+    attribute_loss,
+    box_loss,
+    class_loss,
+    mean_by_picture,
+    objectness_loss,
+)
+
+PICTURES = (0, 0, 0, 2, 2)  # of three; the second one has nothing
+FOREGROUND = (True, False, True, False, True)
+
+
+def random(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 1, shape)).float()
+
+
+@pytest.fixture
+def sampled():
+    foreground = torch.tensor(FOREGROUND)
+    deltas = random(5, 4, seed=1) * foreground[:, None]
+    return Sampled(torch.tensor(PICTURES), 3, torch.zeros(5, 4), deltas, foreground)
+
+
+def by_picture(losses):
+    """losses: (picture, loss) pairs. Mean of each picture's mean."""
+    total = 0.0
+    for picture in range(3):
+        own = [loss for of, loss in losses if of == picture]
+        total += sum(own) / len(own) if own else 0.0
+    return total / 3
+
+
+def log_softmax(row):
+    return [value - math.log(sum(math.exp(other) for other in row)) for value in row]
+
+
+def test_objectness_is_the_cross_entropy_of_something_against_nothing(sampled):
+    logits = random(5)
+    expected = by_picture(
+        [
+            (picture, -math.log(1 / (1 + math.exp(-value if is_thing else value))))
+            for picture, value, is_thing in zip(PICTURES, logits.tolist(), FOREGROUND, strict=True)
+        ]
+    )
+    assert objectness_loss(logits, sampled).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_box_errors_count_linearly_from_a_ninth_and_only_where_something_is(sampled):
+    deltas = random(5, 4, seed=2) * 0.3
+    losses = []
+    for k, picture in enumerate(PICTURES):
+        errors = (deltas[k] - sampled.deltas[k]).abs().tolist()
+        smooth = [9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors]
+        losses.append((picture, sum(smooth) if FOREGROUND[k] else 0.0))
+    assert box_loss(deltas, sampled).item() == pytest.approx(by_picture(losses), rel=1e-5)
+
+
+def test_classes_are_a_cross_entropy_with_the_background(sampled):
+    logits, class_ids = random(5, 4), [1, 3, 0, 3, 2]
+    losses = [
+        (picture, -log_softmax(logits[k].tolist())[class_ids[k]])
+        for k, picture in enumerate(PICTURES)
+    ]
+    found = class_loss(logits, torch.tensor(class_ids), sampled)
+    assert found.item() == pytest.approx(by_picture(losses), rel=1e-5)
+
+
+def test_every_attribute_of_a_region_is_a_target_and_regions_without_do_not_count():
+    logits = random(4, 4)
+    attribute_ids = [[0, 2], [-1, -1], [1, -1], [2, 1]]
+    pictures = [0, 0, 0, 2]
+    losses = []
+    for k, picture in enumerate(pictures):
+        own = [log_softmax(logits[k].tolist())[a] for a in attribute_ids[k] if a >= 0]
+        if own:
+            losses.append((picture, -sum(own) / len(own)))
+    found = attribute_loss(logits, torch.tensor(attribute_ids), torch.tensor(pictures), count=3)
+    assert found.item() == pytest.approx(by_picture(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [0, 2])
+def test_no_known_attribute_costs_nothing(width):
+    logits = random(3, 4).requires_grad_()
+    unknown = torch.full((3, width), -1)
+    found = attribute_loss(logits, unknown, torch.tensor([0, 0, 1]), count=2)
+    found.backward()
+    assert found == 0
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() == 0
+
+
+def test_parts_of_a_batch_average_to_the_whole():
+    losses, pictures = random(6), torch.tensor([0, 0, 0, 1, 1, 2])
+    whole = mean_by_picture(losses, pictures, count=4)
+    first = mean_by_picture(losses[:5], pictures[:5], count=2)
+    second = mean_by_picture(losses[5:], pictures[5:] - 2, count=2)
+    torch.testing.assert_close((first + second) / 2, whole)
+
+
+def test_the_total_weighs_the_attributes():
+    losses = DetectorLosses(*torch.tensor([1.0, 2, 4, 8, 16]))
+    assert losses.total(attribute_weight=0.5) == 23
+    assert list(losses.named()) == [
+        "objectness",
+        "proposal_boxes",
+        "classes",
+        "boxes",
+        "attributes",
+    ]

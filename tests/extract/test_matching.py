@@ -1,0 +1,89 @@
+import torch
+
+from a2.extract.matching import (
+    ANCHOR_RULE,
+    BACKGROUND,
+    IGNORED,
+    REGION_RULE,
+    match,
+    sample,
+)
+
+NONE = torch.zeros(0, 4)
+BOXES = torch.tensor([[0.0, 0, 10, 10], [100, 100, 200, 200]])
+
+
+def found(regions, *, rule, boxes=BOXES, crowds=NONE):
+    return match(boxes, torch.tensor(regions), crowds=crowds, rule=rule).tolist()
+
+
+def test_anchors_stand_for_what_they_overlap_by_seven_tenths():
+    # Overlaps 0.8, 0.5 and 0.2 of the first box; the second one's best is 0.01.
+    anchors = [[0.0, 0, 10, 8], [0, 0, 10, 5], [0, 0, 10, 2], [100, 100, 110, 110]]
+    assert found(anchors, rule=ANCHOR_RULE) == [0, IGNORED, BACKGROUND, 1]
+
+
+def test_regions_stand_for_what_they_overlap_by_half():
+    regions = [[0.0, 0, 10, 5], [0, 0, 10, 4.9], [100, 100, 110, 110]]
+    assert found(regions, rule=REGION_RULE) == [0, BACKGROUND, BACKGROUND]
+
+
+def test_without_true_boxes_everything_is_background():
+    assert found([[0.0, 0, 10, 10]], rule=REGION_RULE, boxes=NONE) == [BACKGROUND]
+
+
+def test_in_a_crowd_nothing_is_background():
+    crowds = torch.tensor([[20.0, 0, 60, 40]])
+    within, half_out, outside = [30.0, 5, 50, 25], [0.0, 0, 39, 40], [70.0, 0, 90, 20]
+    true = [0.0, 0, 10, 10]
+    assert found([within, half_out, outside, true], rule=REGION_RULE, crowds=crowds) == [
+        IGNORED,
+        BACKGROUND,
+        BACKGROUND,
+        0,
+    ]
+    everything = torch.tensor([[0.0, 0, 300, 300]])
+    assert found([true], rule=REGION_RULE, crowds=everything) == [0]
+
+
+MATCHES = torch.tensor([0, BACKGROUND, IGNORED, 3] * 25)
+
+
+def taken(*, count, positive_fraction, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = sample(MATCHES, count=count, positive_fraction=positive_fraction, generator=generator)
+    return rows, MATCHES[rows]
+
+
+def test_a_sample_has_at_most_its_part_of_positives_and_nothing_ignored():
+    rows, matches = taken(count=32, positive_fraction=0.25)
+    assert len(rows.unique()) == 32
+    assert (matches >= 0).sum() == 8
+    assert (matches == BACKGROUND).sum() == 24
+
+
+def test_few_negatives_make_a_small_sample():
+    _, matches = taken(count=100, positive_fraction=0.25)
+    assert (matches >= 0).sum() == 25
+    assert (matches == BACKGROUND).sum() == 25
+
+
+def test_a_sample_follows_its_generator_and_moves_it_on():
+    assert torch.equal(
+        taken(count=9, positive_fraction=0.5)[0], taken(count=9, positive_fraction=0.5)[0]
+    )
+    generator = torch.Generator().manual_seed(0)
+    first, second = (
+        sample(MATCHES, count=9, positive_fraction=0.5, generator=generator) for _ in range(2)
+    )
+    assert not torch.equal(first, second)
+
+
+def test_a_saved_generator_goes_on_as_it_would_have():
+    generator = torch.Generator().manual_seed(0)
+    sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
+    state = generator.get_state()
+    expected = sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
+    again = torch.Generator()
+    again.set_state(state)
+    assert torch.equal(sample(MATCHES, count=9, positive_fraction=0.5, generator=again), expected)
