@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from a2.pipeline.comparison import Difference
 
-_HEADER = f"{'':<8} {'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
+_HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 
 
 @click.command()
@@ -42,13 +42,14 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found], indent=1))
         return
-    lines = [_HEADER, *map(_line, found), *([f"report: {report}"] if report else [])]
-    click.echo("\n".join(lines))
+    width = max(8, *(len(row.metric) for row in found))
+    lines = [f"{'':<{width}} {_HEADER}", *(f"{row.metric:<{width}} {_line(row)}" for row in found)]
+    click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))
 
 
 def _line(row: "Difference") -> str:
     ends = f"{row.low:+.4f} to {row.high:+.4f}"
     return (
-        f"{row.metric:<8} {row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "
+        f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "
         f"{ends:^18}  {row.better:.1%}"
     )

@@ -14,11 +14,15 @@ import numpy as np
 from a2.data.errors import InputError
 from a2.data.json_files import read_json
 from a2.pipeline.comparison_page import ComparedMetric, ComparedPicture, Comparison
-from a2.pipeline.metrics import METRICS
-from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
+from a2.pipeline.report_summary import in_order
+from a2.pipeline.scoring.bootstrap import SUMMED, Families, interval, resampled
 from a2.pipeline.scoring.ngrams import Floats
+from a2.pipeline.scoring.word_groups import GroupCounts, group_values
 from a2.pipeline.stages.evaluate import METRICS as METRICS_FILE
 from a2.pipeline.stages.evaluate import PER_PICTURE
+
+_OF_WORDS = "words: "
+"""Begins the families that are groups of words."""
 
 _FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
 
@@ -57,7 +61,7 @@ class Difference:
 
 
 def compare_runs(first: Path, second: Path) -> list[Difference]:
-    """Every metric that both runs have, in the order of METRICS.
+    """Every metric that both runs have, in the order of METRICS, then their groups of words.
 
     first, second: folders of evaluations. Raises InputError where a folder holds none, or they are
     not of the same pictures.
@@ -65,11 +69,13 @@ def compare_runs(first: Path, second: Path) -> list[Difference]:
     one, other = read_run(first), read_run(second)
     _require_same(one, other, first, second)
     shared = one.statistics.keys() & other.statistics.keys()
+    families = {**SUMMED, **_group_families(sorted(shared))}
     drawn, redrawn = (
-        resampled({family: run.statistics[family] for family in sorted(shared)})
+        resampled({family: run.statistics[family] for family in sorted(shared)}, families)
         for run in (one, other)
     )
-    names = [name for name in METRICS if name in drawn]
+    known = one.metrics.keys() & other.metrics.keys()
+    names = [name for name in in_order(drawn) if name in known]
     return [
         _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
         for name in names
@@ -117,7 +123,7 @@ def read_run(folder: Path) -> ScoredRun:
         values = {str(name): float(value) for name, value in metrics["metrics"].items()}
         found = {name: pictures["pictures"][name] for name in sorted(pictures["pictures"])}
         return ScoredRun(
-            metrics=values,
+            metrics={**values, **_group_figures(metrics)},
             pictures={image_id: dict(row["metrics"]) for image_id, row in found.items()},
             texts={
                 image_id: (str(row["caption"]), list(row["references"]))
@@ -125,7 +131,7 @@ def read_run(folder: Path) -> ScoredRun:
                 if "caption" in row
             },
             provenance=dict(metrics["provenance"]),
-            statistics=_statistics(values, found),
+            statistics={**_statistics(values, found), **_group_counts(metrics, found)},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
@@ -156,6 +162,43 @@ def _statistics(
     return statistics
 
 
+def _group_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """F1 and accuracy of each group of words, under the names that `_group_families` gives them."""
+    found: dict[str, float | None] = {}
+    for group, scores in metrics.get("word_groups", {}).items():
+        f1, accuracy = _group_names(group)
+        found |= {f1: scores["words"]["f1"], accuracy: scores["pairs"]["accuracy"]}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _group_counts(
+    metrics: Mapping[str, Any], pictures: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Floats]:
+    """Family -> (N, 9), what was counted of a group of words in each picture."""
+    return {
+        _OF_WORDS + group: np.array(
+            [
+                [row["word_groups"][group][name] for name in GroupCounts._fields]
+                for row in pictures.values()
+            ],
+            dtype=np.float64,
+        )
+        for group in metrics.get("word_groups", {})
+    }
+
+
+def _group_families(families: Sequence[str]) -> Families:
+    return {
+        family: (_group_names(family.removeprefix(_OF_WORDS)), group_values)
+        for family in families
+        if family.startswith(_OF_WORDS)
+    }
+
+
+def _group_names(group: str) -> tuple[str, str]:
+    return f"{group} F1", f"{group} accuracy"
+
+
 def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
     odd = sorted(one.pictures.keys() ^ other.pictures.keys())
     if odd:
@@ -171,6 +214,7 @@ def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -
 
 
 def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
+    drawn = drawn[np.isfinite(drawn)]  # a draw may lack all pictures that have words of a group
     low, high = interval(drawn)
     better = float(np.mean(drawn > 0))
     return Difference(name, first, second, second - first, low, high, better)

@@ -21,25 +21,33 @@ _SEED = 0
 _TOGETHER = 100
 """Draws that are weighed at once; with 5,000 pictures they take 4 MB."""
 
-SUMMED: Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]] = {
+Families = Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]]
+"""Family -> the names of its metrics, and their values (…, names) of sums over pictures."""
+
+SUMMED: Families = {
     "BLEU": (("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"), bleu_values),
     "METEOR": (("METEOR",), lambda sums: meteor_values(sums)[..., None]),
 }
-"""Metrics whose value comes of sums over pictures: family -> names, and values (…, names)."""
+"""Metrics whose value comes of sums over pictures."""
 
 
-def resampled(statistics: Mapping[str, Floats]) -> dict[str, Floats]:
+def resampled(statistics: Mapping[str, Floats], families: Families = SUMMED) -> dict[str, Floats]:
     """Metric -> (RESAMPLES,): its value in each draw.
 
-    statistics: (N, k) numbers of N pictures for each family of SUMMED; for any other metric (N, 1),
+    statistics: (N, k) numbers of N pictures for each of the families; for any other metric (N, 1),
     of which the mean is the value. All N must be equal, and 1 or more.
     """
     [pictures] = {len(numbers) for numbers in statistics.values()}
     found: dict[str, list[Floats]] = {}
     for weights in _draws(pictures):
         for family, numbers in statistics.items():
-            for name, values in _values(family, weights @ numbers, pictures).items():
-                found.setdefault(name, []).append(values)
+            sums = weights @ numbers
+            if family not in families:
+                found.setdefault(family, []).append(sums[:, 0] / pictures)
+                continue
+            names, values = families[family]
+            for name, column in zip(names, values(sums).T, strict=True):
+                found.setdefault(name, []).append(column)
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
@@ -57,10 +65,3 @@ def _draws(pictures: int) -> Iterator[Floats]:
         drawn = rows + generator.integers(0, pictures, (_TOGETHER, pictures))
         times = np.bincount(drawn.ravel(), minlength=_TOGETHER * pictures)
         yield times.reshape(_TOGETHER, pictures).astype(np.float64)
-
-
-def _values(family: str, sums: Floats, pictures: int) -> dict[str, Floats]:
-    if family not in SUMMED:
-        return {family: sums[:, 0] / pictures}
-    names, values = SUMMED[family]
-    return dict(zip(names, values(sums).T, strict=True))

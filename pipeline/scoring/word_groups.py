@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from a2.data.word_groups import WordGroups
+from a2.pipeline.scoring.ngrams import Floats
 from a2.pipeline.scoring.word_pairs import NOUNS, Pair, PairReader
 
 _Said = TypeVar("_Said", str, Pair)
@@ -180,6 +183,19 @@ def _score(group: str, counts: GroupCounts, groups: WordGroups) -> GroupScore:
             reason=_without_pairs(group, counts, groups),
         ),
     )
+
+
+def group_values(sums: Floats) -> Floats:
+    """F1 of the words and accuracy of the pairs, (…, 2); NaN for a share of nothing.
+
+    sums: (…, 9), of the fields of `GroupCounts` over pictures.
+    """
+    counts = GroupCounts(*np.moveaxis(sums, -1, 0))
+    with np.errstate(invalid="ignore"):
+        precision, recall = counts.right / counts.said, counts.recalled / counts.expected
+        both = precision + recall
+        f1 = 2 * precision * recall / np.where(both == 0, 1, both)
+        return np.stack([f1, counts.held / counts.judged], axis=-1)
 
 
 def harmonic_mean(precision: float | None, recall: float | None) -> float | None:

@@ -12,6 +12,7 @@ from a2.pipeline.comparison import compare_captions, compare_runs
 from a2.pipeline.metrics import Scores
 from a2.pipeline.score_files import write_scores
 from a2.pipeline.scoring.bleu import bleu_values
+from a2.pipeline.scoring.word_groups import score_word_groups
 
 GENERATOR = np.random.default_rng(3)
 PICTURES = [f"{number:012d}" for number in range(200)]
@@ -82,6 +83,45 @@ def test_metrics_that_only_one_run_has_are_left_out(run):
     counts = np.ones((200, 10))
     one, other = run("a", scores(np.ones(200), counts)), run("b", scores(np.zeros(200)))
     assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
+
+
+def test_groups_of_words_are_compared_by_what_was_counted_in_each_picture(run, tmp_path):
+    groups = {"kinds": {"ball", "cup"}, "colours": {"red", "blue"}, "counts": {"two"}}
+    references = {image_id: ["a red ball"] for image_id in PICTURES}
+    folders = []
+    for name, wrong in (("a", 4), ("b", 8)):
+        folder = run(name, scores(np.ones(200)))
+        said = {
+            image_id: "a red ball" if int(image_id) % wrong else "a blue ball"
+            for image_id in PICTURES
+        }
+        found = score_word_groups(said, references, groups)
+        write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
+        folders.append(folder)
+    compared = {row.metric: row for row in compare_runs(*folders)}
+    # Nothing is counted of "two", and kinds have no nouns but themselves.
+    assert list(compared) == ["CIDEr", "colours F1", "colours accuracy", "kinds F1"]
+    for name in ("colours F1", "colours accuracy"):
+        row = compared[name]
+        assert (row.first, row.second) == (0.75, 0.875)
+        assert 0 < row.low < row.difference == 0.125 < row.high
+    assert compared["kinds F1"].difference == 0
+    answer = CliRunner().invoke(cli, ["compare", *map(str, folders)], catch_exceptions=False)
+    header, *lines = answer.stdout.splitlines()
+    assert header.startswith(" " * 23 + "A ")
+    assert lines[0].startswith("CIDEr             1.0000  1.0000")
+
+
+def test_a_draw_without_any_word_of_a_group_does_not_count(run):
+    groups = {"colours": {"red"}}
+    references = {image_id: ["a ball"] for image_id in PICTURES} | {PICTURES[0]: ["a red ball"]}
+    folder = run("a", scores(np.ones(200)))
+    found = score_word_groups(
+        {image_id: group[0] for image_id, group in references.items()}, references, groups
+    )
+    write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
+    [_, row] = compare_runs(folder, folder)
+    assert (row.metric, row.first, row.low, row.high) == ("colours F1", 1.0, 0.0, 0.0)
 
 
 def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path):
