@@ -1,7 +1,8 @@
 """OpenCV drawings of scenes: a muted ground, soft shadows, and antialiased things.
 
 Grounds are grey-ish and of middle lightness, so that a colour word can only mean a thing, and
-black and white things both stand out. A thing is drawn in shades of its one colour.
+black and white things both stand out. A thing is drawn in shades of its one colour. Clutter lies
+flat on the ground, behind all things: in muted colours, without an outline or a shadow.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.scene_things import COLOURS, Contour, Silhouette, Thing, outline
+from a2.data.scene_silhouettes import Contour, Silhouette
+from a2.data.scene_things import COLOURS, MUTED, Thing, outline
 
 Picture = NDArray[np.uint8]
 """(H, W, 3) uint8, blue, green, red."""
@@ -47,9 +49,13 @@ class Ground:
     seed: int
 
 
-def draw_picture(things: Sequence[Thing], ground: Ground, *, side: int) -> Picture:
-    """The things on their ground, the first at the back; returns (side, side, 3)."""
+def draw_picture(
+    things: Sequence[Thing], ground: Ground, *, side: int, clutter: Sequence[Thing] = ()
+) -> Picture:
+    """The things on their ground and clutter, the first at the back; returns (side, side, 3)."""
     canvas = _ground_canvas(ground, side=side)
+    for piece in clutter:
+        _paint(canvas, piece, silhouette_mask(piece, side=side))
     masks = [silhouette_mask(thing, side=side) for thing in things]
     _cast_shadows(canvas, masks)
     for thing, mask in zip(things, masks, strict=True):
@@ -63,6 +69,16 @@ def silhouette_mask(thing: Thing, *, side: int) -> NDArray[np.float32]:
     frame = _Frame.around(thing, side=side)
     coverage[frame.rows, frame.columns] = frame.shrunk(_filled(frame, outline(thing))) / 255
     return coverage
+
+
+def footprint(thing: Thing, *, cells: int) -> NDArray[np.uint8]:
+    """Where a thing of a picture of side 1 lies, on a grid: (cells, cells), 0 or 1."""
+    grid = np.zeros((cells, cells), np.uint8)
+    for part in outline(thing).parts:
+        scaled = [(contour * cells - 0.5) * 2**_SUBPIXEL_BITS for contour in part]
+        contours = [np.asarray(np.rint(contour), np.int32) for contour in scaled]
+        cv2.fillPoly(grid, contours, (1,), cv2.LINE_8, _SUBPIXEL_BITS)
+    return grid
 
 
 @dataclass(frozen=True)
@@ -119,13 +135,14 @@ def _paint(canvas: NDArray[np.float32], thing: Thing, mask: NDArray[np.float32])
     frame = _Frame.around(thing, side=canvas.shape[0])
     silhouette = outline(thing)
     surface = _surface(thing, frame)
-    dark = _bgr(_mixed(COLOURS[thing.colour], *_line_tone(thing.colour)))
+    dark = _bgr(_mixed(_rgb(thing), *_line_tone(thing)))
     for detail in silhouette.details:
         cv2.fillPoly(surface, [frame.fixed_point(detail)], dark, cv2.LINE_AA, _SUBPIXEL_BITS)
-    brush = np.ones((_OVERSAMPLING + 1, _OVERSAMPLING + 1), np.uint8)
-    filled = _filled(frame, silhouette)
-    inner = cv2.erode(filled, brush, borderType=cv2.BORDER_CONSTANT, borderValue=0)
-    surface[inner < 128] = dark
+    if not thing.is_clutter:
+        brush = np.ones((_OVERSAMPLING + 1, _OVERSAMPLING + 1), np.uint8)
+        filled = _filled(frame, silhouette)
+        inner = cv2.erode(filled, brush, borderType=cv2.BORDER_CONSTANT, borderValue=0)
+        surface[inner < 128] = dark
     behind = canvas[frame.rows, frame.columns]
     behind += (frame.shrunk(surface) - behind) * mask[frame.rows, frame.columns, None]
 
@@ -133,7 +150,7 @@ def _paint(canvas: NDArray[np.float32], thing: Thing, mask: NDArray[np.float32])
 def _surface(thing: Thing, frame: _Frame) -> Picture:
     """Colour, texture and a light from above, oversampled: (H, W, 3)."""
     height, width = frame.oversampled_shape
-    colour = COLOURS[thing.colour]
+    colour = _rgb(thing)
     base = np.array(_bgr(colour), np.float32)
     second = np.array(_bgr(_mixed(colour, *_texture_tone(thing.colour))), np.float32)
     share = _texture_share(thing, height=height, width=width)
@@ -200,8 +217,14 @@ def _mixed(
     return red, green, blue
 
 
-def _line_tone(colour: str) -> tuple[tuple[int, int, int], float]:
-    return (_WHITE, 0.3) if colour == "black" else (_BLACK, 0.42)
+def _rgb(thing: Thing) -> tuple[int, int, int]:
+    return MUTED[thing.colour] if thing.is_clutter else COLOURS[thing.colour]
+
+
+def _line_tone(thing: Thing) -> tuple[tuple[int, int, int], float]:
+    if thing.is_clutter:
+        return _BLACK, 0.16
+    return (_WHITE, 0.3) if thing.colour == "black" else (_BLACK, 0.42)
 
 
 def _texture_tone(colour: str) -> tuple[tuple[int, int, int], float]:

@@ -1,22 +1,24 @@
 import numpy as np
 import pytest
 
+from a2.data.scene_silhouettes import silhouette_of
 from a2.data.scene_things import (
+    CLUTTER,
     COLOURS,
     KINDS,
     MAX_TILT,
+    MUTED,
     SIZES,
     TEXTURES,
     Thing,
     extent,
     outline,
-    silhouette_of,
 )
 
 BOX = (10.5, 20.25, 50.0, 70.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *CLUTTER])
 @pytest.mark.parametrize("tilt", [-MAX_TILT, 0.0, MAX_TILT])
 def test_an_outline_fills_the_box_of_its_thing_exactly(kind, tilt):
     least, greatest = outline(Thing(kind, "red", "small", "plain", BOX, tilt)).bounds()
@@ -29,7 +31,7 @@ def test_the_longer_side_of_an_extent_is_one(kind):
     assert max(width, height) == 1 and min(width, height) > 0.4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *CLUTTER])
 def test_details_lie_within_the_silhouettes_box(kind):
     silhouette = silhouette_of(kind)
     least, greatest = silhouette.bounds()
@@ -54,6 +56,21 @@ def test_colours_are_far_apart():
     colours = np.array(list(COLOURS.values()), dtype=float)
     distances = np.linalg.norm(colours[:, None] - colours, axis=2)
     assert distances[~np.eye(len(colours), dtype=bool)].min() > 80
+
+
+def test_clutter_shares_neither_kinds_nor_colours_with_things():
+    assert len(CLUTTER) == 8 and not set(CLUTTER) & set(KINDS) and not set(MUTED) & set(COLOURS)
+    assert {colour for colours in CLUTTER.values() for colour in colours} == set(MUTED)
+    muted = np.array(list(MUTED.values()), dtype=float)
+    spread = muted.max(axis=1) - muted.min(axis=1)
+    assert spread.max() < 50
+    distances = np.linalg.norm(muted[:, None] - np.array(list(COLOURS.values())), axis=2)
+    assert distances.min() > 60
+
+
+def test_a_scaled_thing_is_the_same_in_hundredths_of_a_pixel():
+    thing = Thing("box", "red", "small", "plain", (0.1, 0.2, 0.30001, 0.6), 3.0)
+    assert thing.scaled(96) == Thing("box", "red", "small", "plain", (9.6, 19.2, 28.8, 57.6), 3.0)
 
 
 def test_centre_and_area_are_those_of_the_box():

@@ -9,7 +9,9 @@ import pytest
 from pycocotools.coco import COCO
 
 from a2.data.errors import InputError
-from a2.data.scene_things import KINDS
+from a2.data.scene_clutter import COMPANIONS
+from a2.data.scene_grammar import WORD_GROUPS
+from a2.data.scene_things import CLUTTER, KINDS
 from a2.data.scenes import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
 
 COUNT, SEED, SIDE = 30, 5, 160
@@ -81,19 +83,96 @@ def test_splits_are_eighty_ten_ten_and_depend_on_the_seed(folder, tmp_path):
 
 def test_pycocotools_loads_the_instances_with_the_boxes_of_the_things(folder, capsys):
     coco = COCO(str(folder / "instances.json"))
-    assert {category["name"] for category in coco.loadCats(coco.getCatIds())} == set(KINDS)
+    assert {category["name"] for category in coco.loadCats(coco.getCatIds())} == {
+        *KINDS,
+        *CLUTTER,
+    }
     for index in range(COUNT):
         scene = make_scene(index, seed=SEED, side=SIDE)
         found = coco.loadAnns(coco.getAnnIds(imgIds=[index + 1]))
-        assert len(found) == len(scene.things)
-        for annotation, thing in zip(found, scene.things, strict=True):
+        assert len(found) == len(scene.things) + len(scene.clutter)
+        for annotation, thing in zip(found, (*scene.things, *scene.clutter), strict=True):
             x, y, width, height = annotation["bbox"]
             assert (x, y, x + width, y + height) == pytest.approx(thing.box)
             assert annotation["area"] == pytest.approx(width * height, abs=0.01)
             assert coco.loadCats(annotation["category_id"])[0]["name"] == thing.kind
+            assert annotation["attributes"] == [thing.colour, thing.texture, thing.size]
             assert annotation["iscrowd"] == 0 and annotation["segmentation"] == []
     image = coco.loadImgs([1])[0]
     assert (image["width"], image["height"]) == (SIDE, SIDE)
+
+
+def test_categories_are_the_kinds_of_things_and_then_those_of_clutter(folder):
+    instances = read(folder / "instances.json")
+    categories = instances["categories"]
+    assert [category["id"] for category in categories] == list(range(1, 21))
+    assert [category["name"] for category in categories] == [*KINDS, *CLUTTER]
+    assert [category["supercategory"] for category in categories] == ["thing"] * 12 + [
+        "clutter"
+    ] * 8
+    attributes = instances["attributes"]
+    assert [attribute["id"] for attribute in attributes] == list(range(1, len(attributes) + 1))
+    used = {name for annotation in instances["annotations"] for name in annotation["attributes"]}
+    assert used <= {attribute["name"] for attribute in attributes}
+
+
+def test_words_json_groups_every_word_that_is_about_things(folder):
+    assert read(folder / "words.json") == WORD_GROUPS
+    grouped = {word for words in WORD_GROUPS.values() for word in words}
+    for captions in read(folder / "grounding.json").values():
+        for word, things in (pair for caption in captions for pair in caption):
+            assert bool(things) == (word in grouped)
+
+
+def test_scenes_json_says_what_the_folder_was_made_from(folder):
+    assert read(folder / "scenes.json") == {
+        **{"version": SCENES_VERSION, "count": COUNT, "seed": SEED, "side": SIDE, "spurious": 0.0},
+        "companions": COMPANIONS,
+    }
+
+
+def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
+    """Split -> per picture its id and the kinds of its annotations."""
+    instances = read(folder / "instances.json")
+    names = {category["id"]: category["name"] for category in instances["categories"]}
+    kinds: dict[int, set[str]] = {image["id"]: set() for image in instances["images"]}
+    for annotation in instances["annotations"]:
+        kinds[annotation["image_id"]].add(names[annotation["category_id"]])
+    found: dict[str, list[tuple[str, set[str]]]] = {"train": [], "val": [], "test": []}
+    for image in read(folder / "dataset_coco.json")["images"]:
+        found[image["split"]].append((image["filename"], kinds[image["cocoid"]]))
+    return found
+
+
+def test_spurious_companions_are_planted_in_train_alone(tmp_path):
+    plain, spurious = tmp_path / "plain", tmp_path / "spurious"
+    write_scenes(plain, count=80, seed=1, side=96)
+    write_scenes(spurious, count=80, seed=1, side=96, spurious=1.0)
+    before, after = by_split(plain), by_split(spurious)
+    for kind, companion in COMPANIONS.items():
+        together = [(kind in kinds, companion in kinds) for _, kinds in after["train"]]
+        assert any(shown for shown, _ in together)
+        assert all(shown == planted for shown, planted in together)
+    for name in ("captions.json", "grounding.json", "dataset_coco.json"):
+        assert (plain / name).read_bytes() == (spurious / name).read_bytes()
+    for split in ("val", "test"):
+        assert before[split] == after[split]
+        for file, _ in before[split]:
+            pictures = (folder / "images" / file for folder in (plain, spurious))
+            assert len({picture.read_bytes() for picture in pictures}) == 1
+
+
+def test_nothing_but_pixels_depends_on_the_side(folder, tmp_path):
+    write_scenes(tmp_path / "large", count=COUNT, seed=SEED, side=2 * SIDE)
+    for name in ("captions.json", "grounding.json", "dataset_coco.json"):
+        small, large = (read(one / name) for one in (folder, tmp_path / "large"))
+        for images in (small.get("images", []), large.get("images", [])):
+            for image in images:
+                image.pop("width", None), image.pop("height", None)
+        assert small == large
+    boxes = (read(one / "instances.json")["annotations"] for one in (folder, tmp_path / "large"))
+    for small, large in zip(*boxes, strict=True):
+        assert large["bbox"] == pytest.approx([2 * place for place in small["bbox"]], abs=0.03)
 
 
 def test_pycocotools_loads_the_captions(folder, capsys):
@@ -153,8 +232,9 @@ def test_a_folder_with_other_scenes_is_refused_and_kept(tmp_path):
         write_scenes(tmp_path / "scenes", count=2)
     assert str(refusal.value) == (
         f"{str(tmp_path / 'scenes')!r} already holds "
-        "{'version': 1, 'count': 1, 'seed': 0, 'side': 160}, not the scenes "
-        "{'version': 1, 'count': 2, 'seed': 0, 'side': 160}; delete it or name another folder"
+        "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
+        "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
+        "delete it or name another folder"
     )
     assert digests(tmp_path / "scenes") == before
 
@@ -165,7 +245,8 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         write_scenes(tmp_path, count=2)
     assert str(refusal.value) == (
         f"{str(tmp_path)!r} already holds other files, not the scenes "
-        "{'version': 1, 'count': 2, 'seed': 0, 'side': 160}; delete it or name another folder"
+        "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
+        "delete it or name another folder"
     )
 
 
@@ -196,6 +277,10 @@ def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monke
         ({"count": 1, "seed": -1}, "seed of the scenes is -1; give 0 or more"),
         ({"count": 1, "side": 95}, "side of the scenes is 95 pixels; give 96 to 640"),
         ({"count": 1, "side": 641}, "side of the scenes is 641 pixels; give 96 to 640"),
+        (
+            {"count": 1, "spurious": 1.5},
+            "probability of spurious companions is 1.5; give 0 to 1",
+        ),
     ],
 )
 def test_arguments_that_make_no_data_set_are_refused(tmp_path, arguments, message):
@@ -205,13 +290,13 @@ def test_arguments_that_make_no_data_set_are_refused(tmp_path, arguments, messag
 
 
 def test_scenes_are_those_of_their_version():
-    """Golden value, made by this code at SCENES_VERSION 1: raise the version when it changes."""
+    """Golden value, made by this code at SCENES_VERSION 2: raise the version when it changes."""
     scene = make_scene(3, seed=0, side=160)
-    assert SCENES_VERSION == 1
+    assert SCENES_VERSION == 2
     assert [raw_text(caption) for caption in scene.captions] == [
-        "Two small blue hearts together with a black heart.",
-        "Two blue hearts and a black heart.",
-        "A picture of three hearts.",
-        "A picture of two blue hearts and a black heart.",
-        "There are two dotted blue hearts and a black heart.",
+        "A yellow heart and a purple heart.",
+        "An illustration that depicts two dotted hearts.",
+        "A yellow heart shares the scene with a small spotted purple heart.",
+        "Someone drew a single yellow heart plus a spotted purple heart.",
+        "Among the two hearts one is yellow.",
     ]
