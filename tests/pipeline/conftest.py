@@ -29,7 +29,7 @@ extract: {weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_siz
 preprocess: {min_count: 1}
 model: {width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
         box_geometry: linear}
-train: {epochs: 2, batch_size: 8, warmup: 20, validation_beam_size: 2}
+train: {epochs: 8, batch_size: 8, warmup: 20, validation_beam_size: 2}
 evaluate: {beam_size: 2}
 runtime: {device: cpu, threads: 1}
 """

@@ -358,7 +358,7 @@ def test_what_the_model_refuses_is_one_line(copy):
     answer = copy("train", *settings(*slots))
     assert answer.exit_code == 1
     assert re.fullmatch(
-        r"a2: a picture has \d regions, the linear mask network has 1 slots; "
+        r"a2: a picture has \d+ regions, the linear mask network has 1 slots; "
         "raise model.alignment.mask_slots and retrain, or set "
         "model.alignment.mask_network to bilinear\n",
         answer.stderr,

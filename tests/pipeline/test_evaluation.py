@@ -85,7 +85,7 @@ def test_metrics_have_the_form_that_is_agreed_on(experiment):
     assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
     assert provenance["model.alignment.fusion"] == "gate"
     assert {"digest of features", "digest of captions", "digest of model"} <= provenance.keys()
-    assert provenance["train.epochs"] == "2"
+    assert provenance["train.epochs"] == "8"
     assert provenance["attention"] == "mean over layers and heads"
     assert provenance["version of torch"] == version("torch")
     assert ", preset karpathy, " in provenance["vocabulary"]
