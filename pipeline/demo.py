@@ -36,6 +36,7 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
         override("data.images", drawn / "images"),
         override("data.annotations", drawn / "dataset_coco.json"),
         override("data.instances", drawn / "instances.json"),
+        override("data.word_groups", drawn / "words.json"),
     )
     fields = (*places, *overrides)
     _run(folder, fields, (calibrate.NAME, extract.NAME, preprocess.NAME), say=say)

@@ -57,8 +57,11 @@ def assert_report_compares(directory):
     assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(6, 6), (6, 6)]
     report = (directory / "report.html").read_text()
     assert "blind captioner" in report
-    assert f"{blind['metrics']['CIDEr']:.3f}" in report
+    assert f"{blind['metrics']['CIDEr']:.4f}" in report
     assert "<strong>6 of 6</strong> pictures scored" in report
+    groups = {"kinds", "colours", "sizes", "textures", "counts", "relations"}
+    assert seeing["word_groups"].keys() == blind["word_groups"].keys() == groups
+    assert "blind captioner, accuracy" in report
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path):
