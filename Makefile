@@ -35,5 +35,6 @@ test: lint types
 faults: install
 	$(BIN)/python tests/faults/driver.py --kills 200 --seed 0
 
+# All but the alignment study, which takes an hour: docs/alignment-study.md has its command.
 bench: install
-	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+	for benchmark in $(filter-out benchmarks/alignment_study.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$benchmark || exit 1; done

@@ -52,6 +52,10 @@ def run(name: str, *options: str, folder: Path) -> str:
         ),
         ("self_critical.py", ["our CIDEr-D is faster by", "our step is faster by"]),
         ("evaluate.py", ["of pycocoevalcap", "equal to 1e-06: Bleu_1"]),
+        (
+            "alignment_study.py",
+            ["fusions gate 1", "Planted companions, after SCST", "grounding by group of words"],
+        ),
         ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
     ],
 )

@@ -1,0 +1,136 @@
+"""Does alignment align? Captioners of every fusion on scenes whose words' places are known.
+
+Trains all of them, measures them, and writes `results.csv`, `tables.md` and figures into the folder
+of --output. What is there already is not done again, so a study that was stopped goes on. What is
+measured, and what came out, is told in docs/alignment-study.md.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from a2.data.errors import A2Error
+from a2.extract.config import CALIBRATED_RANDOM
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import print_machine
+    from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
+    from benchmarks.study.results import Results, Row, row
+    from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
+    from benchmarks.study.tables import all_tables, draw_figures
+    from benchmarks.study.worlds import Pictures
+else:
+    from measure import print_machine
+    from study.grid import FUSIONS, PARTS, Extent, Trial, trials
+    from study.results import Results, Row, row
+    from study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
+    from study.tables import all_tables, draw_figures
+    from study.worlds import Pictures
+
+FULL = Pictures(drawn=3000, train=1200, validate=200, test=400)
+QUICK = Pictures(drawn=60, train=30, validate=6, test=6)
+
+QUICK_FIELDS = ("train.epochs=1", "scst.epochs=1", "model.width=16", "extract.max_regions=10")
+QUICK_EXTENT = Extent(
+    fusions=("none", "gate"),
+    planted_fusions=("gate",),
+    weights=(0.003, 0.3),
+    ablations=("linear masks (Eq. 2 to the letter)",),
+    seeds=2,
+    planted_seeds=1,
+    other_seeds=1,
+)
+
+RESULTS, TABLES = "results.csv", "tables.md"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Few and tiny trainings: two minutes, no insight.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("alignment-study"),
+    show_default=True,
+    help="Folder of everything; with --quick a temporary one that is deleted.",
+)
+@click.option("--weights", default=CALIBRATED_RANDOM, show_default=True, help="Of the detector.")
+@click.option("--seeds", type=click.IntRange(1), help="Seeds of every part; else as the grid says.")
+@click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Only these.")
+@click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Only these parts.")
+@click.option("--hours", type=float, help="Begins no training later than this from now.")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
+def main(
+    quick: bool,
+    output: Path,
+    weights: str,
+    seeds: int | None,
+    fusions: tuple[str, ...],
+    parts: tuple[str, ...],
+    hours: float | None,
+    processes: int,
+) -> None:
+    """Trains and measures the captioners of the alignment study."""
+    print_machine()
+    logging.disable(logging.WARNING)
+    extent = _extent(QUICK_EXTENT if quick else Extent(), seeds, fusions)
+    wanted = trials(extent, parts or PARTS)
+    until = time.time() + 3600 * hours if hours else float("inf")
+    with tempfile.TemporaryDirectory() as temporary:
+        study = Study(
+            folder=(Path(temporary) if quick else output).resolve(),
+            weights=weights,
+            pictures=QUICK if quick else FULL,
+            analysed=4 if quick else 100,
+            overrides=QUICK_FIELDS if quick else (),
+        )
+        try:
+            _run(study, wanted, processes=processes, until=until)
+        except A2Error as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _extent(extent: Extent, seeds: int | None, fusions: tuple[str, ...]) -> Extent:
+    """The extent with what was asked for instead."""
+    if seeds is not None:
+        extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
+    if fusions:
+        planted = tuple(name for name in extent.planted_fusions if name in fusions)
+        extent = replace(extent, fusions=fusions, planted_fusions=planted)
+    return extent
+
+
+def _run(study: Study, wanted: Sequence[Trial], *, processes: int, until: float) -> None:
+    """Does all that is wanted; tables and figures are brought up to date after each training."""
+    prepare(study, list(dict.fromkeys(trial.world for trial in wanted)))
+    jobs_left = jobs(study, wanted)
+    found: dict[Trial, list[Row]] = {}
+    for number, (job, findings) in enumerate(
+        run_jobs(study, jobs_left, processes=processes, until=until), start=1
+    ):
+        for trial in job.trials:
+            found[trial] = [
+                row(trial, finding)
+                for finding in findings
+                if trial.refined or finding.phase == CROSS_ENTROPY
+            ]
+        ordered = [one for trial in wanted for one in found.get(trial, ())]
+        _write(Results(ordered), study.folder)
+        names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
+        click.echo(f"{number} of {len(jobs_left)}: {names if findings else 'left out, too late'}")
+    click.echo((study.folder / TABLES).read_text(encoding="utf-8"))
+
+
+def _write(results: Results, folder: Path) -> None:
+    results.write(folder / RESULTS)
+    (folder / TABLES).write_text(all_tables(results), encoding="utf-8")
+    draw_figures(results, folder)
+
+
+if __name__ == "__main__":
+    main()

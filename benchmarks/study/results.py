@@ -1,0 +1,118 @@
+"""The figures of all trials as one table of plain rows, on disk a CSV file."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .grid import Trial
+from .running import Finding
+from .statistics import Interval, interval
+
+_NAMED = ("part", "label", "phase", "seed")
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found of one trial after one phase; values: by name, only what is defined."""
+
+    part: str
+    label: str
+    phase: str
+    seed: int
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+def row(trial: Trial, finding: Finding) -> Row:
+    """The figures of a finding under the names that tables ask for."""
+    values = {
+        **dict(_flat(finding.measured, "")),
+        **_training(finding.training),
+        "seconds": finding.seconds,
+    }
+    rounded = {name: float(f"{value:.{_DIGITS}g}") for name, value in sorted(values.items())}
+    return Row(trial.part, trial.label, finding.phase, trial.seed, rounded)
+
+
+def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:
+    """Numbers by their path, "grounding/kinds/attention"; layers count from 1."""
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int | float):
+        yield name, float(value)
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value, start=1)
+    for key, part in inner:
+        yield from _flat(part, f"{name}/{key}".strip("/"))
+
+
+def _training(epochs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """First and last epoch of what training reports."""
+    found = {}
+    for name in ("loss", "reward", "CIDEr"):
+        if name in epochs[0]:
+            found[f"first epoch/{name}"] = epochs[0][name]
+            found[f"last epoch/{name}"] = epochs[-1][name]
+    return found
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows, and what their means over seeds are."""
+
+    rows: Sequence[Row]
+
+    def labels(self, part: str, phase: str) -> list[str]:
+        """Rows of a table, in the order in which they were tried."""
+        found = [row.label for row in self.rows if (row.part, row.phase) == (part, phase)]
+        return list(dict.fromkeys(found))
+
+    def names(self) -> list[str]:
+        """Of everything that was measured anywhere."""
+        return sorted({name for row in self.rows for name in row.values})
+
+    def by_seed(self, part: str, label: str, phase: str, name: str) -> dict[int, float]:
+        """Seed -> value, where it is defined."""
+        return {
+            row.seed: row.values[name]
+            for row in self.rows
+            if (row.part, row.label, row.phase) == (part, label, phase) and name in row.values
+        }
+
+    def mean(self, part: str, label: str, phase: str, name: str) -> Interval | None:
+        """Over seeds; None where it is defined for none."""
+        found = self.by_seed(part, label, phase, name)
+        return interval(list(found.values())) if found else None
+
+    def write(self, path: Path) -> None:
+        """As CSV, a column per name."""
+        text = io.StringIO()
+        names = self.names()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*_NAMED, *names])
+        for found in self.rows:
+            values = [_spelt(found.values.get(name)) for name in names]
+            writer.writerow([found.part, found.label, found.phase, found.seed, *values])
+        path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def read_results(path: Path) -> Results:
+    """The results that `write` wrote."""
+    rows = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            content: dict[str, Any] = dict(line)
+            part, label, phase, seed = (content.pop(name) for name in _NAMED)
+            values = {name: float(text) for name, text in content.items() if text}
+            rows.append(Row(part, label, phase, int(seed), values))
+    return Results(rows)
+
+
+def _spelt(value: float | None) -> str:
+    return "" if value is None else f"{value:.{_DIGITS}g}"

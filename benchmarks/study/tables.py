@@ -1,0 +1,290 @@
+"""The study's tables as markdown, and its figures."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from a2.pipeline.analysis_figures import Curve, write_curves
+
+from .grid import ABLATED, DEVIATED, FUSED, WEIGHED
+from .measuring import ALIGNED, ATTENTION, EVIDENCE
+from .results import Results
+from .running import CROSS_ENTROPY, SELF_CRITICAL
+from .statistics import Interval, paired_difference
+
+BASELINE = "none"
+
+SYMBOLS = {ATTENTION: "α", ALIGNED: "α^a", EVIDENCE: "1−m"}
+GROUPS = ("all", "kinds", "colours", "sizes", "textures", "counts", "relations")
+PHASES = (CROSS_ENTROPY, SELF_CRITICAL)
+
+_EMPTY = "–"
+
+Column = tuple[str, str]
+"""Its head, and the name of its value in the results."""
+
+GENERAL: tuple[Column, ...] = (
+    ("CIDEr", "CIDEr"),
+    ("grounding α", "grounding/all/attention"),
+    ("grounding α^a", "grounding/all/aligned"),
+    ("grounding 1−m", "grounding/all/evidence"),
+    ("points α", "grounding/all/attention points"),
+    ("points α^a", "grounding/all/aligned points"),
+    ("points 1−m", "grounding/all/evidence points"),
+    ("mean m", "mean mask"),
+)
+
+COMPANIONS: tuple[Column, ...] = (
+    ("α on companion", "companions/attention"),
+    ("α^a on companion", "companions/aligned"),
+    ("1−m on companion", "companions/evidence"),
+    ("chance", "companions/chance"),
+    ("said, companion there", "errors/with companion"),
+    ("said, companion not there", "errors/without companion"),
+)
+
+
+def all_tables(results: Results) -> str:
+    """Every table for which there are results, each under its heading."""
+    parts = (
+        _refinement(results),
+        *(_general(results, FUSED, phase) for phase in PHASES),
+        *(_gains(results, FUSED, phase) for phase in PHASES),
+        *(_groups(results, FUSED, phase) for phase in PHASES),
+        *(_layers(results, FUSED, phase) for phase in PHASES),
+        _general(results, WEIGHED, CROSS_ENTROPY),
+        _general(results, ABLATED, CROSS_ENTROPY),
+        *(_general(results, DEVIATED, phase) for phase in PHASES),
+        *(_gains(results, DEVIATED, phase) for phase in PHASES),
+        *(_companions(results, phase) for phase in PHASES),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_TITLES = {
+    FUSED: "Fusions",
+    WEIGHED: "Gate by the penalty λ",
+    ABLATED: "Gate with one open choice taken the other way",
+    DEVIATED: "Planted companions",
+}
+
+
+def _general(results: Results, part: str, phase: str) -> str:
+    labels = results.labels(part, phase)
+    columns = [c for c in GENERAL if any(results.mean(part, x, phase, c[1]) for x in labels)]
+    rows = [
+        [label, _seeds(results, part, label, phase)]
+        + [_cell(results.mean(part, label, phase, name)) for _, name in columns]
+        for label in labels
+    ]
+    return _table(_title(part, phase), ["", "seeds", *(head for head, _ in columns)], rows)
+
+
+def _gains(results: Results, part: str, phase: str) -> str:
+    """Differences to the captioner without masks, paired by seed.
+
+    That has no aligned attention: its own attention is what the aligned one stands beside.
+    """
+    columns = {
+        "CIDEr": ("CIDEr", "CIDEr"),
+        "grounding α": (_ACCURACY[ATTENTION], _ACCURACY[ATTENTION]),
+        "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
+        "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,
+        "points α^a": (f"{_ACCURACY[ALIGNED]} points", f"{_ACCURACY[ATTENTION]} points"),
+        "grounding α^a less own α": (_ACCURACY[ALIGNED], None),
+    }
+    rows = [
+        [
+            label,
+            *(_cell(_gain(results, part, label, phase, *n), sign=True) for n in columns.values()),
+        ]
+        for label in results.labels(part, phase)
+        if label != BASELINE
+    ]
+    title = f"{_title(part, phase)}: less α of “{BASELINE}” with the same seed"
+    return _table(title, ["", *columns], rows)
+
+
+_ACCURACY = {kind: f"grounding/all/{kind}" for kind in SYMBOLS}
+
+
+def _gain(
+    results: Results, part: str, label: str, phase: str, name: str, other: str | None
+) -> Interval | None:
+    """Of `name` over the baseline's `other`, or without one over the label's own attention."""
+    values = results.by_seed(part, label, phase, name)
+    compared = (
+        results.by_seed(part, label, phase, _ACCURACY[ATTENTION])
+        if other is None
+        else results.by_seed(part, BASELINE, phase, other)
+    )
+    return paired_difference(values, compared)
+
+
+def _groups(results: Results, part: str, phase: str) -> str:
+    rows = []
+    for label in results.labels(part, phase):
+        for kind, symbol in SYMBOLS.items():
+            names = [f"grounding/{group}/{kind}" for group in GROUPS]
+            found = [results.mean(part, label, phase, name) for name in names]
+            if any(found):
+                rows.append([f"{label}, {symbol}", *map(_cell, found)])
+    if rows:
+        first = results.labels(part, phase)[0]
+        names = [f"grounding/{group}/chance" for group in GROUPS]
+        shares = [results.mean(part, first, phase, name) for name in names]
+        rows.append(["chance", *(_plain(share) for share in shares)])
+        names = [f"grounding/{group}/words" for group in GROUPS]
+        counts = [results.mean(part, first, phase, name) for name in names]
+        rows.append(["words", *("–" if c is None else f"{c.mean:,.0f}" for c in counts)])
+    return _table(f"{_title(part, phase)}: grounding by group of words", ["", *GROUPS], rows)
+
+
+def _layers(results: Results, part: str, phase: str) -> str:
+    columns = {
+        "τ α": "layers/{}/tau attention",
+        "τ α^a": "layers/{}/tau aligned",
+        "τ 1−m": "layers/{}/tau evidence",
+        "JSD(α, α^a), millinats": "layers/{}/millinats",
+        "grounding α": "grounding/all/attention layer {}",
+        "grounding α^a": "grounding/all/aligned layer {}",
+        "grounding 1−m": "grounding/all/evidence layer {}",
+        "mean g": "layers/{}/mean gate",
+    }
+    rows = [
+        [f"{label}, layer {number}"]
+        + [_cell(results.mean(part, label, phase, n.format(number))) for n in columns.values()]
+        for label in results.labels(part, phase)
+        for number in _layer_numbers(results)
+    ]
+    return _table(f"{_title(part, phase)}: by decoder layer", ["", *columns], rows)
+
+
+def _layer_numbers(results: Results) -> list[int]:
+    names = [name.split("/") for name in results.names()]
+    return sorted({int(name[1]) for name in names if name[0] == "layers"})
+
+
+def _companions(results: Results, phase: str) -> str:
+    """Of captioners that learnt with planted companions, and of those that learnt without."""
+    rows = [
+        [f"{label}, learnt with {'companions' if part == DEVIATED else 'clutter by chance'}"]
+        + [_cell(results.mean(part, label, phase, name)) for _, name in COMPANIONS]
+        for label in results.labels(DEVIATED, phase)
+        for part in (DEVIATED, FUSED)
+        if results.by_seed(part, label, phase, COMPANIONS[0][1])
+    ]
+    title = f"{_title(DEVIATED, phase)}: attention at words of paired kinds, and false words"
+    return _table(title, ["", *(head for head, _ in COMPANIONS)], rows)
+
+
+def _refinement(results: Results) -> str:
+    """What self-critical training does to validation CIDEr and to the reward of its samples."""
+    rows = []
+    for part in (FUSED, DEVIATED):
+        for label in results.labels(part, SELF_CRITICAL):
+            before, after = (
+                results.by_seed(part, label, phase, "validation CIDEr") for phase in PHASES
+            )
+            gains = [after[seed] - before[seed] for seed in after.keys() & before.keys()]
+            rows.append(
+                [
+                    f"{label}{' (planted)' if part == DEVIATED else ''}",
+                    _cell(results.mean(part, label, CROSS_ENTROPY, "validation CIDEr")),
+                    _cell(results.mean(part, label, SELF_CRITICAL, "validation CIDEr")),
+                    _cell(paired_difference(after, before), sign=True),
+                    f"{sum(gain > 0 for gain in gains)} of {len(gains)}",
+                    _cell(results.mean(part, label, SELF_CRITICAL, "first epoch/reward")),
+                    _cell(results.mean(part, label, SELF_CRITICAL, "last epoch/reward")),
+                ]
+            )
+    heads = ["after XE", "after SCST", "gain", "seeds that gain"]
+    rewards = ["samples' reward, first epoch", "last epoch"]
+    return _table("Validation CIDEr before and after SCST", ["", *heads, *rewards], rows)
+
+
+def _title(part: str, phase: str) -> str:
+    return f"{_TITLES[part]}, after {phase}"
+
+
+def _seeds(results: Results, part: str, label: str, phase: str) -> str:
+    return str(len(results.by_seed(part, label, phase, "CIDEr")))
+
+
+def _cell(found: Interval | None, *, sign: bool = False) -> str:
+    """A mean with its interval; a difference that excludes 0 is bold."""
+    if found is None:
+        return _EMPTY
+    if not sign:
+        return str(found)
+    text = f"+{found}" if found.mean >= 0 else f"−{str(found).lstrip('-')}"
+    return f"**{text}**" if found.excludes_zero else text
+
+
+def _plain(found: Interval | None) -> str:
+    return _EMPTY if found is None else f"{found.mean:.3f}"
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown, or nothing without rows."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    if not lines:
+        return ""
+    rule = "|" + "|".join(["---", *["---:"] * (len(heads) - 1)]) + "|"
+    return "\n".join([f"### {title}", "", "| " + " | ".join(heads) + " |", rule, *lines])
+
+
+def draw_figures(results: Results, folder: Path) -> list[Path]:
+    """Figures of what there are results for: faithfulness by layer, and the sweep of lambda."""
+    drawn = []
+    for phase in PHASES:
+        panels = {
+            f"{symbol}, after {phase}": _layer_curves(results, phase, kind)
+            for kind, symbol in SYMBOLS.items()
+        }
+        if any(panels.values()):
+            path = folder / f"alignment-study-faithfulness-{phase.lower()}.png"
+            up = "Kendall's τ with gradient importance"
+            drawn.append(write_curves(path, panels, across="decoder layer", up=up))
+    if sweep := _sweep(results):
+        path = folder / "alignment-study-penalty.png"
+        panels = {"gate after XE": sweep}
+        up = "grounding accuracy, mean mask"
+        drawn.append(write_curves(path, panels, across="λ", up=up, logarithmic=True))
+    return drawn
+
+
+def _layer_curves(results: Results, phase: str, kind: str) -> list[Curve]:
+    numbers = _layer_numbers(results)
+    return _curves(
+        results.labels(FUSED, phase),
+        numbers,
+        lambda label, number: results.mean(FUSED, label, phase, f"layers/{number}/tau {kind}"),
+    )
+
+
+def _sweep(results: Results) -> list[Curve]:
+    names = {
+        **{symbol: f"grounding/all/{kind}" for kind, symbol in SYMBOLS.items()},
+        "chance": "grounding/all/chance",
+        "mean m": "mean mask",
+    }
+    weights = [float(label) for label in results.labels(WEIGHED, CROSS_ENTROPY)]
+    return _curves(
+        names,
+        weights,
+        lambda name, weight: results.mean(WEIGHED, str(weight), CROSS_ENTROPY, names[name]),
+    )
+
+
+def _curves(
+    labels: Iterable[str],
+    places: Sequence[float],
+    value: Callable[[str, float], Interval | None],
+) -> list[Curve]:
+    found = []
+    for label in labels:
+        means = [(place, value(label, place)) for place in places]
+        points = [(float(place), mean.mean) for place, mean in means if mean is not None]
+        if points:
+            found.append(Curve(label, points))
+    return found

@@ -1,0 +1,122 @@
+"""The worlds of the study: drawn scenes with known groundings, their features and captions.
+
+A planted world differs from the plain one in its training pictures alone: there a clutter thing
+stands wherever its kind of thing does, and nowhere else. The held-out pictures are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from a2.data.json_files import read_json, write_json
+from a2.data.scenes import write_scenes
+from a2.data.split_list import SPLITS
+from a2.extract.config import CALIBRATED_RANDOM
+from a2.pipeline.config import override
+from a2.pipeline.progress import track
+
+PLAIN, PLANTED = "plain", "planted"
+
+PLANTED_SHARE = 0.95
+"""Of the training pictures with a paired kind that show its companion too, in the planted world."""
+
+SIDE = 224
+"""Pixels; what the trained detector was made for."""
+
+_HELD_OUT = ("val", "test")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How many pictures are drawn, and how many of them train, validate and test.
+
+    A fifth of those drawn is held out, in which nothing is planted; the rest can train.
+    """
+
+    drawn: int
+    train: int
+    validate: int
+    test: int
+
+
+@dataclass(frozen=True)
+class World:
+    """One drawn data set on disk."""
+
+    name: str
+    folder: Path
+
+    @property
+    def annotations(self) -> Path:
+        """Captions and splits of the chosen pictures."""
+        return self.folder.with_suffix(".json")
+
+    def overrides(self, weights: str) -> list[str]:
+        """What an experiment on this world is configured by; given boxes where nothing detects."""
+        given = weights == CALIBRATED_RANDOM
+        return [
+            override("data.images", self.folder / "images"),
+            override("data.annotations", self.annotations),
+            *([override("data.instances", self.folder / "instances.json")] if given else []),
+            override("extract.weights", weights),
+            f"extract.boxes={'given' if given else 'detect'}",
+        ]
+
+    @cached_property
+    def captions(self) -> dict[str, list[list[tuple[str, list[int]]]]]:
+        """Image id -> its captions, each its words with the indices of their things."""
+        found: Any = read_json(self.folder / "grounding.json")
+        return dict(found)
+
+    @cached_property
+    def word_groups(self) -> dict[str, list[str]]:
+        """Group -> its words."""
+        found: Any = read_json(self.folder / "words.json")
+        return dict(found)
+
+    @cached_property
+    def companions(self) -> dict[str, str]:
+        """Kind of thing -> the kind of clutter that a planted world puts beside it."""
+        found: Any = read_json(self.folder / "scenes.json")
+        return dict(found["companions"])
+
+
+def draw_world(world: World, pictures: Pictures) -> None:
+    """Draws a world that is not there yet, and chooses its pictures."""
+    with track(f"draw {world.name} scenes", total=pictures.drawn) as progress:
+        write_scenes(
+            world.folder,
+            count=pictures.drawn,
+            seed=0,
+            side=SIDE,
+            spurious=PLANTED_SHARE if world.name == PLANTED else 0.0,
+            progress=progress.advance,
+        )
+    document: Any = read_json(world.folder / "dataset_coco.json")
+    chosen = {**document, "images": chosen_pictures(document["images"], pictures)}
+    write_json(world.annotations, chosen)
+
+
+def chosen_pictures(
+    images: Sequence[Mapping[str, Any]], pictures: Pictures
+) -> list[dict[str, Any]]:
+    """So many pictures of each split, the first ones; what is held out is divided anew.
+
+    ValueError where too few were drawn.
+    """
+    held_out = [image for image in images if SPLITS[image["split"]] in _HELD_OUT]
+    training = [image for image in images if SPLITS[image["split"]] not in _HELD_OUT]
+    wanted = {
+        "train": (training, 0, pictures.train),
+        "val": (held_out, 0, pictures.validate),
+        "test": (held_out, pictures.validate, pictures.test),
+    }
+    found = []
+    for split, (source, first, count) in wanted.items():
+        part = source[first : first + count]
+        if len(part) < count:
+            raise ValueError(f"too few pictures were drawn for {split}: {len(part)} of {count}")
+        found += [{**image, "split": split} for image in part]
+    return found
