@@ -46,15 +46,15 @@ def write_scenes(
     spurious: float = 0.0,
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> None:
+) -> bool:
     """Writes `count` scenes of `side` pixels into a new folder; the same arguments, the same bytes.
 
     spurious: probability that a kind's companion out of COMPANIONS stands beside it in pictures
     for training, in which it stands nowhere else; in val and test, and at 0, it stands by chance.
     workers: processes that draw, as many as there are cores where None; the bytes are the same.
-    Nothing is done where the folder holds just these scenes already. `progress` is called
-    with 1 after each picture. Raises InputError where the arguments make no data set, where the
-    folder holds something else, and where it cannot be written.
+    Nothing is done where the folder holds just these scenes already; returns whether anything was.
+    `progress` is called with 1 after each picture. Raises InputError where the arguments make no
+    data set, where the folder holds something else, and where it cannot be written.
     """
     _check(count=count, seed=seed, side=side, spurious=spurious)
     description = {
@@ -62,7 +62,7 @@ def write_scenes(
         **{"side": side, "spurious": float(spurious)},
     }
     if _holds(folder, description):
-        return
+        return False
     splits = _splits(count, seed=seed)
     planted = [spurious if split == "train" else 0.0 for split in splits]
     target = folder.resolve()
@@ -92,6 +92,7 @@ def write_scenes(
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    return True
 
 
 def _check(*, count: int, seed: int, side: int, spurious: float) -> None:

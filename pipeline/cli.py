@@ -31,6 +31,7 @@ from a2.pipeline.printing import (
     say_outcome,
     say_shard,
 )
+from a2.pipeline.scenes_commands import scenes
 from a2.pipeline.upkeep_commands import UPKEEP
 from a2.pipeline.weights_commands import weights
 
@@ -285,7 +286,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for command in (*CAPTIONING, *CONVERSION, *UPKEEP, analyze, compare, weights):
+for command in (*CAPTIONING, *CONVERSION, *UPKEEP, analyze, compare, scenes, weights):
     cli.add_command(command)
 
 

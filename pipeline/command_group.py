@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
-_BEGIN_ANEW = {"caption", "submit"}
+_BEGIN_ANEW = {"caption", "scenes", "submit"}
 """Commands that keep nothing of what they did before they were stopped."""
 
 

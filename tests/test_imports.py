@@ -93,6 +93,7 @@ def test_only_the_command_line_imports_click():
         "pipeline/compare_commands.py",
         "pipeline/conversion_commands.py",
         "pipeline/printing.py",
+        "pipeline/scenes_commands.py",
         "pipeline/upkeep_commands.py",
         "pipeline/weights_commands.py",
     }

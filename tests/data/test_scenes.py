@@ -197,9 +197,9 @@ def test_the_same_arguments_give_the_same_bytes(folder, tmp_path):
 
 
 def test_a_second_call_touches_nothing(tmp_path):
-    write_scenes(tmp_path / "scenes", count=2)
+    assert write_scenes(tmp_path / "scenes", count=2) is True
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")}
-    write_scenes(tmp_path / "scenes", count=2)
+    assert write_scenes(tmp_path / "scenes", count=2) is False
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")} == before
 
 

@@ -1,0 +1,169 @@
+"""`a2 scenes`: what it writes and says, that it is done once, and what a stop leaves."""
+
+import inspect
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from a2.data.scenes import write_scenes
+from a2.pipeline.cli import cli
+from a2.pipeline.config import load_config
+from a2.pipeline.scenes_commands import scenes
+
+ROOT = Path(__file__).parents[2]
+
+
+def a2(*arguments):
+    """Runs a command in this process; an error that it did not foresee fails the test."""
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(cli, words, catch_exceptions=False)
+
+
+def contents(folder):
+    """Every file below the folder, with its bytes and the time of its last change."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in files
+    }
+
+
+def said_of_three(folder):
+    return (
+        f"{folder}: 3 pictures (images), 15 captions (dataset_coco.json, captions.json), "
+        "boxes and attributes (instances.json), the things of each word (grounding.json)\n"
+        "use: a2 run -c configs/smoke.yaml "
+        f"--set 'data.images=\"{folder}/images\"' "
+        f"--set 'data.annotations=\"{folder}/dataset_coco.json\"'\n"
+    )
+
+
+def test_scenes_are_written_and_said_to_be_used(tmp_path):
+    answer = a2("scenes", tmp_path / "my scenes", "--count", 3)
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout == said_of_three(tmp_path / "my scenes")
+    assert sorted(path.name for path in (tmp_path / "my scenes").iterdir()) == [
+        *("captions.json", "dataset_coco.json", "grounding.json", "images"),
+        *("instances.json", "scenes.json", "words.json"),
+    ]
+    assert len(list((tmp_path / "my scenes" / "images").iterdir())) == 3
+
+
+def test_the_same_arguments_again_do_nothing_and_say_so(tmp_path):
+    folder = tmp_path / "my scenes"
+    a2("scenes", folder, "--count", 3)
+    before = contents(folder)
+    answer = a2("scenes", folder, "--count", 3)
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout == (
+        f"nothing to do: {str(folder)!r} holds these scenes already\n{said_of_three(folder)}"
+    )
+    assert contents(folder) == before
+
+
+def test_other_arguments_for_the_same_folder_are_refused(tmp_path):
+    a2("scenes", tmp_path / "scenes", "--count", 1)
+    before = contents(tmp_path)
+    answer = a2("scenes", tmp_path / "scenes", "--count", 1, "--seed", 1)
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert answer.stderr == (
+        f"a2: {str(tmp_path / 'scenes')!r} already holds "
+        "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
+        "{'version': 2, 'count': 1, 'seed': 1, 'side': 160, 'spurious': 0.0}; "
+        "delete it or name another folder\n"
+    )
+    assert contents(tmp_path) == before
+
+
+def test_every_option_reaches_the_scenes_and_the_number_of_processes_does_not(tmp_path):
+    options = ("--count", 33, "--seed", 7, "--side", 96, "--spurious", 0.5)
+    for workers in (1, 2):
+        answer = a2("scenes", tmp_path / str(workers), *options, "--workers", workers)
+        assert answer.exit_code == 0, answer.stderr
+    one, two = (contents(tmp_path / name) for name in ("1", "2"))
+    assert {name: found for name, (found, _) in one.items()} == {
+        name: found for name, (found, _) in two.items()
+    }
+    made = json.loads((tmp_path / "2" / "scenes.json").read_text())
+    del made["companions"]
+    assert made == {"version": 2, "count": 33, "seed": 7, "side": 96, "spurious": 0.5}
+
+
+def test_the_run_that_is_said_reads_the_scenes_of_a_path_with_spaces(tmp_path):
+    folder = tmp_path / "it's mine, ünd #1"
+    use = a2("scenes", folder, "--count", 1).stdout.splitlines()[-1]
+    _, command, words = cli.resolve_command(
+        click.Context(cli), shlex.split(use.removeprefix("use: a2 "))
+    )
+    options = command.make_context("run", words).params
+    data = load_config(ROOT / options["config_file"], options["overrides"]).data
+    assert (data.images, data.annotations) == (folder / "images", folder / "dataset_coco.json")
+    assert data.images.is_dir() and data.annotations.is_file()
+
+
+def test_the_options_have_the_defaults_of_the_function():
+    parameters = inspect.signature(write_scenes).parameters
+    defaults = {option.name: option.default for option in scenes.params}
+    for name in ("seed", "side", "spurious"):
+        assert defaults[name] == parameters[name].default
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--count", 0), 1, "a2: number of scenes is 0; ask for at least 1"),
+        (("--count", 1, "--side", 95), 1, "a2: side of the scenes is 95 pixels; give 96 to 640"),
+        (
+            ("--count", 1, "--spurious", 2),
+            1,
+            "a2: probability of spurious companions is 2.0; give 0 to 1",
+        ),
+        (
+            ("--count", 1, "--workers", 0),
+            2,
+            "Error: Invalid value for '--workers': 0 is not in the range x>=1.",
+        ),
+        ((), 2, "Error: Missing option '--count'."),
+    ],
+)
+def test_arguments_that_make_no_scenes_are_one_line(tmp_path, options, code, message):
+    answer = a2("scenes", tmp_path / "scenes", *options)
+    assert answer.exit_code == code
+    assert answer.stderr.splitlines()[-1] == message
+    assert list(tmp_path.iterdir()) == []
+
+
+STOPPING = """
+import os, signal
+from a2.pipeline.cli import main
+from a2.pipeline.progress import Tracked
+# to the whole group, as a terminal does
+Tracked.advance = lambda tracked, count: os.killpg(0, signal.{signal})
+main()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_leaves_nothing_behind_and_says_that_the_command_begins_anew(
+    tmp_path, how, code, workers
+):
+    arguments = ("scenes", tmp_path / "my scenes", "--count", "200", "--workers", str(workers))
+    running = subprocess.Popen(
+        [sys.executable, "-c", STOPPING.format(signal=how.name), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    # ends when the last process that has them closes its outputs
+    printed, complaints = running.communicate(timeout=60)
+    assert (running.returncode, printed) == (code, ""), complaints
+    assert complaints == "a2: stopped; the same command begins anew\n"
+    assert list(tmp_path.iterdir()) == []
