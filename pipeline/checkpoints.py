@@ -65,8 +65,7 @@ class Checkpoints:
         partial = self._folder / f".step-{step:08d}.partial"
         partial.mkdir()
         save_tensors(partial / TENSORS, tensors)
-        with (partial / STATE).open("wb") as file:  # a path would be written into the file
-            torch.save(dict(state), file)
+        _save_state(partial / STATE, state)
         digests = {name: sha256_of(partial / name) for name in FILES}
         for name in FILES:
             fsync(partial / name)
@@ -118,6 +117,19 @@ class Checkpoints:
         for step in self.steps()[:-_KEPT]:
             if step != best_step:
                 shutil.rmtree(self.directory(step))
+
+
+def _save_state(path: Path, state: Mapping[str, object]) -> None:
+    """Writes what is no tensor of the network's; OSError where that fails."""
+    with path.open("wb") as file:  # a path would be written into the file
+        try:
+            torch.save(dict(state), file)
+        except RuntimeError as error:
+            # after a write that failed torch ends its archive all the same, and that error then
+            # hides the first one: it misses the bytes that were not written
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def random_states() -> dict[str, Any]:

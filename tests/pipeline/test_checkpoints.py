@@ -1,7 +1,9 @@
 """Checkpoints: what is loaded is what was saved, or an older one, and never a damaged one."""
 
+import errno
 import logging
 import random
+import resource
 import shutil
 
 import numpy as np
@@ -50,6 +52,35 @@ def test_a_loaded_checkpoint_is_what_was_saved(checkpoints):
     assert found.tensors["step"].shape == ()
     assert found.state["position"] == {"step": 3, "loss": 1.0}
     assert found.state["moments"].tolist() == [3, 3, 3]
+
+
+def test_wherever_in_a_file_the_disk_becomes_full_the_error_is_the_systems(checkpoints):
+    """Torch has an error of its own for some of these places: that its archive lacks bytes."""
+    save(checkpoints, 3)
+    state = {"moments": [torch.zeros(size) for size in (10, 900, 3000, 50, 4000, 7)]}
+    checkpoints.save(4, tensors={}, state=state, best_step=None)
+    whole = (checkpoints.directory(4) / "state.pt").stat().st_size
+    shutil.rmtree(checkpoints.directory(4))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in range(0, whole, 50):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large") as raised:
+                checkpoints.save(4, tensors={}, state=state, best_step=None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert raised.value.errno == errno.EFBIG
+    assert checkpoints.steps() == [3]
+    assert checkpoints.latest().step == 3
+
+
+def test_an_error_of_the_state_itself_is_left_as_it_is(checkpoints, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        save(checkpoints, 3)
 
 
 def test_tensors_that_are_not_contiguous_keep_their_values(checkpoints):
