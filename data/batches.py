@@ -27,6 +27,8 @@ from a2.data.vocabulary import PAD
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]  # (epoch, index)
 Key = TypeVar("Key")
+Element = TypeVar("Element")
+Collated = TypeVar("Collated")
 
 
 class CaptionSource(Protocol):
@@ -232,11 +234,39 @@ def training_batches(
     Draws nothing from the global random state.
     """
     _check_at_least_one(batch_size, "batch size")
-    order = epoch_order(len(dataset), seed=seed, epoch=epoch)
+    return epoch_batches(
+        dataset,
+        collate,
+        count=len(dataset),
+        batch_size=batch_size,
+        seed=seed,
+        epoch=epoch,
+        start=start,
+        share=share,
+        workers=workers,
+        pin_memory=pin_memory,
+    )
+
+
+def epoch_batches(
+    dataset: Dataset[Element],
+    collate: Callable[[Sequence[Element]], Collated],
+    *,
+    count: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    start: int,
+    share: Share,
+    workers: int,
+    pin_memory: bool = False,
+) -> Iterator[list[Collated]]:
+    """As `training_batches`, of any dataset of `count` items whose keys are (epoch, index)."""
+    order = epoch_order(count, seed=seed, epoch=epoch)
     keys = [(epoch, int(index)) for index in order[start * batch_size :]]
     batches = [share.of(batch) for batch in _chunks(keys, batch_size)]
     parts = [part for batch in batches for part in batch]
-    loaded = iter(_loader(dataset, parts, workers=workers, pin_memory=pin_memory))
+    loaded = iter(_loader(dataset, parts, collate, workers=workers, pin_memory=pin_memory))
     return (list(islice(loaded, len(batch))) for batch in batches)
 
 
@@ -265,14 +295,20 @@ def picture_batches(
     features.require(image_ids)
     pictures = _Pictures(features, max_regions)
     batches = _chunks(image_ids, batch_size)
-    return _loader(pictures, batches, workers=workers, pin_memory=pin_memory)
+    return _loader(pictures, batches, collate, workers=workers, pin_memory=pin_memory)
 
 
 def _loader(
-    dataset: Dataset[Item], batches: list[list[Key]], *, workers: int, pin_memory: bool
-) -> Iterable[Batch]:
+    dataset: Dataset[Element],
+    batches: list[list[Key]],
+    collate: Callable[[Sequence[Element]], Collated],
+    *,
+    workers: int,
+    pin_memory: bool,
+) -> Iterable[Collated]:
+    """What `collate` makes of each batch of keys, in order, loaded ahead by so many processes."""
     # iterating a DataLoader draws from the global random state, unless it is given a generator
-    loader: Iterable[Batch] = DataLoader(
+    loaded: Iterable[Collated] = DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -281,7 +317,7 @@ def _loader(
         generator=torch.Generator(),
         worker_init_fn=_leave_signals_to_the_parent,
     )
-    return loader
+    return loaded
 
 
 def lost_loader(error: Exception) -> LostLoader | None:

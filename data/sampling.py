@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 _ORDER = 0
 _CAPTIONS = 1
+_MIRRORED = 2
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -31,6 +32,11 @@ def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index:
     order = np.argsort(stream.random_raw(available), kind="stable")
     repeated = stream.random_raw(max(0, wanted - available)) % available
     return [int(number) for number in (*order[:wanted], *repeated)]
+
+
+def is_mirrored(*, seed: int, epoch: int, index: int) -> bool:
+    """Whether the picture at `index` is shown mirrored in an epoch, as half of them are."""
+    return bool(_stream(seed, _MIRRORED, epoch, index).random_raw() & 1)
 
 
 def _stream(seed: int, *purpose: int) -> np.random.Philox:

@@ -24,6 +24,7 @@ from a2.pipeline.command_group import (
 )
 from a2.pipeline.compare_commands import compare
 from a2.pipeline.conversion_commands import CONVERSION
+from a2.pipeline.detector_commands import detector
 from a2.pipeline.printing import (
     print_evaluation,
     print_scores,
@@ -286,7 +287,10 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
 
 
-for command in (*CAPTIONING, *CONVERSION, *UPKEEP, analyze, compare, scenes, weights):
+for command in (
+    *(*CAPTIONING, *CONVERSION, *UPKEEP),
+    *(analyze, compare, detector, scenes, weights),
+):
     cli.add_command(command)
 
 

@@ -18,6 +18,7 @@ from a2.data.config import DataConfig, PreprocessConfig
 from a2.data.errors import ConfigError
 from a2.extract.config import ExtractConfig
 from a2.model.config import ModelConfig
+from a2.pipeline.detector_config import DetectorConfig
 
 Section = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -214,6 +215,8 @@ class Config(BaseModel):
 
     model_config = Section
 
+    detector: DetectorConfig = DetectorConfig()
+    """Training of a detector of one's own, beside the experiment."""
     data: DataConfig = DataConfig()
     """Where pictures and captions are."""
     extract: ExtractConfig = ExtractConfig()

@@ -14,6 +14,7 @@ from a2.data.feature_shard import Shard
 from a2.data.identity import find_pictures
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import Config
+from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.engine.explain import difference, latest
 from a2.pipeline.engine.hashing import HashCache
 from a2.pipeline.engine.lock import holder, is_locked
@@ -22,7 +23,15 @@ from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train,
+    train_detector,
+    train_scst,
+)
 
 
 class NotFinished(A2Error):
@@ -57,7 +66,7 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Names of the stages, in the order in which they run."""
+        """Names of the experiment's stages, in the order in which they run."""
         first = [calibrate.NAME] if self.config.extract.weights == CALIBRATED_RANDOM else []
         return [*first, extract.NAME, preprocess.NAME, *self.training, evaluate.NAME]
 
@@ -98,6 +107,7 @@ class Plan:
             train.NAME: self._train,
             train_scst.NAME: self._train_scst,
             evaluate.NAME: self._evaluate,
+            train_detector.NAME: self._train_detector,
         }
         return build[name]()
 
@@ -265,6 +275,19 @@ class Plan:
             split_list=self._optional_file(data.split_list, "data.split_list"),
         )
 
+    def _train_detector(self) -> Stage:
+        """Beside the experiment's own stages: what it makes is a file for `extract.weights`."""
+        config = self.config.detector
+        inputs = {
+            field: Input(path, self._hashes.file(path, what=f"file of detector.{field}"))
+            for field, path in input_files(config)
+        }
+        for field, pictures in picture_files(config).items():
+            inputs[field] = Input(getattr(config, field), self._hashes.pictures(pictures))
+        return train_detector.train_detector_stage(
+            config, inputs=inputs, runtime=self.config.runtime
+        )
+
     def _train(self) -> Stage:
         return train.train_stage(
             self.config.train,
@@ -315,4 +338,9 @@ def _require_own(output: Path | None, stage: str) -> None:
 
 def _command(stage: str) -> str:
     """The command that runs a stage."""
-    return {"calibrate": "extract", "train-xe": "train", "train-scst": "train"}.get(stage, stage)
+    return {
+        "calibrate": "extract",
+        "train-xe": "train",
+        "train-scst": "train",
+        "train-detector": "detector train",
+    }.get(stage, stage)

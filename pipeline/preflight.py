@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING
 from a2.data.annotations import Skipped, check_limit
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.word_groups import read_word_groups
+from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train,
+    train_detector,
+    train_scst,
+)
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -161,6 +170,20 @@ class Preflight:
             return "none"
         return ", ".join(read_word_groups(named_file(path, "data.word_groups")))
 
+    def labels(self, stage: str) -> str:
+        """Whether the files are there that a detector is trained from."""
+        config = self._config.detector
+        files = [str(path) for _, path in input_files(config)]
+        count = sum(len(pictures) for pictures in picture_files(config).values())
+        return f"{', '.join(files)}; {count:,} pictures"
+
+    def start(self, stage: str) -> str:
+        """Whether a detector's training can begin with the weights that are named."""
+        from a2.pipeline.detector_training import start_tensors
+
+        start = self._config.detector.start
+        return "random" if start is None else f"{start}, {len(start_tensors(start)):,} tensors"
+
     def java(self, stage: str) -> str:
         """Whether captions can be tokenised and scored."""
         return str(find_java())
@@ -247,6 +270,12 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "disk": Preflight.disk,
         "place": Preflight.place,
     },
+    train_detector.NAME: {
+        "labels": Preflight.labels,
+        "start": Preflight.start,
+        "device": Preflight.device,
+        "place": Preflight.place,
+    },
     evaluate.NAME: {
         "java": Preflight.java,
         "spice": Preflight.spice,
@@ -261,5 +290,5 @@ _NEEDS: dict[str, dict[str, _Look]] = {
 }
 """Stage -> what it needs -> where that is looked at."""
 
-_COSTLY = frozenset({"weights", "boxes", "device", "memory", "disk"})
+_COSTLY = frozenset({"weights", "start", "boxes", "device", "memory", "disk"})
 """Needs that load torch or read much: not looked at where the stage's result is there."""

@@ -1,8 +1,9 @@
 """What commands print of their results."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _SKIPPED_SHOWN = 10
 """Skipped items that are printed; the file that is named holds them all."""
+_CLASSES_SHOWN = 5
+"""Classes whose figures are printed; figures.json holds them all."""
 
 
 def say_outcome(name: str, outcome: "Outcome") -> None:
@@ -75,6 +78,18 @@ def print_evaluation(directory: Path) -> None:
     content = json.loads((directory / "metrics.json").read_text())
     print_scores(content["metrics"], content["not_run"])
     click.echo(f"report: {directory / 'report.html'}")
+
+
+def print_detector(figures: Mapping[str, Any]) -> None:
+    """How well a detector finds, one line per figure; the classes with the lowest AP by name."""
+    for name in ("AP", "AP50", "AP75"):
+        click.echo(f"{name:<8} {figures[name]:.4f}")
+    for count, share in figures["proposal_recall"].items():
+        click.echo(f"{f'recall of {count} proposals':<24} {share:.4f}")
+    worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
+    named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
+    click.echo(f"lowest AP50: {named}")
+    click.echo(f"on {figures['pictures']:,} pictures")
 
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:

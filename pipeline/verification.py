@@ -25,7 +25,15 @@ from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.key import KEY_LENGTH
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2.pipeline.engine.run import SKIPPED
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train,
+    train_detector,
+    train_scst,
+)
 from a2.pipeline.stages.extract import EXTRACTOR, WEIGHTS
 
 STAGES = (
@@ -35,6 +43,7 @@ STAGES = (
     train.NAME,
     train_scst.NAME,
     evaluate.NAME,
+    train_detector.NAME,
 )
 """Names of all stages, whichever an experiment has."""
 
@@ -303,7 +312,8 @@ def _remedy(path: Path, stage: str) -> str:
     if stage == calibrate.NAME:
         return 'delete that folder, then run "a2 extract"'
     phases = {train.NAME: "xe", train_scst.NAME: "scst"}
-    command = ["train", "--phase", phases[stage]] if stage in phases else [stage]
-    words = ["a2", *command, "--force", "-c", str(path / "config.yaml")]
+    commands = {name: ["train", "--phase", phase] for name, phase in phases.items()}
+    commands[train_detector.NAME] = ["detector", "train"]
+    words = ["a2", *commands.get(stage, [stage]), "--force", "-c", str(path / "config.yaml")]
     words += ["--artifacts", str(path.parents[1])]
     return f'run "{shlex.join(words)}"'

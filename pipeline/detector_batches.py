@@ -1,0 +1,108 @@
+"""Batches of labelled pictures, as a detector learns from them.
+
+An item is named by (epoch, index) and is a pure function of these and the seed, as in
+`a2.data.batches`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from a2.data.batches import ItemKey, Share, epoch_batches
+from a2.data.detection import DetectionData, LabelledPicture
+from a2.data.sampling import is_mirrored
+from a2.extract.labelled_batch import LabelledBatch, labelled_batch
+from a2.extract.meta import DetectorMeta
+from a2.extract.picture import read_picture
+from a2.pipeline.detector_config import DetectorConfig
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class LabelledItem:
+    """A picture, (H, W, 3) uint8 BGR, and what is known of it."""
+
+    pixels: Pixels
+    labels: LabelledPicture
+
+
+@dataclass(frozen=True)
+class DetectorPart:
+    """A part of a batch; image_ids: of its pictures."""
+
+    image_ids: tuple[str, ...]
+    batch: LabelledBatch
+
+
+class DetectorDataset(Dataset[LabelledItem]):
+    """Labelled pictures by (epoch, index), half of them mirrored where `flip` is set.
+
+    An item raises InputError where its picture cannot be read.
+    """
+
+    def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:
+        self.pictures = data.pictures
+        self._flip = flip
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, key: ItemKey) -> LabelledItem:
+        epoch, index = key
+        labels = self.pictures[index]
+        item = LabelledItem(read_picture(labels.file), labels)
+        if self._flip and is_mirrored(seed=self._seed, epoch=epoch, index=index):
+            return mirrored(item)
+        return item
+
+
+def mirrored(item: LabelledItem) -> LabelledItem:
+    """The picture with left and right exchanged, its boxes with it."""
+    width = item.pixels.shape[1]
+    boxes = item.labels.boxes.copy()
+    boxes[:, [0, 2]] = width - item.labels.boxes[:, [2, 0]]
+    pixels = np.ascontiguousarray(item.pixels[:, ::-1])
+    return LabelledItem(pixels, replace(item.labels, boxes=boxes))
+
+
+def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPart:
+    """A part of at least one picture, scaled as the meta says."""
+    batch = labelled_batch(
+        [item.pixels for item in items], [item.labels for item in items], meta=meta
+    )
+    return DetectorPart(tuple(item.labels.image_id for item in items), batch)
+
+
+@dataclass(frozen=True)
+class DetectorBatches:
+    """The share of one process in the batches of a detector's training."""
+
+    dataset: DetectorDataset
+    config: DetectorConfig
+    meta: DetectorMeta
+    share: Share
+    workers: int
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / self.config.batch_size)
+
+    def of_epoch(self, epoch: int, *, start: int) -> Iterator[list[DetectorPart]]:
+        """The parts of each batch from number `start` on."""
+        return epoch_batches(
+            self.dataset,
+            partial(collate, meta=self.meta),
+            count=len(self.dataset),
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            epoch=epoch,
+            start=start,
+            share=self.share,
+            workers=self.workers,
+        )

@@ -1,0 +1,78 @@
+"""The commands `a2 detector`: training a detector of one's own, and saying how well one finds."""
+
+import json
+
+import click
+
+from a2.pipeline.command_group import (
+    Commands,
+    Experiment,
+    experiment_options,
+    force_option,
+    log,
+    trains_together,
+)
+from a2.pipeline.printing import print_detector, say_outcome
+
+
+@click.group(cls=Commands)
+def detector() -> None:
+    """A detector of one's own: training, and how well it finds.
+
+    \b
+    Example:
+      a2 detector train -c configs/detector-scenes.yaml
+    """
+
+
+@detector.command()
+@experiment_options
+@trains_together
+@force_option
+def train(experiment: Experiment, force: bool) -> None:
+    """Labelled pictures to the weights of a detector, for extract.weights.
+
+    Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
+    `detector` of the configuration names them. With several GPUs: torchrun --nproc-per-node 2 -m
+    a2.pipeline detector train, and the options below.
+
+    \b
+    Example:
+      a2 detector train -c configs/detector-scenes.yaml
+      a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
+    """
+    from a2.pipeline.stages.train_detector import FIGURES, NAME, WEIGHTS
+
+    with experiment.plan() as plan:
+        plan.check([NAME], force=force)
+        outcome = plan.run(NAME, force=force)
+    say_outcome(NAME, outcome)
+    print_detector(json.loads((outcome.directory / FIGURES).read_text(encoding="utf-8")))
+    click.echo(f"weights: {outcome.directory / WEIGHTS}")
+
+
+@detector.command()
+@experiment_options
+@click.option(
+    "--weights", required=True, help="A file of any known layout, or a name of a2 weights."
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
+    """How well a detector finds what is labelled: COCO's AP, and the recall of its proposals.
+
+    It looks at the pictures of validation of the section `detector`, as training does, scaled as
+    its weights ask for.
+
+    \b
+    Example:
+      a2 detector evaluate -c configs/detector-scenes.yaml --weights scenes
+    """
+    from a2.pipeline.detector_evaluation import evaluate_detector
+
+    log(experiment.verbose)
+    config = experiment.config()
+    figures = evaluate_detector(config.detector, config.runtime, weights)
+    if as_json:
+        click.echo(json.dumps(figures, indent=1))
+    else:
+        print_detector(figures)

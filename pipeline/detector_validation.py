@@ -1,0 +1,152 @@
+"""How well a detector finds what is labelled: average precision, and recall of its proposals."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from a2.data.detection import DetectionData, LabelledPicture
+from a2.extract.detections import BATCH, Detections, detect_objects, propose_regions
+from a2.extract.detector import Detector
+from a2.extract.picture import read_picture
+from a2.extract.trainable import TrainableDetector
+from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall
+from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.processes import Processes
+from a2.pipeline.progress import track
+
+logger = logging.getLogger(__name__)
+
+RECALL_AT = (10, 36, 100)
+"""Numbers of proposals of which the recall is told."""
+
+
+class DetectorValidation:
+    """AP50 on the validation pictures, by which the best epoch is told."""
+
+    score = "AP50"
+
+    def __init__(
+        self,
+        detector: TrainableDetector,
+        data: DetectionData,
+        config: DetectorConfig,
+        processes: Processes,
+    ) -> None:
+        chosen = [picture.image_id for picture in data.pictures[: config.validation_pictures]]
+        self._data = data.only(chosen)
+        self._detector = detector
+        self._config = config
+        self._processes = processes
+
+    def figures(self) -> dict[str, float]:
+        """Each process looks at a share of the pictures, the first one scores them all."""
+        processes = self._processes
+        mine = self._data.pictures[processes.rank :: processes.count]
+        found = detections_of(self._detector.frozen(), mine, self._config)
+        shares = processes.gathered([(name, _plain(things)) for name, things in found.items()])
+        if not processes.leads:
+            return processes.of_first({})
+        everything = {name: _detections(plain) for share in shares for name, plain in share}
+        metrics = detection_metrics(self._data, everything)
+        return processes.of_first(
+            {"AP": metrics.ap, self.score: metrics.ap50, "AP75": metrics.ap75}
+        )
+
+    def scalars(self) -> dict[str, float]:
+        """Nothing more."""
+        return {}
+
+    def warn(self, line: Mapping[str, float]) -> None:
+        """One line where nothing at all was found."""
+        if line[self.score] == 0:
+            logger.warning(
+                "no labelled thing is found yet: AP50 is 0; where that stays, check "
+                "detector.labels and detector.anchor_sizes, or lower detector.lr"
+            )
+
+
+def detector_figures(
+    detector: Detector, data: DetectionData, config: DetectorConfig
+) -> dict[str, object]:
+    """Everything that is told of a detector, as JSON: AP, AP by class, recall, how it was looked.
+
+    Shares in [0, 1], None where no box is of such an area.
+    """
+    with track("detect", total=len(data.pictures)) as progress:
+        found = detections_of(detector, data.pictures, config, advance=progress.advance)
+    with track("propose", total=len(data.pictures)) as progress:
+        proposals = _proposals_of(detector, data.pictures, advance=progress.advance)
+    recall = proposal_recall(data, proposals, counts=RECALL_AT)
+    return {
+        **_named(detection_metrics(data, found)),
+        "proposal_recall": {str(count): share for count, share in recall.items()},
+        "pictures": len(data.pictures),
+        "proposals": config.validation_proposals,
+        "roi_size": config.roi_size,
+    }
+
+
+def _named(metrics: DetectionMetrics) -> dict[str, object]:
+    return {
+        "AP": metrics.ap,
+        "AP50": metrics.ap50,
+        "AP75": metrics.ap75,
+        "AP_small": metrics.ap_small,
+        "AP_medium": metrics.ap_medium,
+        "AP_large": metrics.ap_large,
+        "AP50_of_class": dict(metrics.per_class),
+    }
+
+
+def detections_of(
+    detector: Detector,
+    pictures: Sequence[LabelledPicture],
+    config: DetectorConfig,
+    *,
+    advance: Any = lambda count: None,
+) -> dict[str, Detections]:
+    """Image id -> what is found in the picture. InputError where one cannot be read."""
+    found: dict[str, Detections] = {}
+    for some, pixels in _read(pictures):
+        things = detect_objects(
+            detector,
+            pixels,
+            proposals=config.validation_proposals,
+            roi_size=config.roi_size,
+        )
+        found.update(zip([p.image_id for p in some], things, strict=True))
+        advance(len(some))
+    return found
+
+
+def _proposals_of(
+    detector: Detector, pictures: Sequence[LabelledPicture], *, advance: Any
+) -> dict[str, NDArray[np.float32]]:
+    found: dict[str, NDArray[np.float32]] = {}
+    for some, pixels in _read(pictures):
+        boxes = propose_regions(detector, pixels, count=max(RECALL_AT))
+        found.update(zip([p.image_id for p in some], boxes, strict=True))
+        advance(len(some))
+    return found
+
+
+def _read(
+    pictures: Sequence[LabelledPicture],
+) -> Iterator[tuple[Sequence[LabelledPicture], list[NDArray[np.uint8]]]]:
+    for start in range(0, len(pictures), BATCH):
+        some = pictures[start : start + BATCH]
+        yield some, [read_picture(picture.file) for picture in some]
+
+
+def _plain(things: Detections) -> list[torch.Tensor]:
+    """As tensors, which processes can exchange; attributes are not scored."""
+    return [torch.from_numpy(part) for part in (things.boxes, things.scores, things.class_ids)]
+
+
+def _detections(plain: Sequence[torch.Tensor]) -> Detections:
+    boxes, scores, class_ids = (part.numpy() for part in plain)
+    return Detections(boxes, scores, class_ids, attribute_ids=None)

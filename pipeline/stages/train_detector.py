@@ -1,0 +1,68 @@
+"""Stage train-detector: labelled pictures to the weights of a detector, for `a2 extract`."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from a2.data.annotations import Skipped
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2.pipeline.torchrun import Announcement, announce
+
+NAME = "train-detector"
+CODE_VERSION = 1
+
+WEIGHTS, FIGURES, NAMES = "detector.safetensors", "figures.json", "names.json"
+
+_PLACES = {
+    "images",
+    "labels",
+    "ids",
+    "validation_images",
+    "validation_labels",
+    "validation_ids",
+    "attributes",
+    "object_names",
+    "attribute_names",
+    "start",
+}
+"""Fields that say where something lies: its digest stands in the key instead."""
+
+
+def train_detector_stage(
+    config: DetectorConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
+) -> Stage:
+    """The stage over the files that the configuration names, by their fields."""
+    return Stage(
+        name=NAME,
+        code_version=CODE_VERSION,
+        params={"detector": config.model_dump(mode="json", exclude=_PLACES)},
+        inputs=dict(inputs),
+        outputs=plain_outputs(WEIGHTS, FIGURES, NAMES),
+        work=partial(_train, config, runtime),
+    )
+
+
+def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
+    """Takes part in the training that the first process announces, without writing anything."""
+    from a2.pipeline.detector_training import train_detector
+
+    directory = Path(announcement["directory"])
+    config = DetectorConfig.model_validate(announcement["detector"])
+    train_detector(config, runtime, directory=directory, events=EventLog(directory))
+
+
+def _train(
+    config: DetectorConfig, runtime: RuntimeConfig, directory: Path, events: EventLog
+) -> Sequence[Skipped]:
+    from a2.pipeline.detector_training import train_detector
+
+    announce(
+        {
+            "stage": NAME,
+            "detector": config.model_dump(mode="json"),
+            "directory": str(directory),
+        }
+    )
+    return train_detector(config, runtime, directory=directory, events=events).training.skipped
