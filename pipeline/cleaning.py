@@ -20,6 +20,7 @@ from a2.pipeline.engine.lock import holder, is_locked, stage_lock
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.stage import Place, Stage
 from a2.pipeline.plan import Plan
+from a2.pipeline.stages import train_detector
 from a2.pipeline.verification import STAGES, is_key
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
@@ -162,7 +163,7 @@ def _why(before: PreImage, use: _Use) -> str:
 
 
 def _use(plan: Plan, name: str) -> _Use:
-    if name not in plan.names:
+    if name not in plan.names and name != train_detector.NAME:  # beside any experiment
         return _Use()
     try:
         return _Use(stage=plan.stage(name))
@@ -174,6 +175,7 @@ def _inputs(config: Config) -> Iterator[Path]:
     """Files and folders that an experiment reads, wherever they lie."""
     data = config.data
     named_in = (data.images, data.annotations, data.split_list, data.instances, data.word_groups)
+    yield from (value for _, value in config.detector if isinstance(value, Path))
     weights = config.extract.weights
     others = (None if weights is None else Path(weights), config.evaluate.baseline)
     yield from (path for path in (*named_in, *others) if path is not None)

@@ -5,6 +5,7 @@ import json
 import click
 
 from a2.pipeline.command_group import (
+    EXIT_SKIPPED,
     Commands,
     Experiment,
     experiment_options,
@@ -49,6 +50,8 @@ def train(experiment: Experiment, force: bool) -> None:
     say_outcome(NAME, outcome)
     print_detector(json.loads((outcome.directory / FIGURES).read_text(encoding="utf-8")))
     click.echo(f"weights: {outcome.directory / WEIGHTS}")
+    if outcome.manifest.skipped:
+        raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
 @detector.command()

@@ -71,6 +71,11 @@ class Plan:
         return [*first, extract.NAME, preprocess.NAME, *self.training, evaluate.NAME]
 
     @property
+    def beside(self) -> list[str]:
+        """Names of the stages beside the experiment's own that the configuration asks for."""
+        return [] if self.config.detector.labels is None else [train_detector.NAME]
+
+    @property
     def training(self) -> list[str]:
         """Names of the stages that train; the last one makes the captioner that is evaluated."""
         return [train.NAME, train_scst.NAME] if self.config.scst.epochs else [train.NAME]

@@ -92,6 +92,7 @@ def test_only_the_command_line_imports_click():
         "pipeline/command_group.py",
         "pipeline/compare_commands.py",
         "pipeline/conversion_commands.py",
+        "pipeline/detector_commands.py",
         "pipeline/printing.py",
         "pipeline/scenes_commands.py",
         "pipeline/upkeep_commands.py",

@@ -104,6 +104,25 @@ def test_without_a_configuration_nothing_is_decided(copy):
     }
 
 
+def test_a_trained_detector_is_beside_every_experiment_and_goes_only_by_its_name(experiment, copy):
+    trained = copy.artifacts / "train-detector" / "0123456789ab"
+    trained.mkdir(parents=True)
+    (trained / "detector.safetensors").write_bytes(b"weights")
+    unknown = (
+        "whether it is used is not known yet: detector.labels is not set; "
+        "name the file with --set detector.labels=FILE"
+    )
+    assert copy.found() == {"train-detector/0123456789ab": ("undecided", unknown)}
+    places = (
+        override("detector.images", experiment.scenes / "images"),
+        override("detector.labels", copy.config_file),
+    )
+    stale = {"train-detector/0123456789ab": ("stale", "its manifest cannot be read")}
+    assert copy.found(*places) == stale
+    start = override("detector.start", trained / "detector.safetensors")
+    assert copy.found(*places, start) == {}
+
+
 def test_calibrated_weights_are_stale_where_the_experiment_names_others(copy, plain_weights):
     assert copy.found(plain_weights) == {
         f"calibrate/{copy.result('calibrate').name}": (

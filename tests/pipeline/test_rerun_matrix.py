@@ -25,12 +25,13 @@ READERS = {
     "train-xe": ("train-scst",),
     "train-scst": ("evaluate",),
     "evaluate": (),
+    "train-detector": (),
 }
-"""Stage -> the stages that read what it makes."""
+"""Stage -> the stages that read what it makes; a trained detector is one more file of weights."""
 
 CALIBRATE, EXTRACT, BOTH = ("calibrate",), ("extract",), ("calibrate", "extract")
 PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
-SCST = ("train-scst",)
+SCST, DETECTOR = ("train-scst",), ("train-detector",)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,53 @@ class File:
 
 
 MATRIX = {
+    "detector.layout": ("coco", DETECTOR),
+    "detector.images": (File("other images"), DETECTOR),
+    "detector.labels": (File("other objects.json"), DETECTOR),
+    "detector.ids": (File("ids.txt"), DETECTOR),
+    "detector.validation_images": (File("other images"), DETECTOR),
+    "detector.validation_labels": (File("other objects.json"), DETECTOR),
+    "detector.validation_ids": (File("ids.txt"), DETECTOR),
+    "detector.attributes": (File("other attributes.json"), DETECTOR),
+    "detector.object_names": (File("other names.txt"), DETECTOR),
+    "detector.attribute_names": (File("other names.txt"), DETECTOR),
+    "detector.depth": (50, DETECTOR),
+    "detector.width": (16, DETECTOR),
+    "detector.start": (File("other detector.safetensors"), DETECTOR),
+    "detector.norms": ("frozen", DETECTOR),
+    "detector.anchor_sizes": ([32.0], DETECTOR),
+    "detector.anchor_ratios": ([1.0], DETECTOR),
+    "detector.last_stage": ("strided", DETECTOR),
+    "detector.region_pooling": ("bilinear", DETECTOR),
+    "detector.proposal_width": (64, DETECTOR),
+    "detector.attribute_head": (False, DETECTOR),
+    "detector.embedding_width": (64, DETECTOR),
+    "detector.attribute_width": (64, DETECTOR),
+    "detector.min_side": (90, DETECTOR),
+    "detector.max_side": (1200, DETECTOR),
+    "detector.flip": (False, DETECTOR),
+    "detector.roi_size": (5, DETECTOR),
+    "detector.anchors": (128, DETECTOR),
+    "detector.anchor_positives": (0.25, DETECTOR),
+    "detector.proposals": (500, DETECTOR),
+    "detector.regions": (32, DETECTOR),
+    "detector.region_positives": (0.25, DETECTOR),
+    "detector.attribute_weight": (1.0, DETECTOR),
+    "detector.seed": (1, DETECTOR),
+    "detector.epochs": (3, DETECTOR),
+    "detector.patience": (2, DETECTOR),
+    "detector.batch_size": (4, DETECTOR),
+    "detector.accumulate": (2, DETECTOR),
+    "detector.precision": ("bf16", DETECTOR),
+    "detector.optimiser": ("adamw", DETECTOR),
+    "detector.lr": (0.5, DETECTOR),
+    "detector.warmup": (10, DETECTOR),
+    "detector.weight_decay": (0.5, DETECTOR),
+    "detector.clip_norm": (None, DETECTOR),
+    "detector.checkpoint_every": (10, DETECTOR),
+    "detector.validation_pictures": (2, DETECTOR),
+    "detector.validation_proposals": (10, DETECTOR),
+    "detector.dtype": ("float16", DETECTOR),
     "data.images": (File("other images"), BOTH),
     "data.annotations": (File("other captions.jsonl"), PREPROCESS),
     "data.split_list": (
@@ -201,8 +249,10 @@ def _write_data(folder):
         splits = SPLITS if prefix == "" else SPLITS[::-1]
         lines = [f"{number} {split}\n" for number, split in enumerate(splits, start=1)]
         (folder / f"{prefix}splits.txt").write_text("".join(lines))
+        for name in ("objects.json", "attributes.json", "names.txt", "detector.safetensors"):
+            (folder / f"{prefix}{name}").write_text(f"{prefix}weights, labels or names")
+    (folder / "ids.txt").write_text("1\n2\n")
     (folder / "coco.json").write_text(json.dumps(_coco()))
-    (folder / "detector.safetensors").write_bytes(b"weights")
     (folder / "captioner").mkdir()
     for name in train.OUTPUTS:
         (folder / "captioner" / name).write_text(name)
@@ -241,9 +291,17 @@ class Keys:
         extract = {"weights": "calibrated-random", "boxes": "given"}
         self.config_file = folder / "config.yaml"
         scst = {"epochs": 2}  # so that there is such a stage
-        self.config_file.write_text(
-            yaml.safe_dump({"data": places, "extract": extract, "scst": scst})
-        )
+        detector = {
+            "layout": "visual-genome",  # which reads the most files
+            "images": str(folder / "images"),
+            "labels": str(folder / "objects.json"),
+            "attributes": str(folder / "attributes.json"),
+            "object_names": str(folder / "names.txt"),
+            "attribute_names": str(folder / "names.txt"),
+            "start": str(folder / "detector.safetensors"),
+        }
+        sections = {"data": places, "extract": extract, "scst": scst, "detector": detector}
+        self.config_file.write_text(yaml.safe_dump(sections))
 
     def overrides(self, field, value):
         """The overrides that change a field, after those under which it can be changed."""
@@ -273,7 +331,7 @@ class Keys:
         plan.result = result
         found = {}
         with plan:
-            for name in plan.names:
+            for name in (*plan.names, "train-detector"):
                 found[name] = plan.stage(name).pre_image
                 made[name] = found[name].key if propagate else f"made by {name}"
         return found
@@ -335,7 +393,7 @@ def test_without_epochs_no_field_of_self_critical_training_is_in_any_key(keys):
 )
 def test_the_same_content_at_another_place_reruns_nothing(keys, field):
     file = MATRIX[field][0]
-    place, moved = keys.folder / file.name, keys.folder / f"moved {file.name}"
+    place, moved = keys.folder / file.name, keys.folder / f"moved {field} {file.name}"
     copied = shutil.copytree if place.is_dir() else shutil.copyfile
     copied(place, moved)
     under, overrides = keys.overrides(field, file)
