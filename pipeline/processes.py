@@ -100,15 +100,20 @@ class Processes:
                 work.wait()
                 _spread(bucket, numbers)
 
-    def agree_to_stop(self, stop: StopRequest) -> None:
-        """Makes a signal to any process a stop of all of them."""
+    def agree_to_stop(self, stop: StopRequest) -> bool:
+        """Makes a signal to any process a stop of all of them; whether they stop, equal in all.
+
+        A signal that comes meanwhile is for the next time, though `stop` says already that it is
+        pending: a process that heeded it alone would wait for the others, and they for it.
+        """
         if self.count == 1:
-            return
+            return stop.pending
         asked = torch.tensor(stop.signal_number or 0)
         with self._within_reach():
             dist.all_reduce(asked, dist.ReduceOp.MAX)
         if asked.item():
             stop.ask(int(asked))
+        return bool(asked.item())
 
     @contextmanager
     def _within_reach(self) -> Iterator[None]:

@@ -75,8 +75,9 @@ def run_training(
                 # comes to look at it, and then this one fails wherever it is; nothing more is saved
                 stop.raise_if_pending()
                 raise (lost_loader(error) or error) from error.__cause__
-            stop.raise_if_pending()
-        return training.best_tensors() if processes.leads else {}
+        best = training.best_tensors() if processes.leads else {}
+        stop.raise_if_pending()  # no process waits for this one any more
+        return best
 
 
 class Training(Generic[Part]):
@@ -138,7 +139,10 @@ class Training(Generic[Part]):
             )
 
     def run_epoch(self, stop: StopRequest) -> None:
-        """Trains to the end of the epoch, validates, and writes a checkpoint."""
+        """Trains to the end of the epoch, validates, and writes a checkpoint.
+
+        Interrupted where all processes agree to stop: after an update, saved first, or at the end.
+        """
         self._network.train()
         what = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
         with track(
@@ -152,12 +156,14 @@ class Training(Generic[Part]):
                 started = now
                 progress.advance(1)
                 self._say_progress()
-                self._processes.agree_to_stop(stop)
-                if self.position.step % self._config.checkpoint_every == 0 or stop.pending:
+                stopping = self._processes.agree_to_stop(stop)
+                if self.position.step % self._config.checkpoint_every == 0 or stopping:
                     self._save()
-                stop.raise_if_pending()
+                if stopping:
+                    stop.raise_if_pending()
         self._end_epoch()
-        self._processes.agree_to_stop(stop)
+        if self._processes.agree_to_stop(stop):
+            stop.raise_if_pending()
 
     def best_tensors(self) -> dict[str, torch.Tensor]:
         """The network's tensors at the epoch of the best validation score."""

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from a2.pipeline import processes
@@ -27,13 +28,15 @@ def test_a_process_alone_has_all_there_is():
     alone.add_gradients([parameter])
     alone.make_equal([parameter])
     stop = StopRequest()
-    alone.agree_to_stop(stop)
+    assert not alone.agree_to_stop(stop)
     assert alone.leads
     assert alone.total(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
     assert alone.gathered("x") == ["x"]
     assert alone.of_first("x") == "x"
     assert parameter.grad is None
     assert not stop.pending
+    stop(signal.SIGTERM, None)
+    assert alone.agree_to_stop(stop)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -93,14 +96,30 @@ def test_gradients_of_several_types_are_summed_each_in_its_own(together):
 def test_a_signal_to_one_process_stops_all_of_them(together):
     def stop(group):
         request = StopRequest()
-        group.agree_to_stop(request)
-        before = request.pending
+        before = group.agree_to_stop(request)
         if group.rank == 1:
             request(signal.SIGTERM, None)
-        group.agree_to_stop(request)
-        return before, request.signal_number
+        return before, group.agree_to_stop(request), request.signal_number
 
-    assert together(3, stop) == [(False, signal.SIGTERM)] * 3
+    assert together(3, stop) == [(False, True, signal.SIGTERM)] * 3
+
+
+def test_a_signal_that_comes_while_they_agree_is_for_the_next_time(together, monkeypatch):
+    add_up = dist.all_reduce
+
+    def add_up_and_signal(*arguments):
+        add_up(*arguments)
+        if dist.get_rank() == 1 and not request.pending:
+            request(signal.SIGTERM, None)
+
+    def stop(group):
+        return [(group.agree_to_stop(request), request.pending) for _ in range(2)]
+
+    request = StopRequest()
+    monkeypatch.setattr(dist, "all_reduce", add_up_and_signal)
+    unaware, hit = together(2, stop)
+    assert unaware == [(False, False), (True, True)]
+    assert hit == [(False, True), (True, True)]
 
 
 def test_the_same_signal_that_comes_a_moment_later_does_not_count_as_a_second_one(together):

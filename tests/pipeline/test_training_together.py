@@ -140,6 +140,36 @@ def test_a_signal_to_one_process_stops_all_and_they_end_as_if_left_alone(
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.parametrize(
+    ("agreement", "step", "others"),
+    [(4, 5, signal.SIGTERM), (7, 7, signal.SIGTERM), (14, 12, None)],
+    ids=["within an epoch", "at its end", "at the end of the last"],
+)
+def test_a_signal_that_comes_while_the_processes_agree_stops_them_the_next_time(
+    train, together, uninterrupted, tmp_path, monkeypatch, agreement, step, others
+):
+    """Not known when they agreed: the process that was hit may neither save nor leave alone."""
+    agree = Processes.agree_to_stop
+    agreements = 0
+
+    def agree_and_signal(self, stop):
+        nonlocal agreements
+        agreements += 1
+        found = agree(self, stop)
+        if (self.rank, agreements) == (0, agreement):
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    found = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr(Processes, "agree_to_stop", agree_and_signal)
+        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+    assert ended == [signal.SIGTERM, others]
+    assert Checkpoints(found / "checkpoints").steps()[-1] == step
+    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    assert_equal_results(found, uninterrupted)
+
+
 def test_processes_drop_out_each_by_a_noise_of_its_own(uninterrupted):
     state = Checkpoints(uninterrupted / "checkpoints").latest().state
     first, other = state["random"]
