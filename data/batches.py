@@ -8,9 +8,10 @@ import math
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from a2.data.errors import ConfigError, InputError, LostLoader
+from a2.data.errors import A2Error, ConfigError, InputError, LostLoader
 from a2.data.feature_store import FeatureStore
 from a2.data.regions import Regions
 from a2.data.sampling import caption_choice, epoch_order
@@ -305,19 +306,69 @@ def _loader(
     *,
     workers: int,
     pin_memory: bool,
-) -> Iterable[Collated]:
+) -> "_Loaded[Collated]":
     """What `collate` makes of each batch of keys, in order, loaded ahead by so many processes."""
     # iterating a DataLoader draws from the global random state, unless it is given a generator
-    loaded: Iterable[Collated] = DataLoader(
-        dataset,
+    loaded: Iterable[Collated | _Failure] = DataLoader(
+        _Guarded(dataset),
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=collate,
+        collate_fn=partial(_collated, collate),
         pin_memory=pin_memory,
         generator=torch.Generator(),
         worker_init_fn=_leave_signals_to_the_parent,
     )
-    return loaded
+    return _Loaded(loaded)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Stands in the place of an item or a batch that could not be made."""
+
+    error: A2Error
+
+
+@dataclass(frozen=True)
+class _Loaded(Generic[Collated]):
+    """Batches, as often as they are read; an A2Error that a loader process met is raised as it is.
+
+    torch would put that process's traceback in place of the error's text.
+    """
+
+    batches: Iterable[Collated | _Failure]
+
+    def __iter__(self) -> Iterator[Collated]:
+        for batch in self.batches:
+            if isinstance(batch, _Failure):
+                raise batch.error
+            yield batch
+
+
+class _Guarded(Dataset[Element | _Failure]):
+    """A dataset whose items are failures where it raises an A2Error."""
+
+    def __init__(self, dataset: Dataset[Element]) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, key: object) -> Element | _Failure:
+        try:
+            return self._dataset[key]
+        except A2Error as error:
+            return _Failure(error)
+
+
+def _collated(
+    collate: Callable[[Sequence[Element]], Collated], items: Sequence[Element | _Failure]
+) -> Collated | _Failure:
+    whole: list[Element] = []
+    for item in items:
+        if isinstance(item, _Failure):
+            return item
+        whole.append(item)
+    try:
+        return collate(whole)
+    except A2Error as error:
+        return _Failure(error)
 
 
 def lost_loader(error: Exception) -> LostLoader | None:

@@ -14,7 +14,7 @@ from typing import cast
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from a2.data.errors import InputError
 
@@ -22,6 +22,8 @@ PIXEL_LIMIT = 100_000_000
 """Pixels above which a picture is refused unread; it is 300 MB decoded."""
 
 _OPENCV_FORMATS = {"JPEG", "MPO"}
+_QUARTER_TURNS = (5, 6, 7, 8)
+"""Orientations in EXIF that exchange width and height."""
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 
 
@@ -44,6 +46,23 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     except Exception as error:  # each format's decoder raises types of its own
         raise InputError(
             f"picture {path.name!r} cannot be decoded: {error}; get the file again"
+        ) from error
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    """Width and height of what `read_picture` gives, by the file's header alone.
+
+    Raises InputError where there is no header that can be read; the rest may still be damaged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
+                return (image.height, image.width) if is_turned else image.size
+    except Exception as error:  # each format's header reader raises types of its own
+        raise InputError(
+            f"picture {path.name!r} has no header that can be read; get the file again"
         ) from error
 
 

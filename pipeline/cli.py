@@ -261,7 +261,7 @@ def status(
       a2 status -c configs/a2-gate.yaml --explain
     """
     with experiment.plan() as plan:
-        print_status(plan, [*plan.beside, *plan.names], explain=explain, as_json=as_json)
+        print_status(plan, plan.shown, explain=explain, as_json=as_json)
 
 
 @cli.command()

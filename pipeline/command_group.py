@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
-_BEGIN_ANEW = {"caption", "scenes", "submit"}
+_BEGIN_ANEW = {"caption", "detector evaluate", "scenes", "submit"}
 """Commands that keep nothing of what they did before they were stopped."""
 
 
@@ -58,7 +58,7 @@ class Commands(click.Group):
         except A2Error as error:
             raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
-            anew = ctx.invoked_subcommand in _BEGIN_ANEW
+            anew = _invoked(ctx) in _BEGIN_ANEW
             what = "begins anew" if anew else "takes up where this one left"
             raise Failure(f"stopped; the same command {what}", 128 + stop.signal_number) from stop
         except BrokenPipeError:
@@ -74,6 +74,15 @@ class Commands(click.Group):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _invoked(ctx: click.Context) -> str:
+    """The words after `a2` that name the command."""
+    names = [str(ctx.invoked_subcommand)]
+    while ctx.parent is not None:
+        names.insert(0, str(ctx.info_name))
+        ctx = ctx.parent
+    return " ".join(names)
 
 
 def _move_example_to_the_end(command: click.Command) -> None:

@@ -116,10 +116,18 @@ class DetectorConfig(BaseModel):
     """Of the matrices and filters that are stored; float16 takes half the room."""
 
     @model_validator(mode="after")
-    def _norms_have_statistics(self) -> Self:
+    def _fields_agree(self) -> Self:
+        problems = []
         if self.start is None and self.norms == "frozen":
-            raise ValueError(
+            problems.append(
                 "norms are frozen, but detector.start names no weights that have some; name "
                 "weights, or set detector.norms to learnt"
             )
+        if self.min_side > self.max_side:
+            problems.append(
+                f"min_side is {self.min_side}, above max_side, {self.max_side}; "
+                "lower min_side or raise max_side"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
         return self

@@ -1,19 +1,21 @@
 """The labelled pictures that the section `detector` names."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2.data.detection import DetectionData
+from a2.data.annotations import Skipped, check_limit
+from a2.data.detection import DetectionData, LabelledPicture
 from a2.data.detection_coco import read_coco
 from a2.data.detection_visual_genome import read_visual_genome
 from a2.data.errors import ConfigError, InputError
 from a2.data.identity import find_pictures
 from a2.data.split_list import read_ids
+from a2.extract.picture import picture_size
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.inputs import named_file
 
-_FILES = ("start", "labels", "ids", "validation_labels", "validation_ids")
+_FILES = ("labels", "ids", "validation_labels", "validation_ids")
 _VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")
 
 
@@ -26,7 +28,7 @@ class DetectorData:
 
 
 def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
-    """Every file of weights, labels, names and lists that the configuration reads, by its field.
+    """Every file of labels, names and lists that the configuration reads, by its field.
 
     ConfigError where a needed one is not set, InputError where one is not there.
     """
@@ -47,28 +49,38 @@ def picture_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     ConfigError where a folder is not set or is none. Labels are not read: a picture of the folder
     that has none is among them.
     """
-    folders: dict[str, list[Path | None]] = {"images": [config.ids]}
+    lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
-    folders.setdefault(validation, []).append(config.validation_ids)
+    lists.setdefault(validation, []).append("validation_ids")
     return {
-        field: _listed(find_pictures(_folder(getattr(config, field), field)), lists)
-        for field, lists in folders.items()
+        field: _listed(find_pictures(_folder(getattr(config, field), field)), config, listed_by)
+        for field, listed_by in lists.items()
     }
 
 
-def _listed(pictures: Mapping[str, Path], lists: Sequence[Path | None]) -> dict[str, Path]:
-    """Those of the lists; all where one list is none."""
+def _listed(
+    pictures: Mapping[str, Path], config: DetectorConfig, lists: Sequence[str]
+) -> dict[str, Path]:
+    """Those of the lists that the fields name; all where one names none."""
     wanted: set[str] = set()
-    for path in lists:
-        wanted |= set(pictures) if path is None else read_ids(path)
+    for field in lists:
+        listed = _ids(config, field)
+        wanted |= set(pictures) if listed is None else listed
     return {name: path for name, path in pictures.items() if name in wanted}
 
 
-def read_detector_data(config: DetectorConfig) -> DetectorData:
-    """Reads what is learnt from and validated on.
+def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
+    path = getattr(config, field)
+    return None if path is None else read_ids(_file(path, field))
 
-    Raises ConfigError for fields that are not set, InputError for files that cannot be read, where
-    both have a picture in common, and where their classes or attributes differ.
+
+def read_detector_data(config: DetectorConfig) -> DetectorData:
+    """Reads what is learnt from and validated on; no more than `validation_pictures` of the latter.
+
+    A picture whose header cannot be read, or that is of another size than its labels say, is
+    skipped. Raises ConfigError for fields that are not set, InputError for files that cannot be
+    read, where too many pictures are skipped, where both have a picture in common, and where their
+    classes or attributes differ.
     """
     training = _read(config, "images", "labels", "ids")
     data = DetectorData(training, read_validation_data(config))
@@ -78,27 +90,56 @@ def read_detector_data(config: DetectorConfig) -> DetectorData:
 
 
 def read_validation_data(config: DetectorConfig) -> DetectionData:
-    """The pictures of validation alone; errors as of `read_detector_data`."""
+    """The pictures of validation alone, the first ones by id; errors as of `read_detector_data`."""
     images = "images" if config.validation_images is None else "validation_images"
     labels = "labels" if config.validation_labels is None else "validation_labels"
-    return _read(config, images, labels, "validation_ids")
+    data = _read(config, images, labels, "validation_ids")
+    return replace(data, pictures=data.pictures[: config.validation_pictures])
 
 
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
     """What these three fields name."""
     folder = _folder(getattr(config, images), images)
     file = _file(getattr(config, labels), labels)
-    listed = getattr(config, ids)
-    only = None if listed is None else read_ids(_file(listed, ids))
+    only = _ids(config, ids)
     if config.layout == "coco":
-        return read_coco(file, folder, only=only)
-    return read_visual_genome(
+        return _without_misfits(read_coco(file, folder, only=only))
+    data = read_visual_genome(
         file,
         _file(config.attributes, "attributes"),
         folder,
         object_names=_file(config.object_names, "object_names"),
         attribute_names=_file(config.attribute_names, "attribute_names"),
         only=only,
+    )
+    return _without_misfits(data)
+
+
+def _without_misfits(data: DetectionData) -> DetectionData:
+    """Without the pictures whose boxes would lie elsewhere than their labels mean."""
+    misfits = {picture.image_id: _misfit(picture) for picture in data.pictures}
+    skipped = tuple(Skipped(name, reason) for name, reason in misfits.items() if reason)
+    check_limit(skipped, len(data.pictures), "labelled pictures")
+    kept = tuple(picture for picture in data.pictures if not misfits[picture.image_id])
+    if not kept:
+        raise InputError(
+            f"none of {len(skipped):,} labelled pictures can be used: {skipped[0].image_id!r} "
+            f"({skipped[0].reason}); take the pictures that were labelled"
+        )
+    return replace(data, pictures=kept, skipped=(*data.skipped, *skipped))
+
+
+def _misfit(picture: LabelledPicture) -> str | None:
+    """Why the file does not fit its labels, None where it does."""
+    try:
+        width, height = picture_size(picture.file)
+    except InputError as error:
+        return str(error)
+    if (width, height) == (picture.width, picture.height):
+        return None
+    return (
+        f"{width} x {height} pixels as it is shown, its labels are of "
+        f"{picture.width} x {picture.height}"
     )
 
 
@@ -130,8 +171,14 @@ def _require_apart(data: DetectorData) -> None:
 def _require_same_names(data: DetectorData) -> None:
     for what in ("classes", "attributes"):
         learnt, validated = getattr(data.training, what), getattr(data.validation, what)
-        if learnt != validated:
+        if len(learnt) != len(validated):
             raise InputError(
                 f"labels of validation have {len(validated):,} {what}, not the {len(learnt):,} of "
                 "training; take files of one data set"
             )
+        for theirs, ours in zip(learnt, validated, strict=True):
+            if theirs != ours:
+                raise InputError(
+                    f"labels of validation know {ours!r} among the {what} where those of training "
+                    f"know {theirs!r}; take files of one data set"
+                )

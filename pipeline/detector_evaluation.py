@@ -1,6 +1,10 @@
 """How well a detector that is there finds the labelled things of other pictures."""
 
+from pathlib import Path
+
+from a2.data.detection import DetectionData
 from a2.data.errors import ConfigError
+from a2.data.json_files import read_json
 from a2.extract.weights import load_detector
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.detector_checkpoints import resolve_weights
@@ -8,6 +12,8 @@ from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.detector_data import read_validation_data
 from a2.pipeline.detector_validation import detector_figures
 from a2.pipeline.device import prepare_device
+from a2.pipeline.inputs import named_file
+from a2.pipeline.stages.train_detector import NAMES
 
 
 def evaluate_detector(
@@ -15,17 +21,36 @@ def evaluate_detector(
 ) -> dict[str, object]:
     """Figures of the detector of these weights on the pictures of validation.
 
-    Raises WeightsError for weights that cannot be used, ConfigError where they know another number
-    of classes than the labels, InputError for pictures or labels that cannot be read.
+    Raises WeightsError for weights that cannot be used, ConfigError where they know other classes
+    than the labels, InputError for files that are not there or cannot be read.
     """
     device = prepare_device(runtime)
+    path = named_file(resolve_weights(weights), "--weights")
     data = read_validation_data(config)
-    if config.validation_pictures is not None:
-        data = data.only([p.image_id for p in data.pictures[: config.validation_pictures]])
-    detector = load_detector(resolve_weights(weights)).to(device)
-    if detector.architecture.classes != len(data.classes):
+    detector = load_detector(path).to(device)
+    known = detector.architecture.classes
+    if known != len(data.classes):
         raise ConfigError(
-            f"weights {weights!r} know {detector.architecture.classes:,} classes, the labels "
-            f"{len(data.classes):,}; name the labels that they were trained with"
+            f"weights {weights!r} know {known:,} classes, the labels {len(data.classes):,}; "
+            "name the labels that they were trained with"
         )
+    _require_same_names(path, data)
     return detector_figures(detector, data, config)
+
+
+def _require_same_names(path: Path, data: DetectionData) -> None:
+    """ConfigError where the names that lie beside the weights are not those of the labels."""
+    names = path.with_name(NAMES)
+    if not names.is_file():
+        return
+    found = read_json(names)
+    known = found.get("classes") if isinstance(found, dict) else None
+    if not isinstance(known, list) or len(known) != len(data.classes):
+        return
+    differing = [pair for pair in zip(known, data.classes, strict=True) if pair[0] != pair[1]]
+    if differing:
+        theirs, ours = differing[0]
+        raise ConfigError(
+            f"the classes of {str(path)!r} are others than those of the labels, {theirs!r} "
+            f"stands for {ours!r}; name the labels that they were trained with"
+        )

@@ -98,7 +98,7 @@ class DetectorOptimisation:
     def step(self, parts: Sequence[DetectorPart], number: int) -> list[DetectorUpdate]:
         """Update `number` (1 is the first) on this process's parts of a batch.
 
-        Nothing is updated where a loss or a gradient is not finite.
+        No parameter moves where a loss or a gradient is not finite.
         """
         self._optimiser.zero_grad(set_to_none=True)
         counts = [len(part.batch) for part in parts]

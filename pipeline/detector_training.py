@@ -1,5 +1,6 @@
 """The work of stage train-detector: labelled pictures to a detector's weights."""
 
+import logging
 from pathlib import Path
 
 import torch
@@ -9,7 +10,6 @@ from a2.data.batches import Share
 from a2.data.detection import DetectionData
 from a2.data.errors import WeightsError
 from a2.data.json_files import write_json
-from a2.extract.config import CALIBRATED_RANDOM
 from a2.extract.detector import Detector
 from a2.extract.imagenet import resnet_tensors
 from a2.extract.initial_weights import begin_with, random_detector
@@ -32,6 +32,8 @@ from a2.pipeline.processes import Processes
 from a2.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
 from a2.pipeline.training import run_training
 
+logger = logging.getLogger(__name__)
+
 _IMAGENET = ("conv1.weight", "layer1.0.conv1.weight")
 """Keys by which torchvision's ResNets are known."""
 
@@ -51,7 +53,10 @@ def train_detector(
     detector = TrainableDetector(
         new_detector(config, data.training), learns_norms=config.norms == "learnt"
     ).to(device)
+    processes.make_equal(detector.state_dict().values())
     detector.to(memory_format=torch.channels_last)
+    if processes.leads:
+        _say(data)
     phase = _phase(config, runtime, detector, data, processes)
     with matrix_precision(config.precision):
         best = run_training(phase, processes=processes, directory=directory, events=events)
@@ -94,12 +99,10 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
 
 
 def start_tensors(path: Path) -> dict[str, Tensor]:
-    """What training begins with: torchvision's ResNet or a detector, by the detector's keys."""
-    if str(path) == CALIBRATED_RANDOM:
-        raise WeightsError(
-            "detector.start is 'calibrated-random', which nothing can be learnt from; "
-            "leave it out, or name a file"
-        )
+    """What training begins with: torchvision's ResNet or a detector, by the detector's keys.
+
+    Raises WeightsError where the file is neither.
+    """
     try:
         tensors = load_torch_file(path)
     except WeightsError:
@@ -137,6 +140,15 @@ def _phase(
     )
 
 
+def _say(data: DetectorData) -> None:
+    for purpose, part in (("train on", data.training), ("validate on", data.validation)):
+        boxes = sum(len(picture.boxes) for picture in part.pictures)
+        logger.info("%s %d pictures with %d boxes", purpose, len(part.pictures), boxes)
+        for what, count in part.dropped.items():
+            if count:
+                logger.info("%s: left out %d %s", purpose, count, what)
+
+
 def _save(
     detector: TrainableDetector, config: DetectorConfig, data: DetectorData, directory: Path
 ) -> None:
@@ -144,9 +156,6 @@ def _save(
     path = directory / WEIGHTS
     save_detector(detector.frozen(), path, dtype=getattr(torch, config.dtype))
     stored = load_detector(path).to(next(detector.parameters()).device)
-    chosen = [
-        picture.image_id for picture in data.validation.pictures[: config.validation_pictures]
-    ]
-    write_json(directory / FIGURES, detector_figures(stored, data.validation.only(chosen), config))
+    write_json(directory / FIGURES, detector_figures(stored, data.validation, config))
     names = {"classes": data.training.classes, "attributes": data.training.attributes}
     write_json(directory / NAMES, names)

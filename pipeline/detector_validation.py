@@ -1,8 +1,9 @@
 """How well a detector finds what is labelled: average precision, and recall of its proposals."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from a2.pipeline.progress import track
 
 logger = logging.getLogger(__name__)
 
+Found = TypeVar("Found")
+
 RECALL_AT = (10, 36, 100)
 """Numbers of proposals of which the recall is told."""
 
@@ -36,8 +39,7 @@ class DetectorValidation:
         config: DetectorConfig,
         processes: Processes,
     ) -> None:
-        chosen = [picture.image_id for picture in data.pictures[: config.validation_pictures]]
-        self._data = data.only(chosen)
+        self._data = data
         self._detector = detector
         self._config = config
         self._processes = processes
@@ -46,7 +48,7 @@ class DetectorValidation:
         """Each process looks at a share of the pictures, the first one scores them all."""
         processes = self._processes
         mine = self._data.pictures[processes.rank :: processes.count]
-        found = detections_of(self._detector.frozen(), mine, self._config)
+        found = detections_of(self._detector.frozen(), mine, self._config, shown=processes.leads)
         shares = processes.gathered([(name, _plain(things)) for name, things in found.items()])
         if not processes.leads:
             return processes.of_first({})
@@ -72,15 +74,13 @@ class DetectorValidation:
 def detector_figures(
     detector: Detector, data: DetectionData, config: DetectorConfig
 ) -> dict[str, object]:
-    """Everything that is told of a detector, as JSON: AP, AP by class, recall, how it was looked.
+    """Everything that is told of a detector, as JSON has it.
 
-    Shares in [0, 1], None where no box is of such an area.
+    AP over all overlaps, at one, by size and by class, and the recall of proposals, each a share in
+    [0, 1], or None where no box is of such a size; and how it was looked for.
     """
-    with track("detect", total=len(data.pictures)) as progress:
-        found = detections_of(detector, data.pictures, config, advance=progress.advance)
-    with track("propose", total=len(data.pictures)) as progress:
-        proposals = _proposals_of(detector, data.pictures, advance=progress.advance)
-    recall = proposal_recall(data, proposals, counts=RECALL_AT)
+    found = detections_of(detector, data.pictures, config)
+    recall = proposal_recall(data, _proposals_of(detector, data.pictures), counts=RECALL_AT)
     return {
         **_named(detection_metrics(data, found)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
@@ -107,39 +107,41 @@ def detections_of(
     pictures: Sequence[LabelledPicture],
     config: DetectorConfig,
     *,
-    advance: Any = lambda count: None,
+    shown: bool = True,
 ) -> dict[str, Detections]:
-    """Image id -> what is found in the picture. InputError where one cannot be read."""
-    found: dict[str, Detections] = {}
-    for some, pixels in _read(pictures):
-        things = detect_objects(
-            detector,
-            pixels,
-            proposals=config.validation_proposals,
-            roi_size=config.roi_size,
-        )
-        found.update(zip([p.image_id for p in some], things, strict=True))
-        advance(len(some))
-    return found
+    """Image id -> what is found in the picture. InputError where one cannot be read.
+
+    shown: as of `track`.
+    """
+    detect = partial(
+        detect_objects, detector, proposals=config.validation_proposals, roi_size=config.roi_size
+    )
+    return _of_each("detect", pictures, detect, shown=shown)
 
 
 def _proposals_of(
-    detector: Detector, pictures: Sequence[LabelledPicture], *, advance: Any
+    detector: Detector, pictures: Sequence[LabelledPicture]
 ) -> dict[str, NDArray[np.float32]]:
-    found: dict[str, NDArray[np.float32]] = {}
-    for some, pixels in _read(pictures):
-        boxes = propose_regions(detector, pixels, count=max(RECALL_AT))
-        found.update(zip([p.image_id for p in some], boxes, strict=True))
-        advance(len(some))
-    return found
+    propose = partial(propose_regions, detector, count=max(RECALL_AT))
+    return _of_each("propose", pictures, propose)
 
 
-def _read(
+def _of_each(
+    what: str,
     pictures: Sequence[LabelledPicture],
-) -> Iterator[tuple[Sequence[LabelledPicture], list[NDArray[np.uint8]]]]:
-    for start in range(0, len(pictures), BATCH):
-        some = pictures[start : start + BATCH]
-        yield some, [read_picture(picture.file) for picture in some]
+    find: Callable[[list[NDArray[np.uint8]]], list[Found]],
+    *,
+    shown: bool = True,
+) -> dict[str, Found]:
+    """Image id -> what `find` finds in its pixels, of a few pictures together."""
+    found: dict[str, Found] = {}
+    with track(what, total=len(pictures), shown=shown) as progress:
+        for start in range(0, len(pictures), BATCH):
+            some = pictures[start : start + BATCH]
+            things = find([read_picture(picture.file) for picture in some])
+            found.update(zip([picture.image_id for picture in some], things, strict=True))
+            progress.advance(len(some))
+    return found
 
 
 def _plain(things: Detections) -> list[torch.Tensor]:

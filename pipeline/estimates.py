@@ -21,6 +21,7 @@ from a2.extract.resnet import Architecture
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import Config
+from a2.pipeline.detector_config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048
 """F of the published detectors, for weights whose header does not say."""
@@ -110,8 +111,27 @@ def training_disk(parameters: int) -> int:
     return _FLOAT * parameters * (3 * _CHECKPOINTS + 1)
 
 
+def detector_training_disk(config: DetectorConfig) -> int:
+    """Least bytes of a detector's training, as if it knew one class and no attribute."""
+    architecture = Architecture(
+        depth=config.depth,
+        width=config.width,
+        classes=1,
+        attributes=0,
+        anchors=len(config.anchor_sizes) * len(config.anchor_ratios),
+        proposal_width=config.proposal_width,
+        embedding_width=0,
+        attribute_width=0,
+    )
+    states = {"sgd": 1, "adamw": 2}[config.optimiser]
+    return _detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
+
+
 def _calibrated_bytes(config: ExtractConfig) -> int:
-    architecture = Architecture(depth=config.depth, width=config.width)
+    return _detector_bytes(Architecture(depth=config.depth, width=config.width))
+
+
+def _detector_bytes(architecture: Architecture) -> int:
     with torch.device("meta"):
         meta = caffe_meta(origin="estimate", classes=architecture.classes)
         detector = Detector(architecture, meta)

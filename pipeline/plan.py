@@ -71,9 +71,17 @@ class Plan:
         return [*first, extract.NAME, preprocess.NAME, *self.training, evaluate.NAME]
 
     @property
-    def beside(self) -> list[str]:
-        """Names of the stages beside the experiment's own that the configuration asks for."""
-        return [] if self.config.detector.labels is None else [train_detector.NAME]
+    def shown(self) -> list[str]:
+        """Names of the stages that the configuration is about.
+
+        A detector's training stands beside the experiment, and alone where that names no data.
+        """
+        data = self.config.data
+        if self.config.detector.labels is None:
+            return self.names
+        if data.images is None and data.annotations is None:
+            return [train_detector.NAME]
+        return [train_detector.NAME, *self.names]
 
     @property
     def training(self) -> list[str]:
@@ -287,6 +295,9 @@ class Plan:
             field: Input(path, self._hashes.file(path, what=f"file of detector.{field}"))
             for field, path in input_files(config)
         }
+        start = self._optional_file(config.start, "detector.start")
+        if start is not None:
+            inputs["start"] = start
         for field, pictures in picture_files(config).items():
             inputs[field] = Input(getattr(config, field), self._hashes.pictures(pictures))
         return train_detector.train_detector_stage(

@@ -171,18 +171,23 @@ class Preflight:
         return ", ".join(read_word_groups(named_file(path, "data.word_groups")))
 
     def labels(self, stage: str) -> str:
-        """Whether the files are there that a detector is trained from."""
-        config = self._config.detector
-        files = [str(path) for _, path in input_files(config)]
-        count = sum(len(pictures) for pictures in picture_files(config).values())
-        return f"{', '.join(files)}; {count:,} pictures"
+        """Whether labels, names and lists are there that a detector is trained from."""
+        return ", ".join(str(path) for _, path in input_files(self._config.detector))
+
+    def labelled_pictures(self, stage: str) -> str:
+        """Whether the folders are there, and what of them may be trained and validated on."""
+        folders = picture_files(self._config.detector).items()
+        return ", ".join(f"{len(files):,} in detector.{field}" for field, files in folders)
 
     def start(self, stage: str) -> str:
         """Whether a detector's training can begin with the weights that are named."""
         from a2.pipeline.detector_training import start_tensors
 
         start = self._config.detector.start
-        return "random" if start is None else f"{start}, {len(start_tensors(start)):,} tensors"
+        if start is None:
+            return "random"
+        tensors = start_tensors(named_file(start, "detector.start"))
+        return f"{start}, {len(tensors):,} tensors"
 
     def java(self, stage: str) -> str:
         """Whether captions can be tokenised and scored."""
@@ -215,9 +220,10 @@ class Preflight:
         """Whether what the stage writes fits."""
         if stage == extract.NAME:
             return self._room.for_features()
+        before = () if stage == train_detector.NAME else (extract.NAME, train.NAME)
         earlier = [
             name
-            for name in (extract.NAME, train.NAME)
+            for name in before
             if name != stage and name in self._names and self._will_run(name)
         ]
         return self._room.for_checkpoints(stage, after=earlier)
@@ -272,8 +278,10 @@ _NEEDS: dict[str, dict[str, _Look]] = {
     },
     train_detector.NAME: {
         "labels": Preflight.labels,
+        "labelled pictures": Preflight.labelled_pictures,
         "start": Preflight.start,
         "device": Preflight.device,
+        "disk": Preflight.disk,
         "place": Preflight.place,
     },
     evaluate.NAME: {

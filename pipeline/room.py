@@ -18,7 +18,7 @@ from a2.pipeline.cleaning import size_of
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.inputs import named_file, weights_file
 from a2.pipeline.memory import available_memory
-from a2.pipeline.stages import extract, preprocess, train
+from a2.pipeline.stages import extract, preprocess, train, train_detector
 from a2.pipeline.torchrun import launch
 
 if TYPE_CHECKING:
@@ -60,11 +60,10 @@ class Room:
 
         after: stages that will take their part before.
         """
-        from a2.pipeline.estimates import training_disk
-
-        needed = training_disk(self._parameters)
+        needed = self._checkpoint_bytes(stage)
         parts = {
-            name: self._feature_bytes()[0] if name == extract.NAME else needed for name in after
+            name: self._feature_bytes()[0] if name == extract.NAME else self._checkpoint_bytes(name)
+            for name in after
         }
         free = self._free(stage) - sum(parts.values())
         if needed > free:
@@ -76,6 +75,13 @@ class Room:
                 f"{_gb(max(free, 0))} are left by then; make room"
             )
         return f"checkpoints take {_gb(needed)}, {_gb(free)} are left by then"
+
+    def _checkpoint_bytes(self, stage: str) -> int:
+        from a2.pipeline.estimates import detector_training_disk, training_disk
+
+        if stage == train_detector.NAME:
+            return detector_training_disk(self._config.detector)
+        return training_disk(self._parameters)
 
     def for_detector(self) -> str:
         """The memory that describing a picture takes; A2Error where it does not fit."""

@@ -98,7 +98,7 @@ def doctor(experiment: Experiment) -> None:
     with experiment.plan() as plan:
         for name, found in describe_machine(plan.config.runtime, plan.artifacts).items():
             click.echo(f"{name:<11} {found}")
-        checks = Preflight(plan, [*plan.beside, *plan.names]).checks()
+        checks = Preflight(plan, plan.shown).checks()
     for check in checks:
         click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
     problems = {check.found for check in checks if check.problem}

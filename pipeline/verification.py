@@ -202,10 +202,12 @@ def _changed_files(path: Path) -> Iterator[str]:
 
 def _checkpoint(path: Path, data: bool) -> Verified:
     problem = checkpoint_problem(path) if data else _cut_checkpoint(path)
-    is_needed = any(parent.name.endswith(".partial") for parent in path.parents)
+    partial = next((parent for parent in path.parents if parent.name.endswith(".partial")), None)
+    detects = partial is not None and partial.parent.name == train_detector.NAME
+    command = "a2 detector train" if detects else "a2 train"
     remedy = (
-        'the next "a2 train" goes back to the one before it, or to the start'
-        if is_needed
+        f'the next "{command}" goes back to the one before it, or to the start'
+        if partial is not None
         else "delete it: a finished training does not need it"
     )
     return Verified("checkpoint", path, (f"{problem}; {remedy}",) if problem else ())

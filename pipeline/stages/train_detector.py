@@ -65,4 +65,5 @@ def _train(
             "directory": str(directory),
         }
     )
-    return train_detector(config, runtime, directory=directory, events=events).training.skipped
+    data = train_detector(config, runtime, directory=directory, events=events)
+    return [*data.training.skipped, *data.validation.skipped]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import Dataset
 
 from a2.data.batches import (
     Batch,
@@ -15,6 +16,7 @@ from a2.data.batches import (
     Share,
     batches_per_epoch,
     collate,
+    epoch_batches,
     picture_batches,
     training_batches,
 )
@@ -190,6 +192,52 @@ def test_two_workers_give_the_batches_of_none(store, grouping):
     alone = list(whole_batches(dataset, batch_size=4, seed=7, epoch=1, start=1))
     helped = whole_batches(dataset, batch_size=4, seed=7, epoch=1, start=1, workers=2)
     assert_all_equal(helped, alone)
+
+
+class Numbers(Dataset[int]):
+    """The index of each key, but for one that cannot be read."""
+
+    def __init__(self, unreadable):
+        self._unreadable = unreadable
+
+    def __getitem__(self, key):
+        _, index = key
+        if index == self._unreadable:
+            raise InputError(f"number {index} is gone; write it again")
+        return index
+
+
+def refuse_odd(numbers):
+    if any(number % 2 for number in numbers):
+        raise StoreError("odd; make it even")
+    return numbers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("dataset", "collated", "error", "text"),
+    [
+        (Numbers(5), list, InputError, "number 5 is gone; write it again"),
+        (Numbers(None), refuse_odd, StoreError, "odd; make it even"),
+    ],
+)
+def test_an_error_in_a_loader_process_keeps_its_type_and_its_text(
+    dataset, collated, error, text, workers
+):
+    batches = epoch_batches(
+        dataset,
+        collated,
+        count=8,
+        batch_size=2,
+        seed=0,
+        epoch=0,
+        start=0,
+        share=Share(),
+        workers=workers,
+    )
+    with pytest.raises(error) as raised:
+        list(batches)
+    assert str(raised.value) == text
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.sampling import caption_choice, epoch_order
+from a2.data.sampling import caption_choice, epoch_order, is_mirrored
 
 seeds = st.integers(0, 2**63)
 epochs = st.integers(0, 1000)
@@ -31,6 +31,7 @@ def test_the_global_random_state_is_neither_read_nor_changed():
     before = np.random.get_state()[1].copy()
     epoch_order(10, seed=1, epoch=0)
     caption_choice(5, 5, seed=1, epoch=0, index=0)
+    is_mirrored(seed=1, epoch=0, index=0)
     assert (np.random.get_state()[1] == before).all()
 
 
@@ -91,3 +92,21 @@ def test_the_order_is_the_same_in_every_release():
     # from Philox's raw stream, which NEP 19 fixes; seen with numpy 1.26.4 and 2.4.6
     assert epoch_order(10, seed=2022, epoch=3).tolist() == [3, 2, 7, 4, 8, 5, 6, 0, 9, 1]
     assert caption_choice(5, 7, seed=2022, epoch=3, index=11) == [2, 3, 0, 1, 4, 3, 2]
+
+
+def mirrored(*, seed=0, epoch=0, count=1000):
+    return np.array([is_mirrored(seed=seed, epoch=epoch, index=i) for i in range(count)])
+
+
+def test_whether_a_picture_is_mirrored_depends_on_seed_epoch_and_index_alone():
+    assert (mirrored() == mirrored()).all()
+    assert (mirrored(count=7) == mirrored()[:7]).all()
+
+
+def test_about_half_of_the_pictures_are_mirrored_and_others_in_another_epoch():
+    first = mirrored()
+    # 500 expected, standard deviation 16
+    assert abs(first.sum() - 500) < 65
+    for other in (mirrored(epoch=1), mirrored(seed=1)):
+        assert abs(other.sum() - 500) < 65
+        assert abs((first == other).sum() - 500) < 65

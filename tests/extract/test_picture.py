@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from a2.data.errors import InputError
-from a2.extract.picture import read_picture
+from a2.extract.picture import picture_size, read_picture
 
 
 @pytest.fixture
@@ -170,3 +170,29 @@ def test_a_path_may_hold_spaces_and_any_letters(tmp_path, rgb):
 def test_real_pictures_have_the_pixels_of_opencv(shared):
     for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:
         assert np.array_equal(read_picture(path), by_opencv(path))
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_the_size_is_known_from_the_header_and_turned_as_the_picture_is(
+    tmp_path, rgb, suffix, orientation
+):
+    path = tmp_path / f"picture.{suffix}"
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    rgb.save(path, exif=exif)
+    height, width, _ = read_picture(path).shape
+    assert picture_size(path) == (width, height)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
+def test_a_file_without_a_header_has_no_size(tmp_path, content):
+    path = tmp_path / "a.png"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        picture_size(path)
+    assert str(raised.value) == (
+        "picture 'a.png' has no header that can be read; get the file again"
+    )

@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from a2.data.scenes import write_scenes
 from a2.pipeline.config import load_config
+from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.plan import Plan
 from a2.pipeline.processes import Processes
 
@@ -76,6 +77,62 @@ def _make(folder: Path) -> Experiment:
         plan.run(name)
     plan.close()
     return made
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Scenes to train a tiny detector on, in `train`, and others to validate it on, in `val`."""
+
+    folder: Path
+
+    def fields(self, **changes: object) -> dict[str, Any]:
+        """The section `detector` that does so, as plain values, with some fields changed."""
+        places = {
+            "images": self.folder / "train" / "images",
+            "labels": self.folder / "train" / "instances.json",
+            "validation_images": self.folder / "val" / "images",
+            "validation_labels": self.folder / "val" / "instances.json",
+        }
+        return {**{name: str(path) for name, path in places.items()}, **TINY_DETECTOR, **changes}
+
+    def config(self, **changes: object) -> DetectorConfig:
+        """The section itself."""
+        return DetectorConfig.model_validate(self.fields(**changes))
+
+
+TINY_DETECTOR = {
+    "depth": 18,
+    "width": 8,
+    "anchor_sizes": [16, 28, 48],
+    "anchor_ratios": [1.0],
+    "last_stage": "strided",
+    "region_pooling": "bilinear",
+    "proposal_width": 16,
+    "embedding_width": 4,
+    "attribute_width": 8,
+    "min_side": 64,
+    "max_side": 64,
+    "roi_size": 7,
+    "anchors": 64,
+    "proposals": 40,
+    "regions": 16,
+    "epochs": 2,
+    "batch_size": 4,
+    "optimiser": "adamw",
+    "lr": 0.002,
+    "warmup": 2,
+    "checkpoint_every": 2,
+    "validation_proposals": 20,
+}
+
+
+@pytest.fixture(scope="session")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Labelled:
+    """12 scenes and 6; tests must not change what is there."""
+    folder = tmp_path_factory.mktemp("labelled")
+    write_scenes(folder / "train", count=12, seed=1, side=96, workers=1)
+    write_scenes(folder / "val", count=6, seed=2, side=96, workers=1)
+    return Labelled(folder)
 
 
 @pytest.fixture(scope="session")

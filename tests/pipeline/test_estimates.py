@@ -6,12 +6,17 @@ from safetensors.torch import save_file
 
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
+from a2.extract.initial_weights import random_detector
+from a2.extract.meta import caffe_meta
+from a2.extract.resnet import Architecture
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import load_config
+from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.estimates import (
     captioner_parameters,
     detector_memory,
+    detector_training_disk,
     feature_width,
     self_critical_memory,
     training_disk,
@@ -118,3 +123,22 @@ def test_a_self_critical_step_takes_memory_for_its_samples():
 
 def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
     assert training_disk(1000) == 4 * 1000 * (4 * 3 + 1)
+
+
+@pytest.mark.parametrize(("optimiser", "states"), [("sgd", 1), ("adamw", 2)])
+def test_checkpoints_of_a_detector_hold_its_tensors_and_the_optimisers_states(optimiser, states):
+    config = DetectorConfig(depth=18, width=8, proposal_width=16, optimiser=optimiser)
+    architecture = Architecture(
+        depth=18,
+        width=8,
+        classes=1,
+        attributes=0,
+        anchors=12,
+        proposal_width=16,
+        embedding_width=0,
+        attribute_width=0,
+    )
+    meta = caffe_meta(origin="test", classes=1)
+    tensors = random_detector(architecture, meta, generator=torch.Generator()).state_dict()
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    assert detector_training_disk(config) == 4 * numbers * (4 * (1 + states) + 1)

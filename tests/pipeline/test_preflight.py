@@ -13,7 +13,7 @@ from a2.data.errors import A2Error, ConfigError, InputError, StoreError, Weights
 from a2.pipeline import java, machine, metrics, preflight, room
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config, override
-from a2.pipeline.estimates import training_disk
+from a2.pipeline.estimates import detector_training_disk, training_disk
 from a2.pipeline.java import JavaError
 from a2.pipeline.plan import Plan
 from a2.pipeline.preflight import Preflight, require
@@ -494,3 +494,80 @@ def test_doctor_tells_whether_spice_will_run_and_its_absence_is_no_problem(new, 
     assert found(new("evaluate.spice=false"), "evaluate", "spice").found == "not asked for"
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
     assert found(new(), "evaluate", "spice").found == "ready"
+
+
+# --- a detector's training ----------------------------------------------------------------------
+
+
+def detector_plan(labelled, artifacts, **changes):
+    path = artifacts.parent / "detector.yaml"
+    path.write_text(json.dumps({"detector": labelled.fields(**changes)}))
+    return Plan(load_config(path), artifacts)
+
+
+def of_detector(plan, **options):
+    with plan:
+        checks = Preflight(plan, ["train-detector"], **options).checks()
+    return {check.need: check.found for check in checks}
+
+
+def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
+    found = of_detector(detector_plan(labelled, tmp_path / "new"))
+    labels = [str(labelled.folder / name / "instances.json") for name in ("train", "val")]
+    assert found["labels"] == ", ".join(labels)
+    assert found["labelled pictures"] == ("12 in detector.images, 6 in detector.validation_images")
+    assert found["start"] == "random"
+    assert found["disk"].startswith("checkpoints take 0.0 GB, ")
+    assert found["place"] == str(tmp_path / "new")
+
+
+def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
+    config = load_config(None, [override("detector.start", tmp_path / "none.pth")])
+    with Plan(config, tmp_path / "new") as plan:
+        assert problems(plan, "train-detector") == [
+            "detector.labels is not set; name the file with --set detector.labels=FILE",
+            "detector.images is not set; name the folder with --set detector.images=DIR",
+            f"file of detector.start not found: {str(tmp_path / 'none.pth')!r}; check the path",
+        ]
+
+
+def test_a_start_that_is_no_weights_is_known_before_any_work(labelled, tmp_path):
+    (tmp_path / "start.pth").write_bytes(b"not weights at all")
+    plan = detector_plan(labelled, tmp_path / "new", start=str(tmp_path / "start.pth"))
+    assert "'start.pth'" in of_detector(plan)["start"]
+    with plan, pytest.raises(WeightsError):
+        require(plan, ["train-detector"])
+
+
+def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
+    plan = detector_plan(labelled, tmp_path / "new", width=64)
+    needed = detector_training_disk(plan.config.detector)
+    free(monkeypatch, needed)
+    assert of_detector(plan)["disk"] == (
+        f"checkpoints take {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB are left by then"
+    )
+    free(monkeypatch, needed - 1)
+    assert of_detector(plan)["disk"] == (
+        f"disk too small for checkpoints: {needed / 1e9:.1f} GB are needed, "
+        f"{needed / 1e9:.1f} GB are left by then; make room"
+    )
+
+
+def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labelled, tmp_path):
+    plan = detector_plan(labelled, tmp_path / "new")
+    plan.close()
+    place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "new")
+    assert a2("status", *place).stdout == "train-detector to run\n"
+    doctor = a2("doctor", *place)
+    assert doctor.exit_code == 0
+    assert "\ntrain-detector ok       labelled pictures: 12 in " in doctor.stdout
+    assert doctor.stdout.endswith("\nno problems\n")
+
+
+def test_a_detectors_training_stands_beside_the_experiments_stages(experiment, labelled, new):
+    own = experiment.plan().names
+    labels = override("detector.labels", labelled.folder / "train" / "instances.json")
+    assert new().shown == new().names == own
+    assert new(labels).shown == ["train-detector", *own]
+    assert new(labels).names == own
+    assert new(labels, "data.images=null", "data.annotations=null").shown == ["train-detector"]

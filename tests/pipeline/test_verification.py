@@ -342,6 +342,17 @@ def test_an_unfinished_training_goes_back_to_a_sound_checkpoint(artifacts):
     assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {GOES_BACK}")]
 
 
+def test_an_unfinished_training_of_a_detector_is_gone_on_with_by_its_own_command(artifacts):
+    (artifacts / "train-detector").mkdir()
+    partial = artifacts / "train-detector" / "0123456789ab.partial"
+    result(artifacts, "train-xe").rename(partial)
+    (partial / "manifest.json").unlink()
+    path = max((partial / "checkpoints").iterdir()) / "state.pt"
+    cut(path, 10)
+    remedy = GOES_BACK.replace("a2 train", "a2 detector train")
+    assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {remedy}")]
+
+
 # --- captioners ---------------------------------------------------------------------------------
 
 

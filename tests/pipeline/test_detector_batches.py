@@ -1,0 +1,179 @@
+"""Batches of labelled pictures: pure functions of seed, epoch and index, whoever loads them."""
+
+import random
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from a2.data.batches import ALL, Share
+from a2.data.detection import DetectionData
+from a2.data.errors import InputError
+from a2.data.sampling import epoch_order, is_mirrored
+from a2.extract.picture import read_picture
+from a2.pipeline.detector_batches import (
+    DetectorBatches,
+    DetectorDataset,
+    LabelledItem,
+    collate,
+    mirrored,
+)
+from a2.pipeline.detector_data import read_detector_data
+from a2.pipeline.detector_training import new_detector
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def data(labelled):
+    return read_detector_data(labelled.config()).training
+
+
+@pytest.fixture(scope="module")
+def make(labelled, data):
+    """The batches of a training with some fields changed."""
+
+    def make(share=ALL, workers=0, **changes):
+        config = labelled.config(seed=SEED, batch_size=5, **changes)
+        dataset = DetectorDataset(data, flip=config.flip, seed=config.seed)
+        meta = new_detector(config, data).meta
+        return DetectorBatches(dataset, config, meta, share=share, workers=workers)
+
+    return make
+
+
+def assert_equal_items(one, other):
+    assert one.labels.image_id == other.labels.image_id
+    assert np.array_equal(one.pixels, other.pixels)
+    assert np.array_equal(one.labels.boxes, other.labels.boxes)
+
+
+def assert_equal_parts(ones, others):
+    ones, others = list(ones), list(others)
+    assert len(ones) == len(others)
+    for one, other in zip(ones, others, strict=True):
+        assert [part.image_ids for part in one] == [part.image_ids for part in other]
+        for mine, its in zip(one, other, strict=True):
+            for field in fields(mine.batch):
+                a, b = getattr(mine.batch, field.name), getattr(its.batch, field.name)
+                if field.name == "pictures":
+                    assert torch.equal(a, b)
+                elif field.name == "sizes":
+                    assert a == b
+                else:
+                    assert all(map(torch.equal, a, b)), field.name
+
+
+# items
+
+
+def test_an_item_is_a_pure_function_of_seed_epoch_and_index(data):
+    dataset = DetectorDataset(data, flip=True, seed=SEED)
+    first = [dataset[epoch, 4] for epoch in range(8)]
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    again = DetectorDataset(data, flip=True, seed=SEED)
+    for epoch in reversed(range(8)):
+        assert_equal_items(again[epoch, 4], first[epoch])
+
+
+def test_an_item_is_the_picture_or_its_mirror_image_as_seed_epoch_and_index_say(data):
+    dataset = DetectorDataset(data, flip=True, seed=SEED)
+    shown = set()
+    for epoch in range(3):
+        for index, labels in enumerate(data.pictures):
+            plain = LabelledItem(read_picture(labels.file), labels)
+            turned = is_mirrored(seed=SEED, epoch=epoch, index=index)
+            assert_equal_items(dataset[epoch, index], mirrored(plain) if turned else plain)
+            shown.add(turned)
+    assert shown == {False, True}
+
+
+def test_without_flip_no_picture_is_mirrored(data):
+    dataset = DetectorDataset(data, flip=False, seed=SEED)
+    for index, labels in enumerate(data.pictures):
+        assert_equal_items(dataset[0, index], LabelledItem(read_picture(labels.file), labels))
+
+
+def test_a_mirrored_box_holds_the_mirrored_pixels(data):
+    labels = replace(data.pictures[0], boxes=np.floor(data.pictures[0].boxes))
+    item = LabelledItem(read_picture(labels.file), labels)
+    found = mirrored(item)
+    assert found.pixels.flags["C_CONTIGUOUS"]
+    for box, other in zip(labels.boxes.astype(int), found.labels.boxes.astype(int), strict=True):
+        x1, y1, x2, y2 = box
+        inside = item.pixels[y1:y2, x1:x2]
+        x1, y1, x2, y2 = other
+        assert np.array_equal(found.pixels[y1:y2, x1:x2], inside[:, ::-1])
+    assert np.array_equal(found.labels.class_ids, labels.class_ids)
+    assert found.labels.attribute_ids == labels.attribute_ids
+
+
+def test_what_is_mirrored_twice_is_the_same(data):
+    labels = replace(data.pictures[0], boxes=np.round(data.pictures[0].boxes * 4) / 4)
+    item = LabelledItem(read_picture(labels.file), labels)
+    before = labels.boxes.copy()
+    assert_equal_items(mirrored(mirrored(item)), item)
+    assert np.array_equal(labels.boxes, before)
+
+
+# batches
+
+
+def test_an_epoch_sees_every_picture_once_in_the_order_of_seed_and_epoch(make, data):
+    batches = make()
+    assert len(batches) == 3
+    found = [part.image_ids for [part] in batches.of_epoch(1, start=0)]
+    assert [len(names) for names in found] == [5, 5, 2]
+    order = epoch_order(12, seed=SEED, epoch=1)
+    assert [name for names in found for name in names] == [
+        data.pictures[index].image_id for index in order
+    ]
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_an_epoch_goes_on_from_any_batch(make, start):
+    whole = list(make().of_epoch(2, start=0))
+    assert_equal_parts(make().of_epoch(2, start=start), whole[start:])
+
+
+def test_two_loader_processes_give_the_batches_of_none(make):
+    alone = make().of_epoch(1, start=1)
+    assert_equal_parts(make(workers=2).of_epoch(1, start=1), alone)
+
+
+@pytest.mark.parametrize(("processes", "parts"), [(1, 2), (2, 1), (3, 2)])
+def test_the_shares_of_all_processes_are_the_batches_of_one(make, processes, parts):
+    whole = [set(part.image_ids) for [part] in make().of_epoch(0, start=0)]
+    shares = [
+        make(share=Share(rank, processes, parts)).of_epoch(0, start=0) for rank in range(processes)
+    ]
+    for names, *of_all in zip(whole, *shares, strict=True):
+        found = [name for share in of_all for part in share for name in part.image_ids]
+        assert sorted(found) == sorted(names)
+
+
+def test_a_picture_that_is_damaged_after_its_header_is_named_whoever_reads_it(make, tmp_path):
+    first, *others = make().dataset.pictures
+    whole = first.file.read_bytes()
+    cut = tmp_path / first.file.name
+    cut.write_bytes(whole[: len(whole) // 2])
+    damaged = DetectionData((), (), (replace(first, file=cut), *others))
+    for workers in (0, 1):
+        batches = replace(
+            make(workers=workers), dataset=DetectorDataset(damaged, flip=True, seed=0)
+        )
+        with pytest.raises(InputError, match=f"^picture '{cut.name}' cannot be decoded: .*again$"):
+            list(batches.of_epoch(0, start=0))
+
+
+def test_a_part_is_scaled_as_the_detector_will_be_used(make, data):
+    meta = make(min_side=48, max_side=48).meta
+    items = [LabelledItem(read_picture(p.file), p) for p in data.pictures[:2]]
+    part = partial(collate, meta=meta)(items)
+    assert part.image_ids == tuple(picture.image_id for picture in data.pictures[:2])
+    assert part.batch.pictures.shape == (2, 3, 48, 48)
+    np.testing.assert_allclose(part.batch.boxes[0], data.pictures[0].boxes / 2, atol=1e-4)

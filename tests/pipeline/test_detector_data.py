@@ -1,0 +1,286 @@
+"""What a detector is trained and validated on: the files that are named, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+from PIL import ExifTags, Image
+
+from a2.data.errors import ConfigError, InputError
+from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.detector_data import (
+    input_files,
+    picture_files,
+    read_detector_data,
+    read_validation_data,
+)
+
+TRAIN = [f"{number:012d}" for number in range(1, 13)]
+VAL = TRAIN[:6]
+
+
+def ids(data):
+    return [picture.image_id for picture in data.pictures]
+
+
+def refusal(config, error=InputError):
+    with pytest.raises(error) as raised:
+        read_detector_data(config)
+    return str(raised.value)
+
+
+@pytest.fixture
+def changed(labelled, tmp_path):
+    """A copy of the pictures and labels of training, which a test may change."""
+    return shutil.copytree(labelled.folder / "train", tmp_path / "changed")
+
+
+def relabel(folder, change):
+    """Changes the labels of a folder."""
+    path = folder / "instances.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return {"images": str(folder / "images"), "labels": str(path)}
+
+
+def test_training_and_validation_are_read_from_their_own_files(labelled):
+    data = read_detector_data(labelled.config())
+    assert (ids(data.training), ids(data.validation)) == (TRAIN, VAL)
+    assert data.training.pictures[0].file.parent == labelled.folder / "train" / "images"
+    assert data.validation.pictures[0].file.parent == labelled.folder / "val" / "images"
+    assert data.training.classes == data.validation.classes
+
+
+def test_one_folder_and_one_file_of_labels_serve_both_where_lists_tell_them_apart(
+    labelled, tmp_path
+):
+    learnt, validated = tmp_path / "learnt.txt", tmp_path / "validated.txt"
+    learnt.write_text("1\n2\n000000000005.jpg\n")
+    validated.write_text("3\n")
+    data = read_detector_data(
+        labelled.config(
+            validation_images=None,
+            validation_labels=None,
+            ids=str(learnt),
+            validation_ids=str(validated),
+        )
+    )
+    assert ids(data.training) == [TRAIN[0], TRAIN[1], TRAIN[4]]
+    assert ids(data.validation) == [TRAIN[2]]
+
+
+def test_of_the_pictures_of_validation_the_first_by_id_are_looked_at(labelled):
+    config = labelled.config(validation_pictures=2)
+    assert ids(read_validation_data(config)) == VAL[:2]
+    assert ids(read_detector_data(config).validation) == VAL[:2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"labels": None},
+            ConfigError,
+            "detector.labels is not set; name the file with --set detector.labels=FILE",
+        ),
+        (
+            {"images": None},
+            ConfigError,
+            "detector.images is not set; name the folder with --set detector.images=DIR",
+        ),
+        (
+            {"images": "no/such"},
+            ConfigError,
+            "detector.images is no folder: 'no/such'; check the path",
+        ),
+        (
+            {"validation_images": "no/such"},
+            ConfigError,
+            "detector.validation_images is no folder: 'no/such'; check the path",
+        ),
+        (
+            {"validation_labels": "no/such.json"},
+            InputError,
+            "file of detector.validation_labels not found: 'no/such.json'; check the path",
+        ),
+        (
+            {"ids": "no/such.txt"},
+            InputError,
+            "file of detector.ids not found: 'no/such.txt'; check the path",
+        ),
+        (
+            {"layout": "visual-genome"},
+            ConfigError,
+            "detector.attributes is not set; name the file with --set detector.attributes=FILE",
+        ),
+    ],
+)
+def test_what_is_not_there_is_named_by_its_field(labelled, changes, error, message):
+    assert refusal(labelled.config(**changes), error) == message
+
+
+def test_every_input_is_named_by_its_field_before_anything_is_read(labelled, tmp_path):
+    listed = tmp_path / "ids.txt"
+    listed.write_text("2\n4\n")
+    config = labelled.config(ids=str(listed))
+    assert [field for field, _ in input_files(config)] == ["labels", "ids", "validation_labels"]
+    found = picture_files(config)
+    assert {field: sorted(files) for field, files in found.items()} == {
+        "images": [TRAIN[1], TRAIN[3]],
+        "validation_images": VAL,
+    }
+
+
+def test_pictures_of_one_folder_are_those_of_both_lists(labelled, tmp_path):
+    lists = {}
+    for field, number in (("ids", 2), ("validation_ids", 4)):
+        (tmp_path / field).write_text(f"{number}\n")
+        lists[field] = str(tmp_path / field)
+    config = labelled.config(validation_images=None, validation_labels=None, **lists)
+    assert {field: sorted(files) for field, files in picture_files(config).items()} == {
+        "images": [TRAIN[1], TRAIN[3]]
+    }
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_picture_of_training_is_none_of_validation(labelled, tmp_path, through_a_link):
+    folder = labelled.folder / "train" / "images"
+    if through_a_link:
+        folder = tmp_path / "linked"
+        folder.symlink_to(labelled.folder / "train" / "images")
+    config = labelled.config(
+        validation_images=str(folder),
+        validation_labels=str(labelled.folder / "train" / "instances.json"),
+    )
+    assert refusal(config) == (
+        "12 pictures are in training and in validation, '000000000001' first; "
+        "set detector.ids and detector.validation_ids, or detector.validation_labels"
+    )
+
+
+def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
+    def rename(document):
+        document["categories"][0]["name"] = "other"
+
+    place = relabel(changed, rename)
+    assert refusal(labelled.config(**place)) == (
+        "labels of validation know 'ball' among the classes where those of training know 'other'; "
+        "take files of one data set"
+    )
+
+    def shorten(document):
+        document["categories"][0]["name"] = "ball"
+        document["attributes"].append({"id": 999, "name": "new"})
+
+    place = relabel(changed, shorten)
+    count = len(read_validation_data(labelled.config()).attributes)
+    assert refusal(labelled.config(**place)) == (
+        f"labels of validation have {count} attributes, not the {count + 1} of training; "
+        "take files of one data set"
+    )
+
+
+def test_a_picture_of_another_size_than_its_labels_say_is_left_out_with_the_reason(
+    labelled, changed
+):
+    images = changed / "images"
+    Image.new("RGB", (90, 96)).save(images / f"{TRAIN[0]}.jpg")
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (60, 96)).save(images / f"{TRAIN[1]}.jpg", exif=turned)
+    (images / f"{TRAIN[2]}.jpg").write_bytes(b"no picture")
+
+    def lay_down(document):
+        document["images"][3] |= {"width": 60, "height": 96}
+
+    place = relabel(changed, lay_down)
+    Image.new("RGB", (96, 60)).save(images / f"{TRAIN[3]}.jpg", exif=turned)
+    data = read_detector_data(labelled.config(**place)).training
+    assert ids(data) == TRAIN[3:]
+    assert {item.image_id: item.reason for item in data.skipped} == {
+        TRAIN[0]: "90 x 96 pixels as it is shown, its labels are of 96 x 96",
+        TRAIN[1]: "96 x 60 pixels as it is shown, its labels are of 96 x 96",
+        TRAIN[2]: f"picture '{TRAIN[2]}.jpg' has no header that can be read; get the file again",
+    }
+
+
+def test_where_no_picture_fits_its_labels_training_is_refused(labelled, changed):
+    for name in TRAIN[:2]:
+        Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
+
+    def keep_two(document):
+        document["images"] = document["images"][:2]
+        kept = {image["id"] for image in document["images"]}
+        document["annotations"] = [a for a in document["annotations"] if a["image_id"] in kept]
+
+    place = relabel(changed, keep_two)
+    assert refusal(labelled.config(**place)) == (
+        f"none of 2 labelled pictures can be used: {TRAIN[0]!r} (50 x 40 pixels as it is shown, "
+        "its labels are of 96 x 96); take the pictures that were labelled"
+    )
+
+
+def test_no_more_misfits_are_left_out_than_elsewhere(labelled, changed):
+    for name in TRAIN[:11]:
+        Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
+    place = relabel(changed, lambda document: None)
+    assert refusal(labelled.config(**place)).startswith(
+        "11 of 12 labelled pictures cannot be used, at most 10 may be left out: "
+    )
+
+
+# --- Visual Genome ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def genome(tmp_path):
+    """A Visual Genome of four pictures with a dog each, two of them for validation."""
+    images = tmp_path / "images" / "VG_100K"
+    images.mkdir(parents=True)
+    numbers = (11, 12, 13, 14)
+    for number in numbers:
+        Image.new("RGB", (100, 50)).save(images / f"{number}.jpg")
+    place = {"x": 10, "y": 20, "w": 30, "h": 10}
+    things = [{"object_id": 1, "names": ["red dog"], **place}]
+    described = [{"object_id": 1, "attributes": ["wet"]}]
+    content = {
+        "objects.json": json.dumps([{"image_id": n, "objects": things} for n in numbers]),
+        "attributes.json": json.dumps([{"image_id": n, "attributes": described} for n in numbers]),
+        "objects_vocab.txt": "cat\ndog,puppy\n",
+        "attributes_vocab.txt": "red\nwet\n",
+        "train.txt": "VG_100K/11.jpg xml/11.xml\nVG_100K/12.jpg xml/12.xml\n",
+        "val.txt": "VG_100K/13.jpg xml/13.xml\nVG_100K/14.jpg xml/14.xml\n",
+    }
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    return DetectorConfig(
+        layout="visual-genome",
+        images=tmp_path / "images",
+        labels=tmp_path / "objects.json",
+        attributes=tmp_path / "attributes.json",
+        object_names=tmp_path / "objects_vocab.txt",
+        attribute_names=tmp_path / "attributes_vocab.txt",
+        ids=tmp_path / "train.txt",
+        validation_ids=tmp_path / "val.txt",
+    )
+
+
+def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):
+    data = read_detector_data(genome)
+    assert (data.training.classes, data.training.attributes) == (("cat", "dog"), ("red", "wet"))
+    assert ids(data.training) == ["000000000011", "000000000012"]
+    assert ids(data.validation) == ["000000000013", "000000000014"]
+    first = data.training.pictures[0]
+    assert (first.class_ids.tolist(), first.attribute_ids) == ([1], ((0, 1),))
+    assert [field for field, _ in input_files(genome)] == [
+        "labels",
+        "ids",
+        "validation_ids",
+        "attributes",
+        "object_names",
+        "attribute_names",
+    ]
+    assert sorted(picture_files(genome)["images"]) == [
+        f"{number:012d}" for number in (11, 12, 13, 14)
+    ]
