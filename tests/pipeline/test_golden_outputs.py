@@ -24,10 +24,18 @@ from a2.data.captions import CaptionFile
 from a2.data.feature_store import FeatureStore
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train,
+    train_detector,
+    train_scst,
+)
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
-STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate)
+STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate, train_detector)
 MODULES = {module.NAME: module for module in STAGES}
 READS = {
     "calibrate": (),
@@ -36,6 +44,7 @@ READS = {
     "train-xe": ("extract", "preprocess"),
     "train-scst": ("extract", "preprocess", "train-xe"),
     "evaluate": ("extract", "preprocess", "train-scst"),
+    "train-detector": (),
 }
 """Stage -> the stages whose outputs it reads."""
 
@@ -63,6 +72,27 @@ CONFIG = {
     "train": {"epochs": 12, "batch_size": 3, "schedule": "constant", "lr": 3e-3, "patience": 12},
     "scst": {"epochs": 2, "batch_size": 3, "lr": 1e-4, "mask": "continued"},
     "evaluate": {"beam_size": 2, "spice": False},
+    "detector": {
+        "depth": 18,
+        "width": 8,
+        "anchor_sizes": [20, 30, 60],
+        "anchor_ratios": [1.0],
+        "last_stage": "strided",
+        "region_pooling": "bilinear",
+        "proposal_width": 16,
+        "embedding_width": 4,
+        "attribute_width": 8,
+        "min_side": 64,
+        "max_side": 64,
+        "roi_size": 7,
+        "anchors": 32,
+        "proposals": 40,
+        "regions": 16,
+        "epochs": 3,
+        "batch_size": 3,
+        "lr": 0.02,
+        "warmup": 3,
+    },
     "runtime": {"device": "cpu", "threads": 1},
 }
 
@@ -93,6 +123,30 @@ def write_data(folder):
     images = [{"id": n, "file_name": f"{n}.png"} for n in range(1, len(SPLITS) + 1)]
     instances = {"images": images, "annotations": annotations, "categories": []}
     (folder / "instances.json").write_text(json.dumps(instances))
+    _write_labels(folder, annotations)
+
+
+def _write_labels(folder, annotations):
+    """The same boxes with a class by their side and their picture's colour as an attribute."""
+    sides, colours = (20, 30, 60), list(COLOURS)
+    named = [
+        {
+            **annotation,
+            "category_id": sides.index(annotation["bbox"][2]),
+            "attributes": [colours[annotation["image_id"] % 3]],
+        }
+        for annotation in annotations
+    ]
+    pictures = range(1, len(SPLITS) + 1)
+    labels = {
+        "images": [{"id": n, "file_name": f"{n}.png", "width": 64, "height": 64} for n in pictures],
+        "annotations": named,
+        "categories": [{"id": n, "name": f"{side} wide"} for n, side in enumerate(sides)],
+        "attributes": [{"id": n, "name": name} for n, name in enumerate(colours)],
+    }
+    (folder / "labels.json").write_text(json.dumps(labels))
+    for name, chosen in (("learnt.txt", pictures[:10]), ("validated.txt", pictures[10:])):
+        (folder / name).write_text("".join(f"{number}\n" for number in chosen))
 
 
 def make(folder):
@@ -103,9 +157,17 @@ def make(folder):
         "annotations": str(folder / "captions.jsonl"),
         "instances": str(folder / "instances.json"),
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump({"data": places, **CONFIG}))
+    detector = {
+        **CONFIG["detector"],
+        "images": places["images"],
+        "labels": str(folder / "labels.json"),
+        "ids": str(folder / "learnt.txt"),
+        "validation_ids": str(folder / "validated.txt"),
+    }
+    sections = {**CONFIG, "data": places, "detector": detector}
+    (folder / "config.yaml").write_text(yaml.safe_dump(sections))
     with Plan(load_config(folder / "config.yaml"), folder / "artifacts") as plan:
-        return {name: plan.run(name).directory for name in plan.names}
+        return {name: plan.run(name).directory for name in plan.shown}
 
 
 def of_calibrate(directory):
@@ -163,6 +225,27 @@ def of_evaluate(directory):
     }
 
 
+def of_train_detector(directory):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    names = ("loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes")
+    tensors = load_file(directory / "detector.safetensors")
+    chosen = sorted(name for name in tensors if tensors[name].ndim > 1)[::4]
+    figures = json.loads((directory / "figures.json").read_text())
+    return {
+        **{f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines},
+        "names": json.loads((directory / "names.json").read_text()),
+        "classes with figures": sorted(figures["AP50_of_class"]),
+        "recall of 100 proposals": figures["proposal_recall"]["100"],
+        "tensors": {
+            name: {
+                "shape": list(tensors[name].shape),
+                "mean of magnitudes": float(np.abs(tensors[name]).mean()),
+            }
+            for name in chosen
+        },
+    }
+
+
 MEASURED = {
     "calibrate": of_calibrate,
     "extract": of_extract,
@@ -170,6 +253,7 @@ MEASURED = {
     "train-xe": of_train,
     "train-scst": of_train_scst,
     "evaluate": of_evaluate,
+    "train-detector": of_train_detector,
 }
 TOLERANCE = {
     "calibrate": 1e-3,
@@ -178,6 +262,7 @@ TOLERANCE = {
     "train-xe": 2e-2,
     "train-scst": 2e-2,
     "evaluate": 2e-2,
+    "train-detector": 2e-2,
 }
 """Stage -> largest difference, relative above 1 and absolute below."""
 

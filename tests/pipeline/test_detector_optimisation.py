@@ -1,0 +1,290 @@
+"""One update of a detector: the gradient of the whole batch, the rate of the schedule, no NaN."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from a2.data.batches import Share
+from a2.extract import trainable
+from a2.extract.trainable import TrainableDetector
+from a2.pipeline.detector_batches import DetectorBatches, DetectorDataset
+from a2.pipeline.detector_data import read_detector_data
+from a2.pipeline.detector_optimisation import (
+    LOSSES,
+    DetectorOptimisation,
+    DetectorUpdate,
+    detector_learning_rate,
+)
+from a2.pipeline.detector_training import new_detector
+from a2.pipeline.processes import Processes
+
+EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
+"""Nothing is drawn: all anchors and all regions teach."""
+
+
+@pytest.fixture(scope="module")
+def data(labelled):
+    return read_detector_data(labelled.config()).training
+
+
+@pytest.fixture(scope="module")
+def parts_of(labelled, data):
+    """The first batch of an epoch, in so many parts."""
+
+    def parts_of(accumulate=1, **changes):
+        config = labelled.config(accumulate=accumulate, **changes)
+        meta = new_detector(config, data).meta
+        dataset = DetectorDataset(data, flip=True, seed=0)
+        share = Share(parts=accumulate)
+        batches = DetectorBatches(dataset, config, meta, share=share, workers=0)
+        return next(batches.of_epoch(0, start=0))
+
+    return parts_of
+
+
+def trainable_detector(config, data):
+    """Random, with norms as the configuration has them."""
+    return TrainableDetector(new_detector(config, data), learns_norms=config.norms == "learnt")
+
+
+def optimisation_of(detector, config, *, steps=100, **options):
+    return DetectorOptimisation(detector, config, steps=steps, **options)
+
+
+def gradients(detector):
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in detector.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def equal(one, other):
+    """Whether two detectors are the same, bit for bit, buffers included."""
+    tensors = other.state_dict()
+    return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
+
+
+# what an update measures
+
+
+def test_an_update_measures_five_losses_and_their_weighted_sum(labelled, data, parts_of):
+    config = labelled.config(attribute_weight=0.25, lr=0.5, warmup=4)
+    [update] = optimisation_of(trainable_detector(config, data), config).step(parts_of(), 2)
+    assert list(update.measured) == ["loss", *LOSSES]
+    parts = {name: update.measured[name] for name in LOSSES}
+    weighted = sum(parts.values()) - 0.75 * parts["attributes"]
+    assert update.measured["loss"] == pytest.approx(weighted, rel=1e-5)
+    assert (update.number, update.amount, update.pictures, update.lr) == (2, 4, 4, 0.25)
+    assert update.finite
+    assert update.reported() == update.measured
+    norm = {"lr": 0.25, "gradient_norm": update.gradient_norm}
+    assert update.scalars() == {**update.measured, **norm}
+
+
+def test_losses_and_norm_are_told_in_words():
+    update = DetectorUpdate(3, ("7",), {"loss": math.nan, "classes": 1.5}, 1, 0.1, math.inf)
+    assert update.in_words() == "loss nan, classes 1.5, gradient norm inf"
+    assert not update.finite
+
+
+# batches in parts
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 4])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(
+    labelled, data, parts_of, monkeypatch, accumulate
+):
+    """3 parts of 4 pictures have 2, 1 and 1 of them."""
+    monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
+    found = {}
+    for parts in (1, accumulate):
+        config = labelled.config(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
+        detector = trainable_detector(config, data)
+        assert len(parts_of(parts)) == parts
+        [update] = optimisation_of(detector, config).step(parts_of(parts), 1)
+        found[parts] = update, gradients(detector)
+    (whole, expected), (divided, sums) = found.values()
+    assert divided.measured == pytest.approx(whole.measured, rel=1e-5)
+    assert divided.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
+    assert sums.keys() == expected.keys()
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(
+            sums[name], gradient, rtol=1e-4, atol=float(1e-5 * largest), msg=name
+        )
+
+
+def test_a_process_without_a_part_has_no_gradient_and_no_share(labelled, data, monkeypatch):
+    """As where a batch has fewer pictures than there are processes."""
+    config = labelled.config()
+    detector = trainable_detector(config, data)
+    others = Processes(rank=1, count=2)
+    monkeypatch.setattr(Processes, "total", lambda self, values: values + (values.ndim == 0))
+    monkeypatch.setattr(Processes, "add_gradients", lambda self, parameters: None)
+    [update] = optimisation_of(detector, config, processes=others).step([], 1)
+    assert (update.image_ids, update.pictures) == ((), 1)
+    assert set(update.measured.values()) == {0.0}
+    assert gradients(detector) == {}
+
+
+# what is drawn
+
+
+def test_what_is_drawn_is_a_function_of_seed_update_part_and_process(labelled, data, parts_of):
+    def loss(number=1, place=0, rank=0, seed=0):
+        config = labelled.config(seed=seed, regions=4, anchors=8)
+        detector = trainable_detector(labelled.config(), data)
+        processes = Processes(rank=rank, count=1)
+        optimisation = optimisation_of(detector, config, processes=processes)
+        [part] = parts_of()
+        draws = optimisation._draws(number, place)
+        return optimisation._backward(part, 1.0, draws).tolist()
+
+    first = loss()
+    torch.manual_seed(5)
+    assert loss() == first
+    others = [loss(number=2), loss(place=1), loss(rank=1), loss(seed=1)]
+    assert all(other != first for other in others)
+
+
+# the schedule
+
+
+def test_the_rate_rises_to_lr_in_a_line_and_falls_to_nothing_by_half_a_cosine(labelled):
+    config = labelled.config(lr=0.4, warmup=4)
+    rates = [detector_learning_rate(config, number, steps=12) for number in range(1, 13)]
+    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert rates[4:] == pytest.approx(
+        [0.4 * (1 + math.cos(math.pi * share / 8)) / 2 for share in range(1, 9)]
+    )
+    assert rates[7] == pytest.approx(0.2)
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_without_warmup_the_first_update_is_the_first_of_the_cosine(labelled):
+    config = labelled.config(lr=0.4, warmup=0)
+    assert detector_learning_rate(config, 1, steps=4) == pytest.approx(
+        0.2 * (1 + math.cos(math.pi / 4))
+    )
+
+
+def test_a_training_shorter_than_its_warmup_has_a_rate_too(labelled):
+    config = labelled.config(lr=0.4, warmup=100)
+    assert detector_learning_rate(config, 3, steps=3) == pytest.approx(0.012)
+    assert detector_learning_rate(config, 100, steps=100) == 0.4
+
+
+# the step
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_the_optimiser_moves_by_gradient_rate_and_decay(labelled, data, parts_of, optimiser):
+    config = labelled.config(
+        optimiser=optimiser, lr=0.01, warmup=0, weight_decay=0.5, clip_norm=None
+    )
+    detector = trainable_detector(config, data)
+    before = {name: p.detach().clone() for name, p in detector.named_parameters()}
+    [update] = optimisation_of(detector, config).step(parts_of(), 1)
+    for name, parameter in detector.named_parameters():
+        gradient, decay = parameter.grad, 0.5 if parameter.ndim > 1 else 0.0
+        if optimiser == "sgd":
+            expected = before[name] - update.lr * (gradient + decay * before[name])
+        else:
+            moved = gradient / (gradient.abs() + 1e-8)
+            expected = before[name] * (1 - update.lr * decay) - update.lr * moved
+        torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_only_matrices_and_filters_decay(labelled, data):
+    config = labelled.config(weight_decay=0.5)
+    optimisation = optimisation_of(trainable_detector(config, data), config)
+    decaying, others = optimisation._optimiser.param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    assert all(parameter.ndim > 1 for parameter in decaying["params"])
+    assert all(parameter.ndim == 1 for parameter in others["params"])
+
+
+def test_gradients_are_clipped_together(labelled, data, parts_of):
+    norms = {}
+    for most in (None, 0.5):
+        config = labelled.config(clip_norm=most)
+        detector = trainable_detector(config, data)
+        [update] = optimisation_of(detector, config).step(parts_of(), 1)
+        after = torch.stack([gradient.norm() for gradient in gradients(detector).values()]).norm()
+        norms[most] = update.gradient_norm, after.item()
+    assert norms[None][0] == norms[0.5][0] > 0.5
+    assert norms[None][1] == pytest.approx(norms[None][0], rel=1e-4)
+    assert norms[0.5][1] == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_where_something_is_not_finite_no_parameter_moves(
+    labelled, data, parts_of, monkeypatch, where
+):
+    config = labelled.config()
+    detector = trainable_detector(config, data)
+    optimisation = optimisation_of(detector, config)
+    optimisation.step(parts_of(), 1)
+    before = {name: p.detach().clone() for name, p in detector.named_parameters()}
+    states = copy.deepcopy(optimisation.state_dict())
+    weight = next(detector.parameters())
+    if where == "loss":
+        compute = TrainableDetector.losses
+        monkeypatch.setattr(
+            TrainableDetector, "losses", lambda self, *a, **k: broken(compute(self, *a, **k))
+        )
+    else:
+        weight.register_hook(lambda gradient: gradient * torch.inf)
+    [update] = optimisation.step(parts_of(), 2)
+    assert not update.finite
+    assert math.isfinite(update.measured["loss"]) == (where == "gradient")
+    for name, parameter in detector.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+    for number, state in optimisation.state_dict()["state"].items():
+        assert torch.equal(state["exp_avg"], states["state"][number]["exp_avg"])
+
+
+def broken(losses):
+    return type(losses)(**{**losses.named(), "boxes": losses.boxes * torch.nan})
+
+
+def test_the_state_of_the_optimiser_is_all_that_the_next_update_needs(labelled, data, parts_of):
+    config = labelled.config()
+    detector = trainable_detector(config, data)
+    optimisation = optimisation_of(detector, config)
+    optimisation.step(parts_of(), 1)
+    other = copy.deepcopy(detector)
+    resumed = optimisation_of(other, config)
+    resumed.load_state_dict(copy.deepcopy(optimisation.state_dict()))
+    for one in (optimisation, resumed):
+        one.step(parts_of(), 2)
+    assert equal(detector, other)
+    assert optimisation.read() == []
+
+
+def test_norms_that_are_frozen_keep_weight_and_statistics(labelled, data, parts_of, monkeypatch):
+    config = labelled.config(weight_decay=0.5)
+    monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
+    detector = trainable_detector(config, data)
+    before = {name: tensor.clone() for name, tensor in detector.state_dict().items()}
+    optimisation_of(detector, config).step(parts_of(), 1)
+    kept = [name for name in before if ".norm." in name]
+    assert kept
+    for name, tensor in detector.state_dict().items():
+        assert torch.equal(tensor, before[name]) == (name in kept), name
+
+
+def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32(
+    labelled, data, parts_of
+):
+    found = {}
+    for precision in ("fp32", "bf16"):
+        config = labelled.config(precision=precision)
+        detector = trainable_detector(config, data)
+        [found[precision]] = optimisation_of(detector, config).step(parts_of(), 1)
+        assert {p.dtype for p in detector.parameters()} == {torch.float32}
+    assert found["bf16"].measured == pytest.approx(found["fp32"].measured, rel=0.05)
+    assert found["bf16"].measured != found["fp32"].measured

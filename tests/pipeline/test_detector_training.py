@@ -1,0 +1,535 @@
+"""A detector's training: it learns, keeps the best, resumes bit for bit, alone and together."""
+
+import json
+import math
+import signal
+from dataclasses import dataclass
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torchvision.models import resnet18
+
+from a2.data.errors import A2Error, InputError, WeightsError
+from a2.data.scenes import write_scenes
+from a2.extract import trainable
+from a2.extract.detections import detect_objects
+from a2.extract.picture import read_picture
+from a2.extract.weights import load_detector
+from a2.pipeline import detector_training
+from a2.pipeline.checkpoints import Checkpoints
+from a2.pipeline.config import RuntimeConfig
+from a2.pipeline.detector_data import read_detector_data
+from a2.pipeline.detector_optimisation import DetectorOptimisation
+from a2.pipeline.detector_training import new_detector, start_tensors, train_detector
+from a2.pipeline.detector_validation import DetectorValidation, detector_figures
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.interruption import Interrupted
+from a2.pipeline.processes import Processes
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
+"""Nothing is drawn: all anchors and all regions teach."""
+
+STEPS_PER_EPOCH, STEPS = 3, 6
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains on the labelled scenes."""
+
+    labelled: object
+
+    def __call__(self, directory, *, workers=0, **changes):
+        """The directory, filled."""
+        directory.mkdir(exist_ok=True)
+        train_detector(
+            self.labelled.config(**changes),
+            RuntimeConfig(device="cpu", threads=1, workers=workers),
+            directory=directory,
+            events=EventLog(directory),
+        )
+        return directory
+
+    def until_done(self, directory, **options):
+        """Starts again after every stop; returns the signals that stopped it."""
+        stops = []
+        while (stop := how_it_ended(lambda: self(directory, **options))) is not None:
+            assert isinstance(stop, int), stop
+            stops.append(stop)
+        return stops
+
+
+def how_it_ended(work):
+    """Nothing, the signal that stopped it, or what the error said."""
+    try:
+        work()
+    except Interrupted as stop:
+        return stop.signal_number
+    except A2Error as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def train(labelled):
+    return Trainer(labelled)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("detector") / "uninterrupted")
+
+
+@pytest.fixture
+def signals(monkeypatch):
+    """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
+    at = {}
+    update = DetectorOptimisation.step
+
+    def update_and_signal(self, parts, number):
+        found = update(self, parts, number)
+        sent = at.get((Processes.connected().rank, number))
+        if sent is not None:
+            signal.raise_signal(sent)
+        return found
+
+    monkeypatch.setattr(DetectorOptimisation, "step", update_and_signal)
+    return at
+
+
+@pytest.fixture
+def frozen_norms(monkeypatch):
+    """Normalisations do not learn, though training begins at random."""
+    monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
+
+
+def lines(directory):
+    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{**line, "pictures_per_second": 0} for line in found]
+
+
+def figures_of(directory):
+    return json.loads((directory / "figures.json").read_text())
+
+
+def last_checkpoint(directory):
+    return Checkpoints(directory / "checkpoints").latest()
+
+
+def assert_equal_results(one, other):
+    """Bit for bit, also what was learnt after the best epoch."""
+    for name in ("detector.safetensors", "figures.json", "names.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert lines(one) == lines(other)
+    mine, its = last_checkpoint(one), last_checkpoint(other)
+    assert mine.step == its.step
+    assert mine.tensors.keys() == its.tensors.keys()
+    for name, tensor in mine.tensors.items():
+        assert torch.equal(tensor, its.tensors[name]), name
+    states = (mine.state["optimisation"]["state"], its.state["optimisation"]["state"])
+    for number, state in states[0].items():
+        for name, value in state.items():
+            assert torch.equal(value, states[1][number][name]), (number, name)
+
+
+def scored(monkeypatch, *scores):
+    """Validation finds these AP50s, one epoch after the other."""
+    left = list(scores)
+    monkeypatch.setattr(
+        DetectorValidation,
+        "figures",
+        lambda self: {"AP": 0.0, "AP50": left.pop(0), "AP75": 0.0},
+    )
+
+
+# what a training makes
+
+
+def test_a_directory_holds_weights_figures_and_names(uninterrupted, labelled):
+    assert {path.name for path in uninterrupted.iterdir()} == {
+        "detector.safetensors",
+        "figures.json",
+        "names.json",
+        "checkpoints",
+        "metrics.jsonl",
+        "events.jsonl",
+        "tensorboard",
+    }
+    data = read_detector_data(labelled.config()).training
+    names = json.loads((uninterrupted / "names.json").read_text())
+    assert names == {"classes": list(data.classes), "attributes": list(data.attributes)}
+
+
+def test_metrics_have_one_line_per_epoch(uninterrupted):
+    found = lines(uninterrupted)
+    assert [(line["epoch"], line["step"]) for line in found] == [(1, 3), (2, 6)]
+    losses = {"loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes"}
+    others = {"epoch", "step", "AP", "AP50", "AP75", "pictures_per_second"}
+    assert all(line.keys() == losses | others for line in found)
+
+
+def test_the_loss_falls_from_epoch_to_epoch(train, tmp_path):
+    found = lines(train(tmp_path / "longer", epochs=4, validation_pictures=1))
+    losses = [line["loss"] for line in found]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_equal_settings_train_equal_detectors(train, uninterrupted, tmp_path):
+    assert_equal_results(train(tmp_path / "again"), uninterrupted)
+
+
+def test_another_seed_trains_another_detector(train, uninterrupted, tmp_path):
+    other = train(tmp_path / "other", seed=1)
+    names = ("detector.safetensors", "names.json")
+    equal = [(other / name).read_bytes() == (uninterrupted / name).read_bytes() for name in names]
+    assert equal == [False, True]
+
+
+def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled):
+    detector = load_detector(uninterrupted / "detector.safetensors")
+    assert detector.meta.origin == "trained by a2 detector train"
+    assert detector.meta.scale == (64, 64)
+    config = labelled.config()
+    data = read_detector_data(config)
+    assert detector.architecture == new_detector(config, data.training).architecture
+    found = detect_objects(
+        detector, [read_picture(data.validation.pictures[0].file)], proposals=5, roi_size=7
+    )
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16"},
+        {"optimiser": "sgd", "clip_norm": None},
+        {"accumulate": 2, "flip": False, "attribute_head": False},
+        {"last_stage": "dilated", "region_pooling": "maximum", "depth": 50, "batch_size": 6},
+    ],
+    ids=" ".join,
+)
+def test_other_recipes_train_too(train, tmp_path, changes):
+    found = train(tmp_path / "other", epochs=1, validation_pictures=2, **changes)
+    assert math.isfinite(lines(found)[0]["loss"])
+    detector = load_detector(found / "detector.safetensors")
+    assert detector.architecture.depth == changes.get("depth", 18)
+    has_attributes = detector.architecture.attributes > 0
+    assert has_attributes == changes.get("attribute_head", True)
+
+
+def test_figures_are_those_of_the_weights_as_they_are_stored(train, labelled, tmp_path):
+    found = train(tmp_path / "half", epochs=1, dtype="float16")
+    stored = load_file(found / "detector.safetensors")
+    halves = {name for name, tensor in stored.items() if tensor.dtype == torch.float16}
+    assert halves == {name for name, tensor in stored.items() if tensor.ndim > 1}
+    config = labelled.config()
+    detector = load_detector(found / "detector.safetensors")
+    figures = detector_figures(detector, read_detector_data(config).validation, config)
+    assert json.loads(json.dumps(figures)) == figures_of(found)
+
+
+def test_figures_tell_what_was_found_of_which_pictures(uninterrupted, labelled):
+    found = figures_of(uninterrupted)
+    assert (found["pictures"], found["proposals"], found["roi_size"]) == (6, 20, 7)
+    assert found["proposal_recall"].keys() == {"10", "36", "100"}
+    seen = {
+        int(class_id)
+        for picture in read_detector_data(labelled.config()).validation.pictures
+        for class_id in picture.class_ids
+    }
+    assert len(found["AP50_of_class"]) == len(seen)
+    best = max(lines(uninterrupted), key=lambda line: line["AP50"])
+    assert [found[name] for name in ("AP", "AP50", "AP75")] == pytest.approx(
+        [best[name] for name in ("AP", "AP50", "AP75")]
+    )
+
+
+def test_the_best_epoch_is_kept_and_not_the_last(train, tmp_path, monkeypatch):
+    scored(monkeypatch, 0.7, 0.4)
+    found = train(tmp_path / "best")
+    checkpoints = Checkpoints(found / "checkpoints")
+    saved = load_file(found / "detector.safetensors")
+    best, last = (checkpoints.load(step).tensors for step in (3, 6))
+    for tensors, same in ((best, True), (last, False)):
+        learnt = {name.removeprefix("detector."): tensor for name, tensor in tensors.items()}
+        assert all(torch.equal(saved[name], learnt[name]) for name in saved) == same
+
+
+def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch):
+    scored(monkeypatch, 0.5, 0.4, 0.3)
+    found = train(tmp_path / "early", epochs=9, patience=2)
+    assert [line["AP50"] for line in lines(found)] == [0.5, 0.4, 0.3]
+
+
+def test_where_nothing_is_found_that_is_said(train, tmp_path, monkeypatch, caplog):
+    scored(monkeypatch, 0.0, 0.1)
+    train(tmp_path / "blind")
+    said = (
+        "no labelled thing is found yet: AP50 is 0; where that stays, check "
+        "detector.labels and detector.anchor_sizes, or lower detector.lr"
+    )
+    assert [message for message in caplog.messages if "AP50 is 0" in message] == [said]
+
+
+def test_what_is_learnt_from_and_what_was_left_out_are_told(train, tmp_path, caplog):
+    caplog.set_level("INFO")
+    train(tmp_path / "told", epochs=1, validation_pictures=2)
+    told = [message for message in caplog.messages if " pictures with " in message]
+    assert [message.split(" pictures")[0] for message in told] == ["train on 12", "validate on 2"]
+
+
+@pytest.mark.slow
+def test_few_pictures_are_learnt_by_heart(train, tmp_path):
+    write_scenes(tmp_path / "few", count=4, seed=5, side=96, workers=1)
+    copied = tmp_path / "copies of them"
+    write_scenes(copied, count=4, seed=5, side=96, workers=1)
+    found = train(
+        tmp_path / "by heart",
+        images=str(tmp_path / "few" / "images"),
+        labels=str(tmp_path / "few" / "instances.json"),
+        validation_images=str(copied / "images"),
+        validation_labels=str(copied / "instances.json"),
+        width=16,
+        anchor_sizes=[14, 22, 34, 50],
+        attribute_head=False,
+        min_side=96,
+        max_side=96,
+        flip=False,
+        epochs=50,
+        patience=50,
+        batch_size=1,
+        warmup=10,
+        validation_proposals=60,
+    )
+    assert figures_of(found)["AP50"] > 0.85
+    assert lines(found)[-1]["loss"] < 0.25 * lines(found)[0]["loss"]
+
+
+# how it begins
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    """The state dict of a classifier of torchvision."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("start") / "resnet18.pth"
+    torch.save(resnet18().state_dict(), path)
+    return path
+
+
+def test_training_begins_with_a_classifier_of_torchvision(labelled, resnet):
+    state = torch.load(resnet)
+    config = labelled.config(start=str(resnet), norms="frozen", width=64)
+    tensors = new_detector(config, read_detector_data(config).training).state_dict()
+    assert torch.equal(tensors["backbone.res3.0.conv1.weight"], state["layer2.0.conv1.weight"])
+    assert torch.equal(
+        tensors["roi_heads.res5.1.conv2.norm.running_var"], state["layer4.1.bn2.running_var"]
+    )
+
+
+@pytest.mark.slow
+def test_norms_that_are_frozen_stay_as_they_begin(train, labelled, resnet, tmp_path):
+    changes = {"start": str(resnet), "norms": "frozen", "width": 64}
+    data = read_detector_data(labelled.config()).training
+    before = new_detector(labelled.config(**changes), data).state_dict()
+    found = train(tmp_path / "tuned", epochs=1, validation_pictures=1, **changes)
+    trained = load_detector(found / "detector.safetensors").state_dict()
+    moved = {name for name, tensor in trained.items() if not torch.equal(tensor, before[name])}
+    assert not {name for name in moved if ".norm." in name}
+    assert "backbone.res3.0.conv1.weight" in moved
+
+
+def test_training_begins_with_a_detector_whose_heads_are_kept_where_they_fit(
+    uninterrupted, labelled
+):
+    weights = uninterrupted / "detector.safetensors"
+    data = read_detector_data(labelled.config()).training
+    before = load_file(weights)
+    same = new_detector(labelled.config(start=str(weights)), data).state_dict()
+    assert all(torch.equal(same[name], before[name]) for name in before)
+    other = new_detector(
+        labelled.config(start=str(weights), anchor_sizes=[16, 32], seed=3), data
+    ).state_dict()
+    kept = {name for name in before if torch.equal(other[name], before[name])}
+    assert before.keys() - kept == {
+        f"proposal_generator.rpn_head.{head}.{part}"
+        for head in ("objectness_logits", "anchor_deltas")
+        for part in ("weight", "bias")
+    }
+
+
+def test_weights_of_another_depth_are_refused(uninterrupted, labelled):
+    weights = uninterrupted / "detector.safetensors"
+    config = labelled.config(start=str(weights), width=16)
+    with pytest.raises(WeightsError) as raised:
+        new_detector(config, read_detector_data(config).training)
+    text = str(raised.value)
+    assert text.startswith(
+        "weights 'detector.safetensors' do not fit a ResNet-18 of width 16 to begin with: "
+    )
+    assert text.endswith("; choose the depth and width of the weights")
+
+
+def test_a_start_that_is_neither_is_refused(tmp_path):
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
+    with pytest.raises(WeightsError, match=r"'other\.pth'"):
+        start_tensors(tmp_path / "other.pth")
+
+
+# exact resume
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(1, id="after the first update"),
+        pytest.param(2, id="where a checkpoint is due anyway"),
+        pytest.param(STEPS_PER_EPOCH, id="at the last batch of an epoch"),
+        pytest.param(STEPS_PER_EPOCH + 1, id="at the first batch of an epoch"),
+        pytest.param(STEPS, id="at the very last batch"),
+    ],
+)
+def test_a_stopped_training_ends_as_if_left_alone(train, uninterrupted, tmp_path, signals, step):
+    signals[0, step] = signal.SIGTERM
+    found = tmp_path / "stopped"
+    assert how_it_ended(lambda: train(found)) == signal.SIGTERM
+    assert not (found / "detector.safetensors").exists()
+    assert last_checkpoint(found).step == step
+    signals.clear()
+    train(found)
+    assert_equal_results(found, uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_training_stopped_many_times_ends_as_if_left_alone(
+    train, uninterrupted, tmp_path, signals, workers
+):
+    signals.update({(0, step): signal.SIGINT for step in (1, 3, 4)})
+    found = tmp_path / "stopped"
+    assert train.until_done(found, workers=workers) == [signal.SIGINT] * 3
+    assert_equal_results(found, uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7}]
+)
+def test_every_recipe_resumes_exactly(train, tmp_path, signals, changes):
+    alone = train(tmp_path / "alone", **changes)
+    signals[0, 4] = signal.SIGTERM
+    found = tmp_path / "stopped"
+    assert train.until_done(found, **changes) == [signal.SIGTERM]
+    assert_equal_results(found, alone)
+
+
+def test_a_stop_while_the_stored_weights_are_looked_at_loses_nothing(
+    train, uninterrupted, tmp_path, monkeypatch
+):
+    def stop(*arguments):
+        raise Interrupted(signal.SIGTERM)
+
+    found = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr(detector_training, "detector_figures", stop)
+        assert how_it_ended(lambda: train(found)) == signal.SIGTERM
+    assert not (found / "figures.json").exists()
+    train(found)
+    assert_equal_results(found, uninterrupted)
+
+
+# errors
+
+
+def test_a_loss_that_is_no_number_ends_the_training_and_names_the_pictures(
+    train, tmp_path, monkeypatch
+):
+    compute = DetectorOptimisation._backward
+
+    def poisoned(self, part, weight, draws):
+        found = compute(self, part, weight, draws)
+        return found * torch.nan if len(poisons) == 2 else (poisons.append(1), found)[1]
+
+    poisons = []
+    monkeypatch.setattr(DetectorOptimisation, "_backward", poisoned)
+    with pytest.raises(A2Error) as raised:
+        train(tmp_path / "poisoned")
+    text = str(raised.value)
+    assert text.startswith("loss is not finite at step 3: loss nan, objectness nan, ")
+    assert text.endswith("; the last good checkpoint is kept, lower detector.lr and train again")
+    assert last_checkpoint(tmp_path / "poisoned").step == 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_that_cannot_be_read_is_named(train, labelled, tmp_path, workers):
+    write_scenes(tmp_path / "cut", count=4, seed=5, side=96, workers=1)
+    path = tmp_path / "cut" / "images" / "000000000002.jpg"
+    path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(InputError, match=r"^picture '000000000002\.jpg' cannot be decoded: .*"):
+        train(
+            tmp_path / "trained",
+            images=str(tmp_path / "cut" / "images"),
+            labels=str(tmp_path / "cut" / "instances.json"),
+            workers=workers,
+        )
+
+
+# together
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}])
+def test_two_processes_train_what_one_does_where_nothing_is_drawn(
+    train, together, tmp_path, frozen_norms, changes
+):
+    settings = {"proposals": 20, "batch_size": 5, "lr": 1e-4, **EVERYTHING, **changes}
+    alone = train(tmp_path / "alone", **settings)
+    found = tmp_path / "together"
+    ended = together(2, lambda _: how_it_ended(lambda: train(found, **settings)))
+    assert ended == [None, None]
+    assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
+    for line, its in zip(lines(found), lines(alone), strict=True):
+        assert line == pytest.approx(its, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_all_processes_end_with_the_same_network(labelled, together, tmp_path):
+    """Normalisations learn by the pictures of each process, and are averaged."""
+
+    def train_and_show(processes):
+        shown = []
+        phase = detector_training._phase
+
+        def remember(config, runtime, detector, data, processes):
+            shown.append(detector)
+            return phase(config, runtime, detector, data, processes)
+
+        detector_training._phase = remember
+        Trainer(labelled)(tmp_path / "together", epochs=1)
+        return {name: tensor.clone() for name, tensor in shown[0].state_dict().items()}
+
+    (tmp_path / "together").mkdir()
+    leading, other = together(2, train_and_show)
+    assert leading.keys() == other.keys()
+    learnt = Checkpoints(tmp_path / "together" / "checkpoints").latest().tensors
+    for name, tensor in other.items():
+        assert torch.equal(tensor, learnt[name]), name
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_processes_stops_both_and_they_end_as_if_left_alone(
+    train, together, tmp_path, signals
+):
+    alone, found = tmp_path / "alone", tmp_path / "stopped"
+    assert together(2, lambda _: how_it_ended(lambda: train(alone))) == [None, None]
+    for rank, step in ((1, 2), (0, 3), (1, 5)):
+        signals.clear()
+        signals[rank, step] = signal.SIGTERM
+        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+        assert ended == [signal.SIGTERM] * 2
+    signals.clear()
+    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    assert_equal_results(found, alone)
