@@ -34,8 +34,9 @@ def train(experiment: Experiment, force: bool) -> None:
     """Labelled pictures to the weights of a detector, for extract.weights.
 
     Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
-    `detector` of the configuration names them. With several GPUs: torchrun --nproc-per-node 2 -m
-    a2.pipeline detector train, and the options below.
+    `detector` of the configuration names them. Prints how well the best epoch finds, and where its
+    weights are. With several GPUs: torchrun --nproc-per-node 2 -m a2.pipeline detector train, and
+    the options below; the batch is that of all processes together.
 
     \b
     Example:

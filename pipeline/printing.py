@@ -84,7 +84,8 @@ def print_detector(figures: Mapping[str, Any]) -> None:
     """How well a detector finds, one line per figure; the classes with the lowest AP by name."""
     for name in ("AP", "AP50", "AP75"):
         click.echo(f"{name:<8} {figures[name]:.4f}")
-    for count, share in figures["proposal_recall"].items():
+    for count in sorted(figures["proposal_recall"], key=int):
+        share = figures["proposal_recall"][count]
         click.echo(f"{f'recall of {count} proposals':<24} {share:.4f}")
     worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
     named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])

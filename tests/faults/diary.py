@@ -68,6 +68,7 @@ def keep(path: Path) -> None:
     for update in (
         "a2.pipeline.optimisation:CrossEntropyOptimisation.step",
         "a2.pipeline.self_critical:SelfCriticalOptimisation.step",
+        "a2.pipeline.detector_optimisation:DetectorOptimisation.step",
     ):
         wrap(update, noting(lambda _, __, ___, number: note("step", number)))
     save = "a2.pipeline.checkpoints:Checkpoints.save"

@@ -51,6 +51,7 @@ SHARES: Mapping[str, float] = {
     "train-xe": 0.25,
     "train-scst": 0.15,
     "evaluate": 0.1,
+    "train-detector": 0.1,
 }
 """Of all kills: fewer where a rerun waits ten seconds for Java."""
 
@@ -58,6 +59,7 @@ IMPORTED = (
     "a2.extract.calibration",
     "a2.extract.weights",
     "a2.pipeline.cross_entropy",
+    "a2.pipeline.detector_training",
     "a2.pipeline.evaluation",
     "a2.pipeline.self_critical",
     "a2.pipeline.training",

@@ -73,16 +73,20 @@ _ENGINE = (
 _JSON = Point("a2.data.json_files:write_json", writes=0)
 _DETECTOR = Point("a2.extract.weights:save_detector", writes=1)
 
-_TRAINING = (
+_TRAINING_AT_ALL = (
     *_ENGINE,
     _JSON,
     Point("a2.pipeline.checkpoints:Checkpoints.save"),
     Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
     Point("a2.data.tensor_files:save_tensors", writes=0),
     Point("torch:save"),
-    Point("a2.pipeline.captioner_phase:CaptionValidation.figures"),
     Point("a2.pipeline.training_record:TrainingRecord.epoch"),
     Point("a2.pipeline.training:Training._end_epoch"),
+)
+
+_TRAINING = (
+    *_TRAINING_AT_ALL,
+    Point("a2.pipeline.captioner_phase:CaptionValidation.figures"),
     Point("a2.pipeline.saved_model:save_model"),
     Point("shutil:copyfile", writes=1),
 )
@@ -132,6 +136,15 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.data.attention_file:write_attention", writes=0),
         Point("a2.pipeline.score_files:write_scores"),
         Point("a2.pipeline.report:write_report", writes=0),
+    ),
+    "train-detector": (
+        *_TRAINING_AT_ALL,
+        _DETECTOR,
+        Point("a2.extract.picture:read_picture"),
+        Point("a2.pipeline.detector_data:read_detector_data"),
+        Point("a2.pipeline.detector_optimisation:DetectorOptimisation.step"),
+        Point("a2.pipeline.detector_validation:DetectorValidation.figures"),
+        Point("a2.pipeline.detector_validation:detector_figures"),
     ),
 }
 """Stage -> where its runs are killed."""

@@ -10,6 +10,15 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
+STAGES = (
+    "calibrate",
+    "extract",
+    "preprocess",
+    "train-xe",
+    "train-scst",
+    "evaluate",
+    "train-detector",
+)
 
 
 @pytest.fixture
@@ -52,7 +61,7 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
     assert (code, lost) == (0, 0), complaints
     assert (survived, equal) == (kills, results)
     assert kills >= 20
-    for stage in ("calibrate", "extract", "preprocess", "train-xe", "train-scst", "evaluate"):
+    for stage in STAGES:
         assert f"| {stage} |" in printed
 
 
@@ -85,6 +94,7 @@ saved_model._link = link_and_change
     [
         ("train-xe", FORGETS_CHECKPOINTS, "something was lost"),
         ("train-scst", FORGETS_CHECKPOINTS, "something was lost"),
+        ("train-detector", FORGETS_CHECKPOINTS, "something was lost"),
         ("extract", WRITES_WHAT_DIFFERS, "extractor.json differs"),
         ("train-xe", CHANGES_AN_INPUT, "skipped.jsonl differs, which is not this stage's"),
     ],

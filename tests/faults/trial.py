@@ -29,7 +29,15 @@ else:
     from fault_points import Fault, count_calls, install
     from outcome import Outcome, contents, differences, outcome
 
-STAGES = ("calibrate", "extract", "preprocess", "train-xe", "train-scst", "evaluate")
+STAGES = (
+    "calibrate",
+    "extract",
+    "preprocess",
+    "train-xe",
+    "train-scst",
+    "evaluate",
+    "train-detector",
+)
 READS: Mapping[str, tuple[str, ...]] = {
     "calibrate": (),
     "extract": ("calibrate",),
@@ -37,6 +45,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "train-xe": ("calibrate", "extract", "preprocess"),
     "train-scst": ("calibrate", "extract", "preprocess", "train-xe"),
     "evaluate": ("calibrate", "extract", "preprocess", "train-xe", "train-scst"),
+    "train-detector": (),
 }
 """Stage -> those whose results must be there before it runs."""
 
@@ -49,6 +58,7 @@ PROMISED: Mapping[str, tuple[str, int]] = {
     "extract": ("pictures", COMMIT_EVERY + 2 * TOGETHER),
     "train-xe": ("steps", CHECKPOINT_EVERY),
     "train-scst": ("steps", CHECKPOINT_EVERY),
+    "train-detector": ("steps", CHECKPOINT_EVERY),
 }
 """Stage -> what a kill may cost, and how many of it at most; the other stages begin anew.
 
@@ -66,8 +76,17 @@ train: {{epochs: 2, batch_size: 4, warmup: 20, validation_beam_size: 2,
 scst: {{epochs: 2, batch_size: 4, samples: 2, lr: 0.001, mask: continued, max_length: 8,
        validation_beam_size: 2, checkpoint_every: {CHECKPOINT_EVERY}}}
 evaluate: {{beam_size: 2}}
+detector: {{depth: 18, width: 8, anchor_sizes: [16, 28, 48], anchor_ratios: [1.0],
+           last_stage: strided, region_pooling: bilinear, proposal_width: 16, embedding_width: 4,
+           attribute_width: 8, min_side: 64, max_side: 64, roi_size: 7, anchors: 64,
+           proposals: 40, regions: 16, epochs: 2, batch_size: 2, optimiser: adamw, lr: 0.002,
+           warmup: 2, checkpoint_every: {CHECKPOINT_EVERY}, validation_proposals: 20,
+           images: IMAGES, labels: LABELS, ids: LEARNT, validation_ids: VALIDATED}}
 runtime: {{device: cpu, threads: 1}}
 """
+
+_LISTS = {"LEARNT": range(1, 13), "VALIDATED": range(31, 35)}
+"""Pictures of a detector's training; the damaged one would end it."""
 
 _PATIENCE = 60.0
 """Seconds in which whatever a killed run had started must be gone."""
@@ -146,7 +165,14 @@ class Experiment:
             "annotations": str(self.scenes / "dataset_coco.json"),
             "instances": str(self.scenes / "instances.json"),
         }
-        (self.folder / "config.yaml").write_text(f"data: {json.dumps(places)}\n{_CONFIG}")
+        named = {"IMAGES": places["images"], "LABELS": places["instances"]}
+        for name, numbers in _LISTS.items():
+            (self.folder / name).write_text("".join(f"{number}\n" for number in numbers))
+            named[name] = str(self.folder / name)
+        config = f"data: {json.dumps(places)}\n{_CONFIG}"
+        for name, path in named.items():
+            config = config.replace(name, json.dumps(path))
+        (self.folder / "config.yaml").write_text(config)
 
     def _run_alone(self, stage: str) -> Uninterrupted:
         counted = self.folder / f"{stage}.calls.json"

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import ExifTags, Image
 
 from a2.data.errors import ConfigError, InputError
+from a2.pipeline.config import load_config
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.detector_data import (
     input_files,
@@ -15,6 +17,7 @@ from a2.pipeline.detector_data import (
     read_validation_data,
 )
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 TRAIN = [f"{number:012d}" for number in range(1, 13)]
 VAL = TRAIN[:6]
 
@@ -264,6 +267,19 @@ def genome(tmp_path):
         ids=tmp_path / "train.txt",
         validation_ids=tmp_path / "val.txt",
     )
+
+
+def test_the_recipe_that_we_ship_reads_this_layout(genome):
+    """Its files are not here; those of the test take their places."""
+    shipped = load_config(CONFIGS / "detector-visual-genome.yaml").detector
+    assert shipped.norms == "frozen"
+    assert shipped.start is not None
+    assert len(shipped.anchor_sizes) * len(shipped.anchor_ratios) == 12
+    named = {name for name, value in shipped if isinstance(value, Path)}
+    assert named == {"start", *(name for name, value in genome if isinstance(value, Path))}
+    places = {name: getattr(genome, name) for name in named - {"start"}}
+    data = read_detector_data(shipped.model_copy(update=places))
+    assert (len(data.training.pictures), len(data.validation.pictures)) == (2, 2)
 
 
 def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):

@@ -1,0 +1,305 @@
+"""The commands `a2 detector`, from labelled pictures to weights that extract."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from a2.data.feature_store import FeatureStore
+from a2.extract.weights import load_detector, save_detector
+from a2.pipeline import detector_evaluation
+from a2.pipeline.cli import cli
+from a2.pipeline.interruption import Interrupted
+from a2.pipeline.verification import verify
+
+
+def a2(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `a2 detector train` made and said."""
+
+    config_file: Path
+    artifacts: Path
+    said: str
+
+    @property
+    def place(self):
+        """The options of the experiment."""
+        return "-c", self.config_file, "--artifacts", self.artifacts
+
+    @property
+    def directory(self):
+        """Where the result lies."""
+        [found] = (path for path in (self.artifacts / "train-detector").iterdir() if path.is_dir())
+        return found
+
+    @property
+    def weights(self):
+        """The detector's file."""
+        return self.directory / "detector.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained(labelled, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("commands")
+    sections = {
+        "detector": labelled.fields(dtype="float16"),
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+    config_file = folder / "detector.yaml"
+    config_file.write_text(json.dumps(sections))
+    artifacts = folder / "artifacts"
+    answer = a2("detector", "train", "-c", config_file, "--artifacts", artifacts)
+    assert answer.exit_code == 0, answer.output
+    return Trained(config_file, artifacts, answer.stdout)
+
+
+def figures_of(trained):
+    return json.loads((trained.directory / "figures.json").read_text())
+
+
+def test_training_says_how_well_it_finds_and_where_the_weights_are(trained):
+    figures = figures_of(trained)
+    first, *lines, last = trained.said.splitlines()
+    assert first.startswith("train-detector: done in ")
+    assert first.endswith(f": {trained.directory}")
+    assert lines[:3] == [f"{name:<8} {figures[name]:.4f}" for name in ("AP", "AP50", "AP75")]
+    recall = figures["proposal_recall"]
+    assert lines[3:6] == [
+        f"recall of 10 proposals   {recall['10']:.4f}",
+        f"recall of 36 proposals   {recall['36']:.4f}",
+        f"recall of 100 proposals  {recall['100']:.4f}",
+    ]
+    worst = sorted((value, name) for name, value in figures["AP50_of_class"].items())
+    named = ", ".join(f"{name} {value:.3f}" for value, name in worst[:5])
+    assert lines[6:] == [f"lowest AP50: {named}", "on 6 pictures"]
+    assert last == f"weights: {trained.weights}"
+
+
+def test_a_second_run_does_nothing_and_says_the_same(trained):
+    before = trained.weights.stat().st_mtime_ns
+    answer = a2("detector", "train", *trained.place)
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines()[0] == f"train-detector: up to date: {trained.directory}"
+    assert answer.stdout.splitlines()[1:] == trained.said.splitlines()[1:]
+    assert trained.weights.stat().st_mtime_ns == before
+
+
+def test_status_and_verify_know_the_result(trained):
+    status = a2("status", *trained.place)
+    assert status.stdout == f"train-detector done     {trained.directory}\n"
+    explained = a2(
+        "status", *trained.place, "--explain", "--set", "detector.lr=0.5", "--set", "detector.ids=x"
+    )
+    assert explained.exit_code == 1
+    changed = a2("status", *trained.place, "--explain", "--set", "detector.lr=0.5")
+    assert changed.stdout.splitlines()[1].strip() == "detector.lr 0.002 -> 0.5"
+    found = list(verify(trained.artifacts, data=True))
+    assert {item.kind for item in found} == {"train-detector", "checkpoint"}
+    assert not any(item.damages for item in found)
+
+
+def test_a_damaged_result_names_the_command_that_makes_it_again(trained, tmp_path):
+    artifacts = tmp_path / "artifacts"
+    result = artifacts / "train-detector" / trained.directory.name
+    shutil.copytree(trained.directory, result)
+    (result / "figures.json").unlink()
+    [damage] = [line for item in verify(artifacts, data=False) for line in item.damages]
+    assert damage == (
+        f'{str(result / "figures.json")!r} is missing; run "a2 detector train --force '
+        f'-c {result / "config.yaml"} --artifacts {artifacts}"'
+    )
+
+
+def test_extraction_takes_the_trained_weights_and_finds_regions_by_them(
+    trained, labelled, tmp_path
+):
+    output = tmp_path / "features"
+    scale = ("--set", "extract.min_side=64", "--set", "extract.max_side=64")
+    regions = ("--set", "extract.max_regions=12", "--set", "extract.proposals=40")
+    answer = a2(
+        *("extract", "--images", labelled.folder / "val" / "images", "--output", output),
+        *("--set", f"extract.weights={trained.weights}", "--set", "extract.boxes=detect"),
+        *(*scale, *regions, "--set", "extract.roi_size=7", "--set", "runtime.device=cpu"),
+        *("--artifacts", tmp_path / "artifacts"),
+    )
+    assert answer.exit_code == 0, answer.output
+    store = FeatureStore(output / "features.lmdb")
+    assert len(store) == 6
+    assert store.feature_width == 64
+    assert all(10 <= len(store[image_id]) <= 12 for image_id in store)
+    described = json.loads((output / "extractor.json").read_text())
+    assert described["meta"]["origin"] == "trained by a2 detector train"
+
+
+# evaluation
+
+
+def test_the_evaluation_of_the_trained_weights_is_what_training_said(trained):
+    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.splitlines() == trained.said.splitlines()[1:-1]
+
+
+def test_the_evaluation_speaks_to_machines(trained):
+    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json")
+    assert json.loads(answer.stdout) == figures_of(trained)
+
+
+def test_the_evaluation_looks_at_the_pictures_that_the_configuration_names(trained):
+    answer = a2(
+        *("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json"),
+        *("--set", "detector.validation_pictures=2", "--set", "detector.validation_proposals=5"),
+    )
+    found = json.loads(answer.stdout)
+    assert (found["pictures"], found["proposals"]) == (2, 5)
+
+
+def changed_labels(labelled, folder, change):
+    """The labels of validation, changed."""
+    document = json.loads((labelled.folder / "val" / "instances.json").read_text())
+    change(document)
+    path = folder / "labels.json"
+    path.write_text(json.dumps(document))
+    return "--set", f"detector.validation_labels={path}"
+
+
+def test_weights_of_another_number_of_classes_are_refused(trained, labelled, tmp_path):
+    labels = changed_labels(
+        labelled,
+        tmp_path,
+        lambda document: document["categories"].append({"id": 99, "name": "dog"}),
+    )
+    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, *labels)
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        f"a2: weights {str(trained.weights)!r} know 20 classes, the labels 21; "
+        "name the labels that they were trained with\n"
+    )
+
+
+def test_weights_of_other_classes_are_refused_where_names_lie_beside_them(
+    trained, labelled, tmp_path
+):
+    def rename(document):
+        document["categories"][0]["name"] = "dog"
+
+    labels = changed_labels(labelled, tmp_path, rename)
+    weights = shutil.copyfile(trained.weights, tmp_path / "copied.safetensors")
+    evaluate = ("detector", "evaluate", *trained.place, *labels, "--weights")
+    answer = a2(*evaluate, trained.weights)
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        f"a2: the classes of {str(trained.weights)!r} are others than those of the labels, 'ball' "
+        "stands for 'dog'; name the labels that they were trained with\n"
+    )
+    assert a2(*evaluate, weights).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("none.safetensors", "file of --weights not found: 'none.safetensors'; check the path"),
+        ("airsplay", "weights 'airsplay' have not been fetched; run \"a2 weights fetch airsplay\""),
+    ],
+)
+def test_weights_that_are_not_there_are_named(trained, weights, message):
+    answer = a2("detector", "evaluate", *trained.place, "--weights", weights)
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
+
+
+def test_without_labels_nothing_is_evaluated(trained, tmp_path):
+    answer = a2("detector", "evaluate", "--weights", trained.weights)
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        "a2: detector.images is not set; name the folder with --set detector.images=DIR\n"
+    )
+
+
+def test_an_evaluation_that_is_stopped_begins_anew(trained, monkeypatch):
+    def stop(*arguments):
+        raise Interrupted(15)
+
+    monkeypatch.setattr(detector_evaluation, "evaluate_detector", stop)
+    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
+    assert answer.exit_code == 143
+    assert answer.stderr == "a2: stopped; the same command begins anew\n"
+
+
+# what is left out, and what is refused
+
+
+def test_pictures_that_were_left_out_are_listed_and_the_exit_code_says_so(
+    trained, labelled, tmp_path
+):
+    folders = {}
+    for name, broken in (("train", "000000000003"), ("val", "000000000002")):
+        folder = shutil.copytree(labelled.folder / name, tmp_path / name)
+        Image.new("RGB", (20, 10)).save(folder / "images" / f"{broken}.jpg")
+        folders[name] = folder / "images"
+    fields = {"images": folders["train"], "validation_images": folders["val"], "epochs": 1}
+    overrides = [word for f, v in fields.items() for word in ("--set", f"detector.{f}={v}")]
+    answer = a2(
+        *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
+        *overrides,
+    )
+    assert answer.exit_code == 3, answer.output
+    assert answer.stderr.count("20 x 10 pixels as it is shown, its labels are of 96 x 96") == 2
+    assert "train-detector: 2 skipped, listed in " in answer.stderr
+    assert "on 5 pictures" in answer.stdout
+
+
+def test_training_without_labels_names_all_that_is_missing():
+    answer = a2("detector", "train")
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        "a2: 2 problems, nothing was begun:\n"
+        "  detector.labels is not set; name the file with --set detector.labels=FILE\n"
+        "  detector.images is not set; name the folder with --set detector.images=DIR\n"
+    )
+
+
+def test_fields_that_contradict_each_other_are_refused_together():
+    answer = a2(
+        *("detector", "train", "--set", "detector.norms=frozen"),
+        *("--set", "detector.min_side=70", "--set", "detector.max_side=60"),
+    )
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        "a2: 1 problem in the configuration:\n"
+        "  detector: norms are frozen, but detector.start names no weights that have some; name "
+        "weights, or set detector.norms to learnt; min_side is 70, above max_side, 60; "
+        "lower min_side or raise max_side\n"
+    )
+
+
+def test_a_detector_is_tuned_from_the_one_before(trained, tmp_path):
+    """As with other scenes: the same classes, norms kept."""
+    answer = a2(
+        *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
+        *("--set", f"detector.start={trained.weights}", "--set", "detector.norms=frozen"),
+        *("--set", "detector.epochs=1", "--set", "detector.validation_pictures=1"),
+    )
+    assert answer.exit_code == 0, answer.output
+    weights = Path(answer.stdout.splitlines()[-1].removeprefix("weights: "))
+    before, after = (load_detector(path).state_dict() for path in (trained.weights, weights))
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    assert {name for name in before if ".norm." in name} <= kept < before.keys()
+
+
+def test_a_public_layout_is_evaluated_by_its_own_conventions(trained, tmp_path):
+    """The scale is that of the weights, whatever the configuration says."""
+    detector = load_detector(trained.weights)
+    detector.meta = detector.meta.model_copy(update={"scale": (48, 48)})
+    save_detector(detector, tmp_path / "other.safetensors", dtype=torch.float16)
+    evaluate = ("detector", "evaluate", *trained.place, "--json", "--weights")
+    found = json.loads(a2(*evaluate, tmp_path / "other.safetensors").stdout)
+    assert found["proposal_recall"] != figures_of(trained)["proposal_recall"]
