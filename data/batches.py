@@ -7,6 +7,7 @@ a worker would not do: they begin anew when a training resumes.
 import math
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -30,6 +31,9 @@ ItemKey = tuple[int, int]  # (epoch, index)
 Key = TypeVar("Key")
 Element = TypeVar("Element")
 Collated = TypeVar("Collated")
+
+LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
+"""Signals that loader processes ignore."""
 
 
 class CaptionSource(Protocol):
@@ -338,7 +342,9 @@ class _Loaded(Generic[Collated]):
     batches: Iterable[Collated | _Failure]
 
     def __iter__(self) -> Iterator[Collated]:
-        for batch in self.batches:
+        with _signals_held_back():
+            batches = iter(self.batches)
+        for batch in batches:
             if isinstance(batch, _Failure):
                 raise batch.error
             yield batch
@@ -386,8 +392,18 @@ def _leave_signals_to_the_parent(worker: int) -> None:
 
     Ctrl-C and torchrun signal the group, and a loader that dies would keep the parent from saving.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in LEFT_TO_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """While loaders start, which inherit the mask: a signal may come before they can ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:

@@ -1,5 +1,6 @@
 import pickle
 import random
+import signal
 from dataclasses import fields, replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
+from torch.utils.data._utils import signal_handling
 
 from a2.data.batches import (
     Batch,
@@ -238,6 +240,22 @@ def test_an_error_in_a_loader_process_keeps_its_type_and_its_text(
     with pytest.raises(error) as raised:
         list(batches)
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_loader_that_has_just_started_does_not_end_it(store, monkeypatch, number):
+    """Torch gives loaders handlers of its own, by which they end, before ours can be set."""
+    set_handlers = signal_handling._set_worker_signal_handlers
+
+    def set_handlers_and_signal():
+        set_handlers()
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", set_handlers_and_signal)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    found = list(picture_batches(store, IDS, batch_size=4, workers=1))
+    assert_all_equal(found, list(picture_batches(store, IDS, batch_size=4)))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.parametrize("workers", [0, 2])
