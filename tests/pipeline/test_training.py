@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
+from a2.data.scene_things import KINDS
+from a2.data.scenes import write_scenes
 from a2.data.vocabulary import Vocabulary
 from a2.pipeline import (
     captioner_phase,
@@ -39,6 +41,7 @@ from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
 STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures
+OPENINGS = ("a", "the largest is a")
 
 
 @dataclass(frozen=True)
@@ -160,11 +163,48 @@ def test_the_loss_falls_clearly_in_a_few_epochs(train, tmp_path):
     assert losses[-1] < 0.7 * losses[0]
 
 
+def captioned_by_their_largest_things(experiment, folder):
+    """600 scenes as the tiny experiment's 40, captioned by the largest thing's colour and kind."""
+    scenes = folder / "scenes"
+    write_scenes(scenes, count=600, seed=0, side=96, workers=1)
+    instances = json.loads((scenes / "instances.json").read_text())
+    kinds = {category["id"]: category["name"] for category in instances["categories"]}
+    largest = {}
+    for thing in sorted(instances["annotations"], key=lambda thing: thing["area"]):
+        if kinds[thing["category_id"]] in KINDS:  # clutter is not spoken of
+            largest[thing["image_id"]] = [thing["attributes"][0], kinds[thing["category_id"]]]
+    karpathy = json.loads((scenes / "dataset_coco.json").read_text())
+    for image in karpathy["images"]:
+        for sentence, opening in zip(image["sentences"], OPENINGS, strict=False):
+            words = [*opening.split(), *largest[image["cocoid"]]]
+            sentence.update(tokens=words, raw=" ".join(words))
+        del image["sentences"][len(OPENINGS) :]
+    (folder / "captions.json").write_text(json.dumps(karpathy))
+    places = {
+        "images": scenes / "images",
+        "annotations": folder / "captions.json",
+        "instances": scenes / "instances.json",
+    }
+    return experiment.plan(
+        *(f"data.{name}={place}" for name, place in places.items()), artifacts=folder / "artifacts"
+    )
+
+
 @pytest.mark.slow
-def test_a_captioner_that_trains_longer_describes_the_validation_scenes(train, tmp_path):
-    found = lines(train(tmp_path / "longer", "train.epochs=60", "train.patience=60"))
-    assert max(line["CIDEr"] for line in found) > 0.5
-    assert found[-1]["loss"] < 1.5
+def test_a_captioner_that_trains_longer_describes_the_validation_scenes(experiment, tmp_path):
+    """CIDEr of 60 scenes, mean of five epochs: 1.3 to 1.8 with three seeds, blind 0.4 to 0.6."""
+    with captioned_by_their_largest_things(experiment, tmp_path) as plan:
+        for stage in ("calibrate", "extract", "preprocess"):
+            plan.run(stage)
+        folders = [
+            plan.result(stage, wanted_by="a test").directory for stage in ("extract", "preprocess")
+        ]
+    train = Trainer(experiment.config_file, *folders)
+    sizes = ("model.width=32", "model.feed_forward=64", "train.batch_size=8")
+    rate = ("train.schedule=constant", "train.lr=0.003")
+    found = lines(train(tmp_path / "longer", "train.epochs=10", "train.patience=10", *sizes, *rate))
+    assert sum(line["CIDEr"] for line in found[-5:]) / 5 > 0.9
+    assert found[-1]["loss"] < 0.9
 
 
 def test_metrics_have_one_line_per_epoch(uninterrupted):
