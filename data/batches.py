@@ -5,7 +5,9 @@ a worker would not do: they begin anew when a training resumes.
 """
 
 import math
+import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,7 +35,7 @@ Element = TypeVar("Element")
 Collated = TypeVar("Collated")
 
 LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
-"""Signals that loader processes ignore."""
+"""Signals that a loader process lives through, but for those that its parent sends it."""
 
 
 class CaptionSource(Protocol):
@@ -344,10 +346,13 @@ class _Loaded(Generic[Collated]):
     def __iter__(self) -> Iterator[Collated]:
         with _signals_held_back():
             batches = iter(self.batches)
-        for batch in batches:
-            if isinstance(batch, _Failure):
-                raise batch.error
-            yield batch
+        try:
+            for batch in batches:
+                if isinstance(batch, _Failure):
+                    raise batch.error
+                yield batch
+        finally:
+            del batches  # and with it its processes: the error's traceback holds this frame
 
 
 class _Guarded(Dataset[Element | _Failure]):
@@ -391,14 +396,21 @@ def _leave_signals_to_the_parent(worker: int) -> None:
     """Lets a loader live through a signal to its process group: its parent then stops and ends it.
 
     Ctrl-C and torchrun signal the group, and a loader that dies would keep the parent from saving.
+    One that ignored the parent's own SIGTERM would keep it from ending after an error.
     """
-    for number in LEFT_TO_THE_PARENT:
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_PARENT)
+    threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_when_told_by(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)  # torch takes any other status for a failure
 
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """While loaders start, which inherit the mask: a signal may come before they can ignore it."""
+    """While loaders start, which inherit the mask: a signal may come before they are prepared."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_PARENT)
     try:
         yield

@@ -1,6 +1,8 @@
 import pickle
 import random
 import signal
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -256,6 +258,39 @@ def test_a_signal_to_a_loader_that_has_just_started_does_not_end_it(store, monke
     found = list(picture_batches(store, IDS, batch_size=4, workers=1))
     assert_all_equal(found, list(picture_batches(store, IDS, batch_size=4)))
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+HELD_AT_ITS_END = """
+import sys
+from pathlib import Path
+from a2.data.batches import picture_batches
+
+store, *image_ids = sys.argv[1:]
+held = iter(picture_batches(Path(store), image_ids, batch_size=1, workers=2))
+next(held)
+{signal}
+held = [held, next(held)]
+held.append(held)  # as an error holds the frames of its traceback, and they hold the error
+"""
+FROM_ANOTHER_TO_THE_GROUP = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if (other := os.fork()) == 0:
+    os.killpg(0, signal.SIGTERM)
+    os._exit(0)
+os.waitpid(other, 0)
+"""
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_process_ends_though_its_loaders_are_not_at_their_end(store, signalled):
+    code = HELD_AT_ITS_END.format(signal=FROM_ANOTHER_TO_THE_GROUP if signalled else "")
+    words = [sys.executable, "-c", code, str(store), *IDS]
+    # in a session of its own, so that the signal is for its group alone
+    ended = subprocess.run(
+        words, check=False, start_new_session=True, timeout=60, stderr=subprocess.PIPE
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
