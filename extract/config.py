@@ -29,8 +29,9 @@ class ExtractConfig(BaseModel):
 
     weights: str | None = None
     """File with the detector's weights in any known layout (see `a2.extract.layouts`), the name of
-    a checkpoint that `a2 weights fetch` has brought, or the word `calibrated-random` for smoke
-    runs. There is no default: features of unknown weights are useless and look like any others."""
+    a detector that comes along (`scenes`) or that `a2 weights fetch` has brought, or the word
+    `calibrated-random` for smoke runs. There is no default: features of unknown weights are
+    useless and look like any others."""
     depth: Literal[18, 50, 101, 152] = 101
     """Layers of the ResNet; read only with calibrated-random, a weights file states its own."""
     width: Count = 64

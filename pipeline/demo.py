@@ -13,10 +13,10 @@ from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan
 from a2.pipeline.progress import track
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import evaluate, extract, preprocess, train, train_scst
 
 CONFIG = "demo.yaml"
-SCENES, SIDE, SEED = 1200, 160, 0
+SCENES, SIDE, SEED = 1200, 224, 0
 
 _ONE_THREAD = "runtime.threads=1"
 """For training and decoding: what a captioner this small computes is too little to be shared."""
@@ -39,7 +39,7 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
         override("data.word_groups", drawn / "words.json"),
     )
     fields = (*places, *overrides)
-    _run(folder, fields, (calibrate.NAME, extract.NAME, preprocess.NAME), say=say)
+    _run(folder, fields, (extract.NAME, preprocess.NAME), say=say)
     trained = (train.NAME, train_scst.NAME, evaluate.NAME)
     fields = (*places, _ONE_THREAD, *overrides)
     blind = _run(folder, (*fields, "model.blind=true"), trained, say=say)

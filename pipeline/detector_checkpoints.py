@@ -1,6 +1,6 @@
-"""Published detectors by name: where people said they lie, fetched and kept as canonical weights.
+"""Detectors by name: one that comes with this package, and the published ones.
 
-No README gives a digest, so that of the first file that came is recorded and later ones must have
+Of those is known where people said they lie; they are fetched and kept as canonical weights. No README gives a digest, so that of the first file that came is recorded and later ones must have
 it. What is fetched is read as `a2.extract.weights` reads any file, with nothing in it run, and kept
 as safetensors; the file itself is not needed afterwards.
 """
@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,29 @@ class Checkpoint:
     purpose: str
     addresses: tuple[str, ...]
 
+
+@dataclass(frozen=True)
+class Shipped:
+    """A detector that comes with this package. file: within `a2.extract`; sha256: of its bytes."""
+
+    purpose: str
+    file: str
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return Path(str(files("a2.extract") / self.file))
+
+
+SHIPPED: Mapping[str, Shipped] = {
+    "scenes": Shipped(
+        "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
+        "scenes_detector.safetensors",
+        "SHA",
+    ),
+}
+"""Name -> what it is."""
 
 _AIRSPLAY = ("http://nlp.cs.unc.edu/models", "https://nlp.cs.unc.edu/models")
 _MILVLG = "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn"
@@ -138,10 +162,12 @@ def import_detector(path: Path) -> Path:
 
 
 def resolve_weights(named: str) -> Path:
-    """The file that `extract.weights` means: a path, or the name of a fetched checkpoint.
+    """The file that `extract.weights` means: a path, or the name of a shipped or fetched detector.
 
     WeightsError for a checkpoint that has not been fetched.
     """
+    if named in SHIPPED and not Path(named).exists():
+        return SHIPPED[named].path
     if named not in CHECKPOINTS or Path(named).exists():
         return Path(named)
     kept = kept_detector(named)

@@ -21,22 +21,23 @@ def weights() -> None:
 @weights.command("list")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_weights(as_json: bool) -> None:
-    """What can be fetched by name, and where it is.
+    """What comes along or can be fetched by name, and where it is.
 
-    Detectors are for extract.weights; whether their addresses still answer shows when they are
-    fetched.
+    Detectors are for extract.weights; whether the addresses of published ones still answer shows
+    when they are fetched.
 
     \b
     Example:
       a2 weights list
     """
-    from a2.pipeline.detector_checkpoints import CHECKPOINTS, kept_detector
+    from a2.pipeline.detector_checkpoints import CHECKPOINTS, SHIPPED, kept_detector
     from a2.pipeline.downloads import DOWNLOADS, fetched_files, folder_of
 
     rows = [
         (name, wanted.purpose, folder_of(name) if fetched_files(name) else None)
         for name, wanted in DOWNLOADS.items()
     ]
+    rows += [(name, brought.purpose, brought.path) for name, brought in SHIPPED.items()]
     rows += [(name, known.purpose, kept_detector(name)) for name, known in CHECKPOINTS.items()]
     if as_json:
         keys = ("name", "purpose", "place")
@@ -65,18 +66,21 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
       a2 weights fetch spice
       a2 weights fetch airsplay-attributes
     """
-    from a2.pipeline.detector_checkpoints import CHECKPOINTS, fetch_checkpoint
+    from a2.pipeline.detector_checkpoints import CHECKPOINTS, SHIPPED, fetch_checkpoint
     from a2.pipeline.downloads import DOWNLOADS
     from a2.pipeline.downloads import fetch as fetch_files
 
     log(verbose)
+    if name in SHIPPED:
+        click.echo(f"{name}: {SHIPPED[name].path}")
+        return
     if name in CHECKPOINTS:
         if source is not None:
             raise click.UsageError('a detector\'s file is read by "a2 weights import FILE"')
         click.echo(f"{name}: {fetch_checkpoint(name)}")
         return
     if name not in DOWNLOADS:
-        names = ", ".join([*DOWNLOADS, *CHECKPOINTS])
+        names = ", ".join([*DOWNLOADS, *SHIPPED, *CHECKPOINTS])
         raise click.UsageError(f"no weights are called {name!r}; names: {names}")
     for path in fetch_files(name, source=source):
         click.echo(f"{name}: {path}")

@@ -13,10 +13,9 @@ SMALL = (
     "train.epochs=1",
     "model.width=16",
     "model.heads=2",
-    "extract.width=8",
     "evaluate.beam_size=2",
 )
-ONCE = ["calibrate", "extract", "preprocess"]
+ONCE = ["extract", "preprocess"]
 TWICE = ["train-xe", "evaluate"]
 METRICS = ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE"]
 

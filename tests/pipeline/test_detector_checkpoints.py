@@ -16,11 +16,13 @@ from a2.pipeline import detector_checkpoints
 from a2.pipeline.cli import cli
 from a2.pipeline.detector_checkpoints import (
     CHECKPOINTS,
+    SHIPPED,
     Checkpoint,
     fetch_checkpoint,
     import_detector,
     kept_detector,
     resolve_weights,
+    sha256_of,
 )
 from a2.pipeline.inputs import weights_file
 from a2.pipeline.transfer import DownloadError
@@ -148,6 +150,33 @@ def test_every_published_checkpoint_has_an_address():
         assert all(address.startswith("http") for address in checkpoint.addresses)
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_detector_that_comes_along_is_the_one_that_is_told_of(name):
+    shipped = SHIPPED[name]
+    assert sha256_of(shipped.path) == shipped.sha256
+    assert shipped.path.stat().st_size <= 8_000_000
+    assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == shipped.path
+    documented = (Path(__file__).parents[2] / "docs" / f"{name}-detector.md").read_text()
+    assert shipped.sha256 in documented
+
+
+def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").write_bytes(b"mine")
+    assert resolve_weights("scenes") == Path("scenes")
+
+
+def test_the_commands_know_what_comes_along():
+    run = CliRunner().invoke
+    path = SHIPPED["scenes"].path
+    listed = run(cli, ["weights", "list"]).stdout
+    assert f"scenes               {SHIPPED['scenes'].purpose}\n{'':<20} {path}\n" in listed
+    assert run(cli, ["weights", "fetch", "scenes"]).stdout == f"scenes: {path}\n"
+    shown = run(cli, ["weights", "show", "scenes"]).stdout
+    assert f"sha256               {SHIPPED['scenes'].sha256}\n" in shown
+    assert "network              ResNet-18, 256 per region\n" in shown
+
+
 def test_the_commands_fetch_show_and_list(host, published, monkeypatch):
     host.files["/good"] = published
     run = CliRunner().invoke
@@ -174,6 +203,6 @@ def test_the_command_imports(published, tmp_path):
 def test_an_unknown_name_is_refused_with_the_names():
     answer = CliRunner().invoke(cli, ["weights", "fetch", "nothing"])
     assert answer.exit_code == 2
-    assert "no weights are called 'nothing'; names: spice, theirs" in answer.stderr
+    assert "no weights are called 'nothing'; names: spice, scenes, theirs" in answer.stderr
     answer = CliRunner().invoke(cli, ["weights", "fetch", "theirs", "--from", "."])
     assert 'a detector\'s file is read by "a2 weights import FILE"' in answer.stderr

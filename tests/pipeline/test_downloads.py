@@ -204,7 +204,7 @@ def test_fetching_prints_the_files_and_refuses_names_that_it_does_not_know(wante
     answer = a2_weights("fetch", "spices")
     assert answer.exit_code == 2
     assert answer.stderr.splitlines()[-1].startswith(
-        "Error: no weights are called 'spices'; names: parser, caffe-36, "
+        "Error: no weights are called 'spices'; names: parser, scenes, caffe-36, "
     )
 
 
