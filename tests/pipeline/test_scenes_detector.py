@@ -1,0 +1,39 @@
+"""The detector that comes along finds the things of scenes that it never saw."""
+
+import pytest
+
+from a2.data.detection_coco import read_coco
+from a2.data.scenes import write_scenes
+from a2.extract.weights import load_detector
+from a2.pipeline.config import load_config
+from a2.pipeline.detector_checkpoints import SHIPPED
+from a2.pipeline.detector_validation import detector_figures
+
+CONFIG = "configs/detector-scenes.yaml"
+UNSEEN = 5151
+"""Seed of the scenes; those of training and validation are in the config's header."""
+
+
+@pytest.fixture(scope="module")
+def detector():
+    return load_detector(SHIPPED["scenes"].path)
+
+
+def test_it_is_what_its_recipe_makes(detector, request):
+    config = load_config(request.config.rootpath / CONFIG).detector
+    architecture, meta = detector.architecture, detector.meta
+    assert (architecture.depth, architecture.width) == (config.depth, config.width)
+    assert meta.scale == (config.min_side, config.max_side)
+    assert meta.last_stage == config.last_stage
+    assert meta.region_pooling == config.region_pooling
+    assert len(meta.anchors) == len(config.anchor_sizes) * len(config.anchor_ratios)
+
+
+@pytest.mark.slow
+def test_it_finds_what_it_never_saw(detector, request, tmp_path):
+    config = load_config(request.config.rootpath / CONFIG).detector
+    write_scenes(tmp_path / "scenes", count=60, seed=UNSEEN, side=config.min_side)
+    data = read_coco(tmp_path / "scenes" / "instances.json", tmp_path / "scenes" / "images")
+    figures = detector_figures(detector, data, config)
+    assert figures["AP50"] >= 0.90
+    assert figures["proposal_recall"]["36"] >= 0.95
