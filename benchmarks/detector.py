@@ -1,0 +1,117 @@
+"""How well the detector that comes along finds what is in scenes that it never saw, and how fast.
+
+Average precision is pycocotools'; its interval is a bootstrap over pictures.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from a2.data.detection import DetectionData
+from a2.data.detection_coco import read_coco
+from a2.data.scenes import write_scenes
+from a2.extract.detections import Detections
+from a2.extract.extractor import Extractor
+from a2.extract.picture import read_picture
+from a2.extract.weights import load_detector
+from a2.pipeline.config import load_config
+from a2.pipeline.demo import CONFIG as DEMO
+from a2.pipeline.detection_metrics import detection_metrics
+from a2.pipeline.detector_checkpoints import resolve_weights
+from a2.pipeline.detector_validation import RECALL_AT, detections_of, detector_figures
+
+if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
+    from benchmarks.measure import print_machine, print_table
+else:
+    from measure import print_machine, print_table
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "configs" / "detector-scenes.yaml"
+
+UNSEEN = {"validation": (300, 1008), "unseen": (500, 1009)}
+"""Name -> how many scenes, and their seed; on the first the best epoch was chosen."""
+
+_TIMED = 40
+"""Pictures whose extraction is timed."""
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="12 scenes and 3 resamples: seconds.")
+@click.option("--weights", default="scenes", show_default=True, help="Of the detector.")
+def main(quick: bool, weights: str) -> None:
+    """Draws scenes, and looks for their things."""
+    print_machine()
+    logging.disable(logging.WARNING)
+    path = resolve_weights(weights)
+    resamples = 3 if quick else 200
+    with tempfile.TemporaryDirectory() as folder:
+        rows = []
+        for name, (count, seed) in UNSEEN.items():
+            data = _drawn(Path(folder) / name, count=12 if quick else count, seed=seed)
+            rows.append([f"{name}, {len(data.pictures)}", *_figures(path, data, resamples)])
+        recalls = [f"recall of {count}" for count in RECALL_AT]
+        header = ["scenes", "AP50", "95 % interval", "AP", "AP75", *recalls]
+        print_table("things found", header, rows)
+        seconds, regions = _extraction(path, data)
+        print_table(
+            "extraction as in the demo",
+            ["pictures", "s per picture", "regions"],
+            [[str(min(_TIMED, len(data.pictures))), f"{seconds:.3f}", f"{regions:.1f}"]],
+        )
+
+
+def _drawn(folder: Path, *, count: int, seed: int) -> DetectionData:
+    side = load_config(RECIPE).detector.min_side
+    write_scenes(folder, count=count, seed=seed, side=side)
+    return read_coco(folder / "instances.json", folder / "images")
+
+
+def _figures(weights: Path, data: DetectionData, resamples: int) -> list[str]:
+    config = load_config(RECIPE).detector
+    detector = load_detector(weights)
+    found: Any = detector_figures(detector, data, config)
+    low, high = _interval(data, detections_of(detector, data.pictures, config), resamples)
+    recalls = found["proposal_recall"].values()
+    figures = [found["AP"], found["AP75"], *recalls]
+    return [f"{found['AP50']:.3f}", f"{low:.3f}-{high:.3f}", *(f"{one:.3f}" for one in figures)]
+
+
+def _interval(
+    data: DetectionData, found: Mapping[str, Detections], resamples: int
+) -> tuple[float, float]:
+    """AP50 at 2.5 and 97.5 % of sets of as many pictures, drawn with replacement."""
+    draws = np.random.default_rng(0)
+    values = []
+    for _ in range(resamples):
+        chosen = draws.integers(len(data.pictures), size=len(data.pictures))
+        pictures, things = [], {}
+        for copy, index in enumerate(chosen):
+            picture = data.pictures[index]
+            name = f"{picture.image_id} {copy}"
+            pictures.append(replace(picture, image_id=name))
+            things[name] = found[picture.image_id]
+        values.append(detection_metrics(replace(data, pictures=tuple(pictures)), things).ap50)
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _extraction(weights: Path, data: DetectionData) -> tuple[float, float]:
+    """Seconds and regions of a picture, by the demo's settings."""
+    config = load_config(ROOT / "pipeline" / DEMO).extract
+    extractor = Extractor(load_detector(weights), config=config)
+    pictures = [read_picture(picture.file) for picture in data.pictures[:_TIMED]]
+    extractor(pictures[0])
+    started = time.perf_counter()
+    regions = [len(extractor(picture)) for picture in pictures]
+    return (time.perf_counter() - started) / len(pictures), sum(regions) / len(regions)
+
+
+if __name__ == "__main__":
+    main()
