@@ -49,7 +49,7 @@ SHIPPED: Mapping[str, Shipped] = {
     "scenes": Shipped(
         "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
         "scenes_detector.safetensors",
-        "SHA",
+        "8ebb1b00e53e4570bb2eeeefdb564b593601775956a7b067c391c03de39c9f6f",
     ),
 }
 """Name -> what it is."""
