@@ -1,11 +1,16 @@
-"""How long `a2 demo` takes in an empty folder, by stage, and what its captioner gains by seeing."""
+"""How long `a2 demo` takes in an empty folder, by stage, and what its captioner gains by seeing.
+
+And, not timed, what it would lose without the boxes (`model.box_geometry: none`): features alone
+cannot know left from right.
+"""
 
 import json
 import logging
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,16 +40,37 @@ def main(quick: bool) -> None:
         overrides, scenes = (["train.epochs=1"], 60) if quick else ([], SCENES)
         directory = run_demo(Path(folder), overrides, say=say, scenes=scenes)
         rows.append(["all", f"{time.perf_counter() - started:.1f}"])
-        seeing = _cider(directory / "metrics.json")
+        seeing = _metrics(directory / "metrics.json")
         baseline = load_config(directory / "config.yaml").evaluate.baseline
-        blind = _cider(Path(str(baseline)))
-    print_table(f"demo, {scenes} scenes", ["stage", "s"], rows)
-    figures = [f"{seeing:.3f}", f"{blind:.3f}", ratio(seeing, blind)]
-    print_table("test CIDEr", ["seeing", "blind", "ratio"], [figures])
+        blind = _metrics(Path(str(baseline)))
+        print_table(f"demo, {scenes} scenes", ["stage", "s"], rows)
+        without = [*overrides, "model.box_geometry=none"]
+        directory = run_demo(Path(folder), without, say=lambda *_: None, scenes=scenes)
+        unplaced = _metrics(directory / "metrics.json")
+    ciders = [found["metrics"]["CIDEr"] for found in (seeing, blind, unplaced)]
+    figures = [*(f"{cider:.3f}" for cider in ciders), ratio(ciders[0], ciders[1])]
+    print_table("test CIDEr", ["seeing", "blind", "without boxes", "seeing by blind"], [figures])
+    _print_groups({"seeing": seeing, "blind": blind, "without boxes": unplaced})
 
 
-def _cider(path: Path) -> float:
-    return float(json.loads(path.read_text())["metrics"]["CIDEr"])
+def _metrics(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _print_groups(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """By group of words: how many are right (F1), and how often they are said of the right noun."""
+    rows = [
+        [group]
+        + [_share(one["word_groups"][group]["words"]["f1"]) for one in found.values()]
+        + [_share(one["word_groups"][group]["pairs"]["accuracy"]) for one in found.values()]
+        for group in next(iter(found.values()))["word_groups"]
+    ]
+    heads = [f"{what}, {name}" for what in ("F1", "accuracy") for name in found]
+    print_table("words, and whether they are said of the right nouns", ["group", *heads], rows)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 if __name__ == "__main__":

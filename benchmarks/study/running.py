@@ -92,7 +92,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
     for name in names:
         world = study.world(name)
         draw_world(world, study.pictures)
-        with Plan(study.config(world, "runtime.threads=null"), study.artifacts) as plan:
+        with Plan(study.config(world), study.artifacts) as plan:
             own = [calibrate.NAME, extract.NAME, preprocess.NAME]
             for stage in filter(plan.names.__contains__, own):
                 plan.run(stage)
