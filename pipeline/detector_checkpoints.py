@@ -1,8 +1,9 @@
 """Detectors by name: one that comes with this package, and the published ones.
 
-Of those is known where people said they lie; they are fetched and kept as canonical weights. No README gives a digest, so that of the first file that came is recorded and later ones must have
-it. What is fetched is read as `a2.extract.weights` reads any file, with nothing in it run, and kept
-as safetensors; the file itself is not needed afterwards.
+Of the published is known where people said they lie. No README gives a digest, so that of the first
+file that came is recorded and later ones must have it. What is fetched is read as
+`a2.extract.weights` reads any file, with nothing in it run, and kept as canonical safetensors; the
+file itself is not needed afterwards.
 """
 
 import hashlib
