@@ -63,7 +63,11 @@ RESULTS, TABLES = "results.csv", "tables.md"
 @click.option("--seeds", type=click.IntRange(1), help="Seeds of every part; else as the grid says.")
 @click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Only these.")
 @click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Only these parts.")
-@click.option("--hours", type=float, help="Begins no training later than this from now.")
+@click.option(
+    "--hours",
+    type=float,
+    help="Begins no training later than this from now; 0 collects what is trained.",
+)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def main(
     quick: bool,
@@ -80,7 +84,7 @@ def main(
     logging.disable(logging.WARNING)
     extent = _extent(QUICK_EXTENT if quick else Extent(), seeds, fusions)
     wanted = trials(extent, parts or PARTS)
-    until = time.time() + 3600 * hours if hours else float("inf")
+    until = float("inf") if hours is None else time.time() + 3600 * hours
     with tempfile.TemporaryDirectory() as temporary:
         study = Study(
             folder=(Path(temporary) if quick else output).resolve(),

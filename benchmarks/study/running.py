@@ -125,7 +125,7 @@ def run_jobs(
 ) -> Iterator[tuple[Job, list[Finding]]]:
     """Yields each job as it is done, with its findings after each phase.
 
-    None begins after `until`, seconds since 1970: such jobs have no findings.
+    None is trained after `until`, seconds since 1970: such jobs have no findings.
     """
     spawning = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=spawning) as pool:
@@ -150,12 +150,12 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def run_job(study: Study, job: Job, until: float) -> list[Finding]:
-    """Trains a captioner and measures it after each phase; nothing where it is too late."""
-    if time.time() > until:
-        return []
+    """Trains a captioner and measures it after each phase; nothing where it is too late to train."""
     logging.disable(logging.WARNING)
     found = []
     with Plan(job.config, study.artifacts) as plan:
+        if time.time() > until and not _trained(plan):
+            return []
         features = plan.result(extract.NAME, wanted_by=train.NAME).directory
         captions = plan.result(preprocess.NAME, wanted_by=train.NAME).directory
         for stage, phase in zip(plan.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
@@ -163,6 +163,10 @@ def run_job(study: Study, job: Job, until: float) -> list[Finding]:
             subject = Subject(outcome.directory, features, captions, job.world, study.analysed)
             found.append(_finding(study, phase, outcome, subject))
     return found
+
+
+def _trained(plan: Plan) -> bool:
+    return all(plan.status(stage).state == "done" for stage in plan.training)
 
 
 def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Finding:

@@ -56,7 +56,7 @@ def run(name: str, *options: str, folder: Path) -> str:
             "alignment_study.py",
             ["fusions gate 1", "Planted companions, after SCST", "grounding by group of words"],
         ),
-        ("detector.py", ["unseen, 12", "recall of 36", "s per picture"]),
+        ("detector.py", ["unseen scenes", "recall of 36", "s per picture"]),
         ("scenes.py", ["pictures/s", "20,000 pictures", "1 process", "is faster by"]),
         ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
     ],
