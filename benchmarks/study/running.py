@@ -150,7 +150,7 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def run_job(study: Study, job: Job, until: float) -> list[Finding]:
-    """Trains a captioner and measures it after each phase; nothing where it is too late to train."""
+    """Trains a captioner and measures it after each phase; nothing where it is too late for it."""
     logging.disable(logging.WARNING)
     found = []
     with Plan(job.config, study.artifacts) as plan:
