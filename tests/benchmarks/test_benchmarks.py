@@ -28,7 +28,7 @@ def run(name: str, *options: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "promised"),
     [
-        ("demo.py", ["train-xe", "seeing", "ratio"]),
+        ("demo.py", ["train-xe", "seeing by blind", "relations"]),
         ("store.py", ["LMDB is faster by", ".npz", "HDF5"]),
         (
             "extract.py",
