@@ -1,7 +1,7 @@
 """Takes the README's picture: the demo's report, with a word of a caption chosen.
 
     make demo
-    .venv/bin/python docs/screenshot.py demo-data/evaluate/KEY/report.html docs/report.png
+    .venv/bin/python docs/screenshot.py artifacts/demo/evaluate/KEY/report.html docs/report.png
 
 KEY is that of the last line that the demo prints. Needs Debian's chromium.
 """
