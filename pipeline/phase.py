@@ -78,7 +78,7 @@ class Validation(Protocol):
         """More for TensorBoard; the first process alone asks for it."""
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """Says where the epoch's figures show that training is of no use."""
+        """Says where the epoch's figures show that training is of no use; in the first process."""
 
 
 class Settings(Protocol):

@@ -248,7 +248,7 @@ class Training(Generic[Part]):
         }
         if self._record is not None:
             self._record_epoch(self._record, line, figures)
-        validation.warn(line)
+            validation.warn(line)
         better = score > position.best
         if better:
             position.best, position.best_step = score, position.step

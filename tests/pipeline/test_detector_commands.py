@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from PIL import Image
 from a2.data.feature_store import FeatureStore
 from a2.extract.weights import load_detector, save_detector
 from a2.pipeline import detector_evaluation
+from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.cli import cli
 from a2.pipeline.interruption import Interrupted
 from a2.pipeline.verification import verify
@@ -138,6 +141,27 @@ def test_extraction_takes_the_trained_weights_and_finds_regions_by_them(
     assert all(10 <= len(store[image_id]) <= 12 for image_id in store)
     described = json.loads((output / "extractor.json").read_text())
     assert described["meta"]["origin"] == "trained by a2 detector train"
+
+
+@pytest.mark.slow
+def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
+    fields = labelled.fields(epochs=1, batch_size=5, anchor_sizes=[400])
+    runtime = {"device": "cpu", "threads": 1}
+    (tmp_path / "detector.yaml").write_text(json.dumps({"detector": fields, "runtime": runtime}))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "a2.pipeline", "detector", "train"]
+    place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "artifacts")
+    ended = subprocess.run(
+        [*command, *map(str, place)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split(":")[0] for line in ended.stdout.splitlines()[::10]] == ["train-detector"]
+    assert ended.stderr.count("train on 12 pictures with ") == 1
+    assert ended.stderr.count("no labelled thing is found yet") == 1
+    [weights] = (tmp_path / "artifacts").glob("train-detector/*/detector.safetensors")
+    assert ended.stdout.endswith(f"weights: {weights}\n")
+    state = Checkpoints(weights.parent / "checkpoints").latest().state
+    assert state["surroundings"]["processes"] == "2"
 
 
 # evaluation

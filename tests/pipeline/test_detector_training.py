@@ -170,6 +170,7 @@ def test_metrics_have_one_line_per_epoch(uninterrupted):
     assert all(line.keys() == losses | others for line in found)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_from_epoch_to_epoch(train, tmp_path):
     found = lines(train(tmp_path / "longer", epochs=4, validation_pictures=1))
     losses = [line["loss"] for line in found]
@@ -181,6 +182,7 @@ def test_equal_settings_train_equal_detectors(train, uninterrupted, tmp_path):
     assert_equal_results(train(tmp_path / "again"), uninterrupted)
 
 
+@pytest.mark.slow
 def test_another_seed_trains_another_detector(train, uninterrupted, tmp_path):
     other = train(tmp_path / "other", seed=1)
     names = ("detector.safetensors", "names.json")
@@ -201,6 +203,7 @@ def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled
     assert len(found) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -258,6 +261,7 @@ def test_the_best_epoch_is_kept_and_not_the_last(train, tmp_path, monkeypatch):
         assert all(torch.equal(saved[name], learnt[name]) for name in saved) == same
 
 
+@pytest.mark.slow
 def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch):
     scored(monkeypatch, 0.5, 0.4, 0.3)
     found = train(tmp_path / "early", epochs=9, patience=2)
@@ -385,11 +389,11 @@ def test_a_start_that_is_neither_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(1, id="after the first update"),
-        pytest.param(2, id="where a checkpoint is due anyway"),
-        pytest.param(STEPS_PER_EPOCH, id="at the last batch of an epoch"),
+        pytest.param(1, id="after the first update", marks=pytest.mark.slow),
+        pytest.param(2, id="where a checkpoint is due anyway", marks=pytest.mark.slow),
+        pytest.param(STEPS_PER_EPOCH, id="at the last batch of an epoch", marks=pytest.mark.slow),
         pytest.param(STEPS_PER_EPOCH + 1, id="at the first batch of an epoch"),
-        pytest.param(STEPS, id="at the very last batch"),
+        pytest.param(STEPS, id="at the very last batch", marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_training_ends_as_if_left_alone(train, uninterrupted, tmp_path, signals, step):
@@ -426,6 +430,7 @@ def test_every_recipe_resumes_exactly(train, tmp_path, signals, changes):
     assert_equal_results(found, alone)
 
 
+@pytest.mark.slow
 def test_a_stop_while_the_stored_weights_are_looked_at_loses_nothing(
     train, uninterrupted, tmp_path, monkeypatch
 ):
