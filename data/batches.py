@@ -351,6 +351,8 @@ class _Loaded(Generic[Collated]):
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield batch
+        except (ConnectionError, EOFError) as error:  # a loader died while it handed over a batch
+            raise _lost(str(error) or type(error).__name__) from error
         finally:
             del batches  # and with it its processes: the error's traceback holds this frame
 
@@ -386,8 +388,12 @@ def lost_loader(error: Exception) -> LostLoader | None:
     """What is said where torch reports that a loader process has gone; None for other errors."""
     if not str(error).startswith("DataLoader worker"):
         return None
+    return _lost(str(error))
+
+
+def _lost(reason: str) -> LostLoader:
     return LostLoader(
-        f"a loader process has ended: {' '.join(str(error).split())}; the newest checkpoint is "
+        f"a loader process has ended: {' '.join(reason.split())}; the newest checkpoint is "
         "kept, lower runtime.workers or the batch size where memory ran out, and run again"
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from a2.data.batches import lost_loader
-from a2.data.errors import A2Error
+from a2.data.errors import A2Error, LostLoader
 from a2.pipeline.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -70,7 +70,7 @@ def run_training(
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, LostProcesses) as error:
+            except (RuntimeError, LostProcesses, LostLoader) as error:
                 # a signal to the process group may end loaders and other processes before this one
                 # comes to look at it, and then this one fails wherever it is; nothing more is saved
                 stop.raise_if_pending()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils import signal_handling
 
+from a2.data import batches as batches_module
 from a2.data.batches import (
+    ALL,
     Batch,
     CaptionDataset,
     Item,
@@ -24,7 +26,7 @@ from a2.data.batches import (
     picture_batches,
     training_batches,
 )
-from a2.data.errors import ConfigError, InputError, StoreError
+from a2.data.errors import ConfigError, InputError, LostLoader, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
 from a2.data.regions import Regions
@@ -291,6 +293,33 @@ def test_a_process_ends_though_its_loaders_are_not_at_their_end(store, signalled
         words, check=False, start_new_session=True, timeout=60, stderr=subprocess.PIPE
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), "[Errno 104] Connection reset by"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_a_loader_that_dies_while_it_hands_over_a_batch_is_lost(monkeypatch, error, reason):
+    class Dying:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def __iter__(self):
+            yield [0, 1]
+            raise error
+
+    monkeypatch.setattr(batches_module, "DataLoader", Dying)
+    found = epoch_batches(
+        Numbers(None), list, count=4, batch_size=2, seed=0, epoch=0, start=0, share=ALL, workers=1
+    )
+    assert next(found) == [[0, 1]]
+    with pytest.raises(LostLoader) as raised:
+        next(found)
+    assert str(raised.value).startswith(f"a loader process has ended: {reason}")
+    assert str(raised.value).endswith(" where memory ran out, and run again")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -402,6 +402,7 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     assert checkpoint_steps(tmp_path / "ended") == []
 
 
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket:pytest.PytestUnraisableExceptionWarning")
 def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
     train, uninterrupted, tmp_path, monkeypatch
 ):
@@ -417,9 +418,9 @@ def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
         patch.setattr(CrossEntropyOptimisation, "step", kill_a_loader)
         with pytest.raises(
             LostLoader,
-            match=r"^a loader process has ended: DataLoader worker \(pid \d+\) is killed by "
-            r"signal: Killed\.; the newest checkpoint is kept, lower runtime\.workers or the "
-            r"batch size where memory ran out, and run again$",
+            # which words torch or the system have for it depends on where it was just then
+            match=r"^a loader process has ended: .+; the newest checkpoint is kept, "
+            r"lower runtime\.workers or the batch size where memory ran out, and run again$",
         ):
             train(found, "runtime.workers=1")
     assert max(checkpoint_steps(found)) == STEPS_PER_EPOCH
