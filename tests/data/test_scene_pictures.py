@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,8 +41,10 @@ def test_a_process_that_is_ended_from_outside_is_an_error(tmp_path):
     def end_one(advanced: int) -> None:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         for child in children:
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
+            # one that is gone between the list and the signal has been ended before
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
 
     with pytest.raises(A2Error) as error:
         write_pictures(tmp_path, [0.0] * 2000, seed=0, side=96, workers=2, progress=end_one)
