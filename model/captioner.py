@@ -5,7 +5,7 @@ that Transformer, LSTM and GRU captioners can take each other's place.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from torch import Tensor
 from a2.model.alignment import AlignedAttention
 from a2.model.attention import RegionProjection
 from a2.model.word_store import WordStore
+
+if TYPE_CHECKING:
+    from a2.model.decoder import CaptionDecoder
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class DecoderState:
     cached: tensors of which the first axis is the N = B * rows_per_image rows, the rows of a
     picture together (places of its words for a Transformer, h and c for an LSTM).
     stores: what the rows of a picture share, a Transformer's keys and values, one per layer.
+    decoder: a Transformer's, prepared for so many rows; its weights must stay as they are.
     members: the states of an ensemble's captioners.
     """
 
@@ -57,6 +61,7 @@ class DecoderState:
     rows_per_image: int
     cached: tuple[Tensor, ...] = ()
     stores: tuple[WordStore, ...] = ()
+    decoder: "CaptionDecoder | None" = None
     members: tuple["DecoderState", ...] = ()
 
     def reordered(self, index: Tensor) -> "DecoderState":

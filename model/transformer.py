@@ -27,6 +27,7 @@ from a2.model.captioner import (
 from a2.model.config import ModelConfig
 from a2.model.decoder import Begun, CaptionDecoder
 from a2.model.encoder import BOX_VALUES, RegionEncoder
+from a2.model.packed_linear import packed
 from a2.model.word_store import next_places
 
 
@@ -114,11 +115,15 @@ class TransformerCaptioner(nn.Module):
         return Memory(states, region_mask, projections)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state before <bos>, with rows_per_image rows for each picture."""
-        places = torch.empty(
-            (len(memory) * rows_per_image, 0), dtype=torch.int64, device=memory.states.device
+        """The state before <bos>, with rows_per_image rows for each picture.
+
+        Without gradients the state may hold a copy of the weights as they are now, packed.
+        """
+        rows = len(memory) * rows_per_image
+        places = torch.empty((rows, 0), dtype=torch.int64, device=memory.states.device)
+        return DecoderState(
+            memory, rows_per_image, cached=(places,), decoder=packed(self.decoder, rows)
         )
-        return DecoderState(memory, rows_per_image, cached=(places,))
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
         """Takes one token per row, (N,) int64, <bos> first; log-probabilities of the next, (N, V).
@@ -127,9 +132,10 @@ class TransformerCaptioner(nn.Module):
         """
         memory, rows_per_image = state.memory, state.rows_per_image
         self._check_tokens(tokens, (len(memory) * rows_per_image,))
+        decoder = state.decoder or self.decoder
         places = next_places(state.cached[0], rows_per_image)
         with held_constant(self.mask_parameters()):
-            decoded, stores = self.decoder.step(
+            decoded, stores = decoder.step(
                 tokens.reshape(-1, rows_per_image),
                 memory.projections,
                 region_mask=memory.region_mask,
@@ -138,7 +144,7 @@ class TransformerCaptioner(nn.Module):
                 decoder_pass=DecoderPass(self.schedule_step),
             )
         return StepOutput(
-            self.decoder.log_probs(decoded.states.flatten(0, 1)),
+            decoder.log_probs(decoded.states.flatten(0, 1)),
             summarise(tuple(map(_by_row, decoded.attention))) if attention else None,
             replace(state, cached=(places,), stores=stores),
         )
