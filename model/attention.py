@@ -36,6 +36,11 @@ def merge_heads(states: Tensor) -> Tensor:
     return states.transpose(1, 2).flatten(2)
 
 
+def laid_out_by_column(keys: Tensor) -> Tensor:
+    """The same values (B, H, R, d), stored as (B, H, d, R): what few queries multiply fastest."""
+    return keys.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
 class SelfAttention(nn.Module):
     """Attention within a sequence: of regions, or of words that see only those before them."""
 
@@ -140,10 +145,10 @@ class CrossAttention(nn.Module):
 
     def project(self, regions: Tensor) -> RegionProjection:
         """regions: (B, R, D), the encoder's output."""
-        # Contiguous: every step and pass would otherwise copy them into that order.
+        # In the order that products want: every step and pass would otherwise copy them into it.
         keys, values = self.key_value(regions).chunk(2, dim=-1)
         return RegionProjection(
-            split_heads(keys, self.heads).contiguous(),
+            laid_out_by_column(split_heads(keys, self.heads)),
             split_heads(values, self.heads).contiguous(),
             self.project_masks(regions),
         )
@@ -152,7 +157,7 @@ class CrossAttention(nn.Module):
         """The mask network's part of `project`, or None without one."""
         if self.alignment is None:
             return None
-        return self.alignment.mask_network.project(regions).contiguous()
+        return laid_out_by_column(self.alignment.mask_network.project(regions))
 
     def forward(
         self,

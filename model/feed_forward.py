@@ -15,5 +15,5 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        transformed: Tensor = self.outer(self.inner(states).relu())
+        transformed: Tensor = self.outer(self.inner(states).relu_())
         return transformed
