@@ -18,6 +18,9 @@ from torch import Tensor
 
 from a2.model.captioner import Captioner, Memory
 
+_BLOCK = 128
+"""Scores that are looked at together when the best ones are sought on a CPU."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -229,12 +232,29 @@ def _best(scores: Tensor, count: int) -> Tensor:
     scores: (B, M). topk alone says nothing about ties, and a stable sort of everything is slow, so
     the sort is left to batches where a score beyond the last place equals the last one.
     """
-    values, places = scores.topk(min(count + 1, scores.shape[1]), dim=1)
+    values, places = _top(scores, min(count + 1, scores.shape[1]))
     if (values[:, count:] == values[:, count - 1 : count]).any():
         return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
     places = places[:, :count].sort(dim=1).values
     order = scores.gather(1, places).sort(dim=1, descending=True, stable=True).indices
     return places.gather(1, order)
+
+
+def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """What `scores.topk(count, dim=1)` gives, but that it may choose others among equal scores.
+
+    They lie in the `count` blocks with the greatest maxima, or in what is left after whole blocks.
+    """
+    blocks = scores.shape[1] // _BLOCK
+    if scores.device.type != "cpu" or blocks <= count:
+        return scores.topk(count, dim=1)
+    whole = scores[:, : blocks * _BLOCK].reshape(len(scores), blocks, _BLOCK)
+    chosen = whole.amax(dim=2).topk(count, dim=1).indices
+    inside = torch.arange(_BLOCK) + chosen[..., None] * _BLOCK
+    left = torch.arange(blocks * _BLOCK, scores.shape[1]).expand(len(scores), -1)
+    places = torch.cat((inside.flatten(1), left), dim=1)
+    values, order = scores.gather(1, places).topk(count, dim=1)
+    return values, places.gather(1, order)
 
 
 def _rows(origin: Tensor) -> Tensor:

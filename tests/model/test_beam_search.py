@@ -345,6 +345,51 @@ def test_ties_go_to_the_earlier_beam_and_the_smaller_token():
     assert [[h.tokens for h in picture] for picture in found] == [expected, expected]
 
 
+class Chained(Scripted):
+    """Log-probabilities of the next of 3,000 words by the word before, one of 16 lines."""
+
+    def __init__(self, table: torch.Tensor):
+        self.table = table
+        self.vocabulary_size = table.shape[1]
+
+    def step(self, tokens, state, *, attention=False):
+        return StepOutput(self.table[tokens % 16], None, state)
+
+
+def _written_out(table, *, beam_size, max_length):
+    """Beam search by sorting all continuations; the earlier beam, then the smaller token first."""
+    beams = [((), 0.0)]
+    for _ in range(max_length):
+        candidates = []
+        for place, (words, total) in enumerate(beams):
+            if words[-1:] == (2,):
+                candidates.append((-total, place, 0, words))
+                continue
+            line = table[(words[-1] if words else 1) % 16]
+            extended = (line + torch.tensor(total)).tolist()
+            candidates += [
+                (-extended[token], place, token, (*words, token))
+                for token in (2, *range(4, len(line)))
+            ]
+        beams = [(words, -lost) for lost, _, _, words in sorted(candidates)[:beam_size]]
+    return beams
+
+
+@pytest.mark.parametrize("spread", ["uneven", "with many ties"])
+def test_a_large_vocabulary_is_searched_as_by_sorting_it(spread):
+    torch.manual_seed(0)
+    logits = torch.randn(16, 3000)
+    logits[::2, -20:] += 2  # words that no whole block holds
+    table = logits.log_softmax(dim=1)
+    if spread == "with many ties":
+        table = (table * 4).round() / 4
+    captioner = Chained(table)
+    found = beam_search(captioner, _nothing(2), beam_size=4, max_length=4)
+    expected = _written_out(table, beam_size=4, max_length=4)
+    for picture in found:
+        assert [(h.tokens, h.log_prob) for h in picture] == expected
+
+
 def test_finished_beams_stop_the_loop():
     captioner = Scripted([0, 0, 0.9, 0, 0.1])
     (found,) = beam_search(captioner, _nothing(1), beam_size=2, max_length=20)
