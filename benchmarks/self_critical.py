@@ -20,6 +20,7 @@ from a2.model.ngrams import InverseDocumentFrequencies
 from a2.model.reward import CaptionReward, References
 from a2.model.self_critical import Reward, attempt, self_critical_loss
 from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
@@ -246,6 +247,7 @@ def _text(words: Sentence) -> str:
 def main(quick: bool, rounds: int) -> None:
     """Times a self-critical step and its reward."""
     sizes = QUICK if quick else Sizes()
+    keep_freed_memory()  # as training and evaluation do
     print_machine()
     corpus = make_corpus(sizes)
     compare_rewards(sizes, corpus, rounds=5 * rounds)

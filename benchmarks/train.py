@@ -24,6 +24,7 @@ from a2.model.config import ModelConfig
 from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2.model.precision import mixed_precision
 from a2.model.transformer import TransformerCaptioner
+from a2.pipeline.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
@@ -341,6 +342,7 @@ def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: i
 @click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
     """Time training and beam search of the Transformer captioner with the gate."""
+    keep_freed_memory()  # as training and evaluation do
     print_machine()
     torch.manual_seed(0)
     sizes = QUICK if quick else Sizes()

@@ -1,5 +1,6 @@
-"""How much memory this process may still take."""
+"""How much memory this process may still take, and what it keeps of what it had."""
 
+import ctypes
 from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
@@ -11,6 +12,21 @@ _LIMITS = (
     ),
 )
 """Limit and use of the container's control group, versions 2 and 1."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Numbers of settings in glibc's malloc.h."""
+
+
+def keep_freed_memory() -> None:
+    """From now on freed memory waits here for the next allocation, where the C library is glibc's.
+
+    By default large blocks go back to the system at once. Every step of a training on a CPU then
+    gets the same blocks again, page by page and zeroed: a twelfth of its time.
+    """
+    set_allocator = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_allocator is not None:
+        set_allocator(_M_MMAP_MAX, 0)
+        set_allocator(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def available_memory() -> int | None:

@@ -1,9 +1,13 @@
 """Available memory: the least of what the machine and its containers leave."""
 
+import ctypes
+import subprocess
+import sys
+
 import pytest
 
 from a2.pipeline import memory
-from a2.pipeline.memory import available_memory
+from a2.pipeline.memory import available_memory, keep_freed_memory
 
 MACHINE = "MemTotal:       24000000 kB\nMemFree:  1 kB\nMemAvailable:   2000 kB\n"
 
@@ -46,3 +50,37 @@ def test_a_container_without_a_limit_leaves_what_the_machine_has(system):
 
 def test_this_machine_has_some():
     assert available_memory() is None or available_memory() > 0
+
+
+PAGES = """
+import resource, sys
+import torch
+from a2.pipeline.memory import keep_freed_memory
+
+torch.set_num_threads(1)
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+for _ in range(15):
+    torch.ones(25_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    torch.ones(25_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def new_pages(how):
+    """Pages that the system gave to five allocations of 100 MB, after some such."""
+    command = [sys.executable, "-c", PAGES, how]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_memory_that_is_kept_is_not_asked_for_again():
+    assert new_pages("kept") < 100 < new_pages("returned")
+
+
+def test_another_c_library_keeps_what_it_likes(monkeypatch):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    keep_freed_memory()
