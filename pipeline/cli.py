@@ -34,6 +34,7 @@ from a2.pipeline.printing import (
 )
 from a2.pipeline.scenes_commands import scenes
 from a2.pipeline.upkeep_commands import UPKEEP
+from a2.pipeline.waiting_threads import set_waiting
 from a2.pipeline.weights_commands import weights
 
 if TYPE_CHECKING:
@@ -325,7 +326,5 @@ def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) ->
 
 def main() -> None:
     """Entry point of the `a2` command."""
-    # Before torch is loaded: a waiting thread that spins, as is the default, takes the core from
-    # the one that it waits for. On two busy cores that made training ten times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_waiting(os.environ)
     cli()
