@@ -3,12 +3,15 @@
 Each step of decoding multiplies all weights by few rows. Before a product is taken, the library
 copies its operands into the order in which the processor reads them, which for 50 rows costs about
 half as much as the product itself. Here that copy of the weights is made once per batch of captions
-and serves all steps. MKL does it, through the operators that torch's own compiler uses for it;
-where torch has no MKL, layers stay as they are.
+and serves all steps, or all batches where weights are known not to change (`UnchangedWeights`). MKL
+does it, through the operators that torch's own compiler uses for it; where torch has no MKL, layers
+stay as they are.
 """
 
 import copy
-from typing import TypeVar
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +66,41 @@ def packed(module: _Module, rows: int) -> _Module:
     """
     if rows < FEWEST_ROWS or torch.is_grad_enabled() or not _has_mkl():
         return module
-    return _with_packed_layers(module, rows)
+    unchanged = _unchanged.get()
+    return unchanged.packed(module, rows) if unchanged else _with_packed_layers(module, rows)
+
+
+class UnchangedWeights:
+    """What has been packed within `with`, for use in further such blocks.
+
+    Nobody may change a weight between the first block and the last. Of each module that is kept
+    which was packed for the last number of rows.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[nn.Module, tuple[int, nn.Module]] = {}
+        self._before: Token[UnchangedWeights | None] | None = None
+
+    def __enter__(self) -> None:
+        self._before = _unchanged.set(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            _unchanged.reset(self._before)
+
+    def packed(self, module: _Module, rows: int) -> _Module:
+        """As the function, from what was packed before where it is for so many rows."""
+        if self._found.get(module, (0, module))[0] != rows:
+            self._found[module] = rows, _with_packed_layers(module, rows)
+        return cast(_Module, self._found[module][1])
+
+
+_unchanged: ContextVar[UnchangedWeights | None] = ContextVar("unchanged weights", default=None)
 
 
 def _has_mkl() -> bool:

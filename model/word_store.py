@@ -25,9 +25,10 @@ class _Room:
     def enlarged(self, used: int, places: int) -> "_Room":
         """A copy of the first `used` places, with room for `places`."""
         keys, values = (
-            torch.cat((of[:, :, :used], of.new_empty(*of.shape[:2], places - used, of.shape[3])), 2)
-            for of in (self.keys, self.values)
+            of.new_empty(*of.shape[:2], places, of.shape[3]) for of in (self.keys, self.values)
         )
+        keys[:, :, :used] = self.keys[:, :, :used]
+        values[:, :, :used] = self.values[:, :, :used]
         return _Room(keys, values, used)
 
 

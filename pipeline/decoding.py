@@ -10,6 +10,7 @@ from a2.data.batches import Batch
 from a2.data.vocabulary import Vocabulary
 from a2.model.beam_search import beam_search
 from a2.model.captioner import Captioner
+from a2.model.packed_linear import UnchangedWeights
 from a2.pipeline.config import EvaluateConfig
 from a2.pipeline.ensemble import LoadedCaptioner
 
@@ -40,22 +41,25 @@ def caption_batches(
     """Yields (image id, beams with the best first) for each picture, in the batches' order.
 
     What the captions are searched by is explained in `a2.model.beam_search`. collapse_repeats: a
-    word that follows itself is said once; scores stay those of what was decoded.
+    word that follows itself is said once; scores stay those of what was decoded. The captioner's
+    weights must stay as they are until the last batch.
     """
     spell = without_repeats if collapse_repeats else str
+    unchanged = UnchangedWeights()
     for batch in batches:
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
-        found = beam_search(
-            captioner,
-            memory,
-            beam_size=beam_size,
-            max_length=max_length,
-            length_penalty=length_penalty,
-            no_repeat_ngram=no_repeat_ngram,
-            groups=groups,
-            diversity=diversity,
-        )
+        with unchanged:
+            found = beam_search(
+                captioner,
+                memory,
+                beam_size=beam_size,
+                max_length=max_length,
+                length_penalty=length_penalty,
+                no_repeat_ngram=no_repeat_ngram,
+                groups=groups,
+                diversity=diversity,
+            )
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             yield (
                 image_id,

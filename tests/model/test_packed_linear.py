@@ -4,7 +4,7 @@ from torch import nn
 
 from a2.model import packed_linear
 from a2.model.beam_search import beam_search
-from a2.model.packed_linear import PackedLinear, packed
+from a2.model.packed_linear import PackedLinear, UnchangedWeights, packed
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch is built without MKL"
@@ -137,3 +137,38 @@ def test_captions_that_are_begun_later_use_the_weights_of_then(in_single, pictur
     later = beam_search(captioner, memory, beam_size=5, max_length=3)
     assert first[0][0].tokens != (7, 7, 7)
     assert later[0][0].tokens == (7, 7, 7)
+
+
+@torch.no_grad()
+def test_weights_that_stay_are_packed_once_for_each_number_of_rows(in_single):
+    decoder, unchanged = in_single().decoder, UnchangedWeights()
+    with unchanged:
+        first = packed(decoder, ROWS)
+    with unchanged:
+        assert packed(decoder, ROWS) is first
+        other = packed(decoder, 2 * ROWS)
+        assert other is not first
+        assert packed(decoder, 2 * ROWS) is other
+        assert packed(decoder, 1) is decoder
+    assert packed(decoder, 2 * ROWS) is not other
+    with UnchangedWeights():
+        assert packed(decoder, 2 * ROWS) is not other
+
+
+@torch.no_grad()
+def test_nothing_is_kept_after_an_error(in_single):
+    decoder = in_single().decoder
+    with pytest.raises(KeyError), UnchangedWeights():
+        first = packed(decoder, ROWS)
+        raise KeyError
+    assert packed(decoder, ROWS) is not first
+
+
+def test_a_kept_search_finds_the_same_again(in_single, pictures):
+    captioner = in_single()
+    memory = pictures.encoded(captioner)
+    alone = beam_search(captioner, memory, beam_size=5, max_length=6)
+    unchanged = UnchangedWeights()
+    for _ in range(2):
+        with unchanged:
+            assert beam_search(captioner, memory, beam_size=5, max_length=6) == alone
