@@ -50,7 +50,8 @@ class TrainConfig(BaseModel):
     precision: Precision = "fp32"
     """fp32. tf32: matrix products of float32 rounded to 10 bits on a GPU, as fp32 on a CPU. bf16:
     matrix products in bfloat16; parameters, masks, fusion, penalty and losses stay in float32.
-    Validation decodes in float32. A CPU without matrix units for bfloat16 (AMX) is slower with it."""
+    Validation decodes in float32. A CPU without matrix units for bfloat16 (AMX) is slower with
+    it."""
     compile: bool = False
     """Layers through torch.compile, or as they are where that fails, which is said in a line. It is
     in the key, since compiled dropout draws other noise. Resuming is then not promised to be exact:
