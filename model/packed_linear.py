@@ -108,7 +108,11 @@ def _has_mkl() -> bool:
 
 
 def _with_packed_layers(module: _Module, rows: int) -> _Module:
-    """Copies of the modules around linear layers; all they hold, parameters too, is shared."""
+    """Copies of the modules around linear layers; all they hold, parameters too, is shared.
+
+    A method that somebody has replaced on a module, as torch.compile does, stays that of the module
+    itself: right, but not packed.
+    """
     children = dict(module.named_children())
     replaced = {name: _replacement(child, rows) for name, child in children.items()}
     if all(replaced[name] is child for name, child in children.items()):
