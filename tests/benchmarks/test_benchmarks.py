@@ -51,6 +51,10 @@ def run(name: str, *options: str, folder: Path) -> str:
             ],
         ),
         ("self_critical.py", ["our CIDEr-D is faster by", "our step is faster by"]),
+        (
+            "throughput.py",
+            ["cross-entropy: 1+2 layers", "self-critical: 1+2 layers", "bf16, eager", "GPU idle"],
+        ),
         ("evaluate.py", ["of pycocoevalcap", "equal to 1e-06: Bleu_1"]),
         (
             "alignment_study.py",
@@ -120,6 +124,16 @@ def test_peak_memory_counts_what_was_held_for_a_moment(monkeypatch):
     measure = importlib.import_module("measure")
     little = measure.peak_memory(lambda: None)
     assert measure.peak_memory(lambda: b"\1" * (200 << 20)) >= little + 190
+
+
+@pytest.mark.slow
+def test_a_gpu_is_idle_where_nothing_is_computed_and_only_there(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    idle_share = runpy.run_path(str(FOLDER / "throughput.py"))["idle_share"]
+    assert idle_share([]) == 0
+    assert idle_share([(3, 5)]) == 0
+    assert idle_share([(6, 10), (0, 2), (1, 4)]) == pytest.approx(0.2)
+    assert idle_share([(0, 10), (1, 2), (11, 12), (12, 20)]) == pytest.approx(0.05)
 
 
 @pytest.mark.slow
