@@ -247,7 +247,7 @@ def _text(words: Sentence) -> str:
 def main(quick: bool, rounds: int) -> None:
     """Times a self-critical step and its reward."""
     sizes = QUICK if quick else Sizes()
-    keep_freed_memory()  # as training and evaluation do
+    keep_freed_memory()  # as the a2 command does
     print_machine()
     corpus = make_corpus(sizes)
     compare_rewards(sizes, corpus, rounds=5 * rounds)

@@ -181,7 +181,7 @@ def print_phase(
 @click.option("--pictures", type=click.IntRange(min=1), default=None, help="In a batch.")
 def main(quick: bool, compiled: bool, pictures: int | None) -> None:
     """Captions per second of both phases of training, by precision, eager and compiled."""
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as the a2 command does
     print_machine()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"

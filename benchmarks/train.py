@@ -355,7 +355,7 @@ def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: i
 @click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
     """Time training and beam search of the Transformer captioner with the gate."""
-    keep_freed_memory()  # as training and evaluation do
+    keep_freed_memory()  # as the a2 command does
     print_machine()
     torch.manual_seed(0)
     sizes = QUICK if quick else Sizes()

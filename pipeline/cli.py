@@ -25,6 +25,7 @@ from a2.pipeline.command_group import (
 from a2.pipeline.compare_commands import compare
 from a2.pipeline.conversion_commands import CONVERSION
 from a2.pipeline.detector_commands import detector
+from a2.pipeline.memory import keep_freed_memory
 from a2.pipeline.printing import (
     print_evaluation,
     print_scores,
@@ -327,4 +328,5 @@ def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) ->
 def main() -> None:
     """Entry point of the `a2` command."""
     set_waiting(os.environ)
+    keep_freed_memory()
     cli()

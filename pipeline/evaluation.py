@@ -27,7 +27,6 @@ from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.evaluated_pictures import EvaluatedPictures
 from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
-from a2.pipeline.memory import keep_freed_memory
 from a2.pipeline.metrics import Scores, score
 from a2.pipeline.progress import counted, track
 from a2.pipeline.provenance import provenance_of
@@ -109,7 +108,6 @@ def evaluate_captioner(
     InputError where the split is empty or the captioners of an ensemble do not belong together.
     """
     find_java()
-    keep_freed_memory()
     device = prepare_device(runtime)
     model = load_captioner(_models(inputs), device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)

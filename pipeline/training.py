@@ -28,7 +28,6 @@ from a2.pipeline.checkpoints import (
 )
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.interruption import StopRequest, stop_between_steps
-from a2.pipeline.memory import keep_freed_memory
 from a2.pipeline.phase import Part, Phase, Update
 from a2.pipeline.processes import LostProcesses, Processes
 from a2.pipeline.progress import duration, track
@@ -64,7 +63,6 @@ def run_training(
     They are the first process's to save, and empty elsewhere. Raises A2Error on a loss that is not
     finite, Interrupted after saving.
     """
-    keep_freed_memory()
     recorded = training_record(directory, events) if processes.leads else nullcontext()
     with recorded as record, stop_between_steps() as stop:
         training = Training(phase, processes=processes, directory=directory, record=record)

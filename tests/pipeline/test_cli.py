@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
 from a2.data.vocabulary import Vocabulary
+from a2.pipeline import cli as commands
 from a2.pipeline import java, metrics
 from a2.pipeline.cli import cli
 from a2.pipeline.config import override
@@ -736,6 +737,18 @@ def test_a_folder_of_others_is_not_taken_for_a_store(pictures_and_weights, tmp_p
             "extract; name a place that does not exist\n"
         )
     assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
+
+
+# --- the process of a command ------------------------------------------------------------------
+
+
+def test_threads_and_memory_are_settled_before_any_command(monkeypatch):
+    done = []
+    monkeypatch.setattr(commands, "set_waiting", done.append)
+    monkeypatch.setattr(commands, "keep_freed_memory", lambda: done.append("memory"))
+    monkeypatch.setattr(commands, "cli", lambda: done.append("command"))
+    commands.main()
+    assert done == [os.environ, "memory", "command"]
 
 
 # --- interrupted: exit codes 130 and 143, and resumed -------------------------------------------
