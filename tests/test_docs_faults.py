@@ -67,7 +67,9 @@ HEADERS = {
     "extract",
     "preprocess",
     "train-xe",
+    "train-scst",
     "evaluate",
+    "train-detector",
 }
 """First columns of headers, and of the table of figures, which names no tests."""
 
