@@ -19,6 +19,8 @@ from torch import Tensor, nn
 FEWEST_ROWS = 8
 """With fewer rows reading the weights is what takes the time, and packing gains nothing."""
 
+_OPERATORS = ("_mkl_reorder_linear_weight", "_mkl_linear")
+
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -104,7 +106,9 @@ _unchanged: ContextVar[UnchangedWeights | None] = ContextVar("unchanged weights"
 
 
 def _has_mkl() -> bool:
-    return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
+    """Whether torch has MKL and still offers these operators, which it promises to nobody."""
+    offers = all(hasattr(torch.ops.mkl, name) for name in _OPERATORS)
+    return offers and bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 def _with_packed_layers(module: _Module, rows: int) -> _Module:

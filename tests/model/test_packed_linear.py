@@ -95,7 +95,10 @@ def test_what_gains_nothing_is_left_as_it_is(in_single, tiny, monkeypatch):
         assert packed(tiny().decoder, ROWS).__class__ is type(decoder)
         exact = tiny().decoder  # float64
         assert packed(exact, ROWS) is exact
-        monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.backends.mkl, "is_available", lambda: False)
+            assert packed(decoder, ROWS) is decoder
+        monkeypatch.setattr(packed_linear, "_OPERATORS", ("_mkl_linear", "no_longer_there"))
         assert packed(decoder, ROWS) is decoder
 
 
