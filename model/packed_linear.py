@@ -75,8 +75,8 @@ def packed(module: _Module, rows: int) -> _Module:
 class UnchangedWeights:
     """What has been packed within `with`, for use in further such blocks.
 
-    Nobody may change a weight between the first block and the last. Of each module that is kept
-    which was packed for the last number of rows.
+    Nobody may change a weight between the first block and the last. Each module is kept as packed
+    for one number of rows, the last that was asked for.
     """
 
     def __init__(self) -> None:

@@ -81,6 +81,19 @@ def test_memory_that_is_kept_is_not_asked_for_again():
     assert new_pages("kept") < 100 < new_pages("returned")
 
 
+class OtherLibrary:
+    """A C library that has nothing; it notes what it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
 def test_another_c_library_keeps_what_it_likes(monkeypatch):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    library = OtherLibrary()
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
     keep_freed_memory()
+    assert library.asked == ["mallopt"]
