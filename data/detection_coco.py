@@ -19,8 +19,8 @@ from a2.data.detection import (
     labelled_picture,
 )
 from a2.data.errors import InputError
+from a2.data.files.json_file import read_json
 from a2.data.identity import image_id
-from a2.data.json_files import read_json
 from a2.data.json_items import (
     BadItem,
     integer_member,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.errors import InputError
-from a2.data.json_files import read_text
+from a2.data.files.json_file import read_text
 
 
 @dataclass(frozen=True)

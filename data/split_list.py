@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from a2.data.errors import InputError
+from a2.data.files.json_file import parse_json, read_text
 from a2.data.identity import PICTURE_SUFFIXES, image_id
-from a2.data.json_files import parse_json, read_text
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names as files have them, and the split that each counts as."""

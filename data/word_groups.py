@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 
 from a2.data.errors import InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 
 WordGroups = Mapping[str, Set[str]]
 """Group -> its words, each a token of PTB captions: lower case, without spaces."""

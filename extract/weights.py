@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2.data.errors import WeightsError
-from a2.data.tensor_files import save_tensors
-from a2.data.unfilled import Unfilled
+from a2.data.files.tensors import save_tensors
+from a2.data.files.unfilled import Unfilled
 from a2.extract.caffemodel import load_caffemodel
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.extract.detector import Detector

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from a2.data.errors import A2Error, InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2.pipeline.stages import evaluate, extract, preprocess
 

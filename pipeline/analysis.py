@@ -18,13 +18,13 @@ from a2.data.batches import picture_batches
 from a2.data.captions import CaptionFile
 from a2.data.errors import InputError
 from a2.data.feature_store import FeatureStore
+from a2.data.files.atomic import write_durably
 from a2.model.config import AlignmentConfig
 from a2.model.faithfulness import Faithfulness, LayerFaithfulness
 from a2.pipeline.analysed_runs import Run
 from a2.pipeline.analysis_figures import Curve, write_curves
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.device import prepare_device
-from a2.pipeline.engine.durable import write_durably
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.evaluation import require_width
 from a2.pipeline.metrics import METRICS

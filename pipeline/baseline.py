@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from a2.data.errors import InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.pipeline.scoring.word_groups import GroupScore, PairScore, WordScore
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from a2.data.batches import Batch, Item, collate, strongest
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.loading import AnyExtractor, load_extractor

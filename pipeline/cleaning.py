@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.errors import A2Error, InputError, LockedError
+from a2.data.files.atomic import rename_durably
 from a2.pipeline.config import Config
-from a2.pipeline.engine.durable import rename_durably
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import holder, is_locked, stage_lock

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from a2.data.errors import InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.pipeline.comparison_page import ComparedMetric, ComparedPicture, Comparison
 from a2.pipeline.report_summary import in_order
 from a2.pipeline.scoring.bootstrap import SUMMED, Families, interval, resampled

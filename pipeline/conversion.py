@@ -14,6 +14,7 @@ from a2.data.feature_record import FeatureType
 from a2.data.feature_seal import DATA_FILE, SEAL_FILE
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
+from a2.data.files.atomic import write_durably
 from a2.data.peer_features import (
     ContentChecksum,
     Picture,
@@ -27,7 +28,6 @@ from a2.data.peer_npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTar
 from a2.data.peer_tsv import TsvSource, TsvTarget
 from a2.data.picture_sizes import PictureSizes, sizes_in_coco
 from a2.data.regions import Regions
-from a2.pipeline.engine.durable import write_durably
 from a2.pipeline.progress import track
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2"]

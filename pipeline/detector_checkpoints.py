@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import cast
 
 from a2.data.errors import A2Error, WeightsError
-from a2.data.json_files import read_json, write_json
-from a2.pipeline.cache import cache_folder
+from a2.data.files.cache import cache_folder
+from a2.data.files.json_file import read_json, write_json
 from a2.pipeline.transfer import DownloadError, download
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from a2.data.detection import DetectionData
 from a2.data.errors import ConfigError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.extract.weights import load_detector
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.detector_checkpoints import resolve_weights

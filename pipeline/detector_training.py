@@ -9,7 +9,7 @@ from torch import Tensor
 from a2.data.batches import Share
 from a2.data.detection import DetectionData
 from a2.data.errors import WeightsError
-from a2.data.json_files import write_json
+from a2.data.files.json_file import write_json
 from a2.extract.detector import Detector
 from a2.extract.imagenet import resnet_tensors
 from a2.extract.initial_weights import begin_with, random_detector

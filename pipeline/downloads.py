@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.errors import A2Error
-from a2.pipeline.cache import cache_folder
+from a2.data.files.cache import cache_folder
 from a2.pipeline.transfer import DownloadError, download
 
 logger = logging.getLogger(__name__)

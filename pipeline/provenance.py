@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from a2.data.errors import A2Error
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.pipeline.config import EvaluateConfig, read_yaml
 from a2.pipeline.engine.manifest import installed_versions, read_manifest
 from a2.pipeline.engine.run import CONFIG

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-from a2.data.json_files import write_json
+from a2.data.files.json_file import write_json
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.metrics import Scores
 from a2.pipeline.scoring.word_groups import WordGroupScores

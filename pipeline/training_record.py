@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from a2.pipeline.engine.durable import write_durably
+from a2.data.files.atomic import write_durably
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.phase import Update
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a2.data.json_files import read_json, write_json
+from a2.data.files.json_file import read_json, write_json
 from a2.pipeline.config import Config, load_config
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 from platform import python_version
 
 from a2.data.errors import A2Error
-from a2.pipeline.engine.durable import write_durably
+from a2.data.files.atomic import write_durably
 from a2.pipeline.engine.key import PreImage, digest_of
 
 FILE_NAME = "manifest.json"

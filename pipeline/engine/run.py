@@ -16,7 +16,7 @@ from pathlib import Path
 from a2.data.annotations import Skipped
 from a2.data.errors import A2Error, LockedError
 from a2.data.feature_shard import Shard
-from a2.pipeline.engine.durable import discard, fsync, rename_durably, write_durably
+from a2.data.files.atomic import discard, fsync, rename_durably, write_durably
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import holder, is_locked, stage_lock

@@ -16,7 +16,7 @@ from filelock import FileLock
 from a2.data.errors import A2Error
 from a2.data.feature_seal import DATA_FILE, SEAL_FILE
 from a2.data.feature_shard import Shard, shards_in
-from a2.pipeline.engine.durable import discard
+from a2.data.files.atomic import discard
 from a2.pipeline.engine.lock import is_locked, stage_lock
 from a2.pipeline.engine.manifest import FILE_NAME as MANIFEST
 from a2.pipeline.engine.run import (

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
-from a2.pipeline.cache import read_entry, write_entry
+from a2.data.files.cache import read_entry, write_entry
 from a2.pipeline.scoring.tokenization import pycocoevalcap_folder
 
 _BLOCK = 1 << 22

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from a2.pipeline.cache import read_entry, write_entry
+from a2.data.files.cache import read_entry, write_entry
 from a2.pipeline.downloads import fetched_files
 from a2.pipeline.java import JavaError, JavaProcess, java_process
 from a2.pipeline.scoring.tokenization import pycocoevalcap_folder

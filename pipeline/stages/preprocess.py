@@ -11,7 +11,7 @@ from a2.data.captions import write_captions
 from a2.data.config import PreprocessConfig
 from a2.data.document_frequencies import count_document_frequencies
 from a2.data.errors import InputError
-from a2.data.json_files import read_json, write_json
+from a2.data.files.json_file import read_json, write_json
 from a2.data.vocabulary import Vocabulary, count_words
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.java import find_java

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from a2.data.annotations import Caption, Picture, tokenize
 from a2.data.errors import InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.data.vocabulary import (
     BOS,
     EOS,

@@ -53,9 +53,9 @@ class Fault:
 
 
 _ENGINE = (
-    Point("a2.pipeline.engine.durable:write_durably"),
-    Point("a2.pipeline.engine.durable:rename_durably"),
-    Point("a2.pipeline.engine.durable:discard"),
+    Point("a2.data.files.atomic:write_durably"),
+    Point("a2.data.files.atomic:rename_durably"),
+    Point("a2.data.files.atomic:discard"),
     Point("a2.pipeline.engine.manifest:Manifest.write"),
     Point("a2.pipeline.engine.run:prepare"),
     Point("a2.pipeline.engine.run:_publish"),
@@ -70,7 +70,7 @@ _ENGINE = (
     Point("shutil:rmtree", removes=0),
 )
 
-_JSON = Point("a2.data.json_files:write_json", writes=0)
+_JSON = Point("a2.data.files.json_file:write_json", writes=0)
 _DETECTOR = Point("a2.extract.weights:save_detector", writes=1)
 
 _TRAINING_AT_ALL = (
@@ -78,7 +78,7 @@ _TRAINING_AT_ALL = (
     _JSON,
     Point("a2.pipeline.checkpoints:Checkpoints.save"),
     Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
-    Point("a2.data.tensor_files:save_tensors", writes=0),
+    Point("a2.data.files.tensors:save_tensors", writes=0),
     Point("torch:save"),
     Point("a2.pipeline.training_record:TrainingRecord.epoch"),
     Point("a2.pipeline.training:Training._end_epoch"),

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.errors import ConfigError, InputError
-from a2.data.json_files import read_json
+from a2.data.files.json_file import read_json
 from a2.pipeline import stored_captioning
 from a2.pipeline.cli import cli
 from a2.pipeline.submission import (

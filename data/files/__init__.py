@@ -1,0 +1,1 @@
+"""Files on disk: JSON, YAML, tensors, checksums and atomic writes."""
