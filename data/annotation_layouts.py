@@ -12,7 +12,7 @@ from pathlib import Path
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import parse_json, read_text
-from a2.data.identity import image_id
+from a2.data.image_ids import image_id
 from a2.data.json_items import BadItem, key_member, list_member, member, text_member
 from a2.data.split_list import read_split_list
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from a2.data.annotation_layouts import LAYOUTS, Item, read_items
 from a2.data.errors import InputError
-from a2.data.identity import find_pictures, image_id
+from a2.data.image_ids import find_pictures, image_id
 from a2.data.json_items import BadItem, list_member, member
 from a2.data.split_list import SPLITS
 

@@ -20,7 +20,7 @@ from a2.data.detection import (
 )
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
-from a2.data.identity import image_id
+from a2.data.image_ids import image_id
 from a2.data.json_items import (
     BadItem,
     integer_member,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
-from a2.data.identity import image_id
+from a2.data.image_ids import image_id
 from a2.data.json_items import (
     BadItem,
     key_member,

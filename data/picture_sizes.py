@@ -8,8 +8,8 @@ from PIL import Image
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
-from a2.data.identity import find_pictures
-from a2.data.identity import image_id as identity_of
+from a2.data.image_ids import find_pictures
+from a2.data.image_ids import image_id as identity_of
 from a2.data.peer_features import Sizes
 
 

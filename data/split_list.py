@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import parse_json, read_text
-from a2.data.identity import PICTURE_SUFFIXES, image_id
+from a2.data.image_ids import PICTURE_SUFFIXES, image_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names as files have them, and the split that each counts as."""

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from a2.data.errors import InputError
-from a2.data.identity import list_pictures
+from a2.data.image_ids import list_pictures
 
 STANDARD_INPUT = Path("-")
 

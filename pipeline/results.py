@@ -13,7 +13,7 @@ from pathlib import Path
 from a2.data.annotations import LONGEST_CAPTION, read_annotations
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json, write_json
-from a2.data.identity import image_id, results_id
+from a2.data.image_ids import image_id, results_id
 from a2.pipeline.scoring.tokenization import tokenize_references
 
 logger = logging.getLogger(__name__)

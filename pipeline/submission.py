@@ -17,7 +17,7 @@ from pathlib import Path
 from a2.data.errors import ConfigError, InputError
 from a2.data.files.atomic import write_durably
 from a2.data.files.json_file import read_json
-from a2.data.identity import image_id, results_id
+from a2.data.image_ids import image_id, results_id
 from a2.data.json_items import BadItem, list_member, member
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.results import named, read_results
