@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations import Picture
+from a2.data.annotations.read import Picture
 from a2.data.errors import InputError
 from a2.data.vocabulary import EOS, PAD, Vocabulary, tokens_of
 

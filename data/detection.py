@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations import Skipped, check_limit
+from a2.data.annotations.read import Skipped, check_limit
 from a2.data.errors import InputError
 
 WITHOUT_AREA = "boxes without an area inside the picture"

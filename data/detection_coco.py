@@ -9,7 +9,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2.data.annotations import Skipped, resolve_files
+from a2.data.annotations.json_items import (
+    BadItem,
+    integer_member,
+    key_member,
+    list_member,
+    pixel_numbers,
+    read_each,
+    text_member,
+)
+from a2.data.annotations.read import Skipped, resolve_files
 from a2.data.detection import (
     WITHOUT_AREA,
     DetectionData,
@@ -21,15 +30,6 @@ from a2.data.detection import (
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
 from a2.data.image_ids import image_id
-from a2.data.json_items import (
-    BadItem,
-    integer_member,
-    key_member,
-    list_member,
-    pixel_numbers,
-    read_each,
-    text_member,
-)
 
 
 def read_coco(

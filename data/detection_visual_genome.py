@@ -18,7 +18,15 @@ from pathlib import Path
 
 from PIL import Image
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.json_items import (
+    BadItem,
+    key_member,
+    list_member,
+    member,
+    pixel_numbers,
+    read_each,
+)
+from a2.data.annotations.read import Skipped
 from a2.data.detection import (
     WITHOUT_AREA,
     DetectionData,
@@ -30,7 +38,6 @@ from a2.data.detection import (
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json_list
 from a2.data.image_ids import image_id
-from a2.data.json_items import BadItem, key_member, list_member, member, pixel_numbers, read_each
 from a2.data.name_list import NameList, read_name_list
 
 MOST_ATTRIBUTES = 16

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError
 from a2.data.image_ids import image_id as identity_of
 from a2.data.peer_features import Picture, Sizes, decimal_id, regions_of, size_of_picture

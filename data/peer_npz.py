@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError
 from a2.data.image_ids import image_id as identity_of
 from a2.data.peer_features import Picture, Sizes, decimal_id, regions_of, size_of_picture

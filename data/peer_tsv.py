@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError
 from a2.data.image_ids import image_id as identity_of
 from a2.data.peer_features import Picture, decimal_id, regions_of

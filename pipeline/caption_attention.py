@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from a2.data.annotations.instances import Instances
 from a2.data.attention_file import AttentionFile, CaptionAttention
 from a2.data.batches import Batch
-from a2.data.instances import Instances
 from a2.data.regions import Regions
 from a2.data.vocabulary import Vocabulary
 from a2.model.captioner import Captioner, StepAttention, attend

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_record import FeatureType
 from a2.data.feature_seal import DATA_FILE, SEAL_FILE

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2.data.annotations import Skipped, check_limit
+from a2.data.annotations.read import Skipped, check_limit
+from a2.data.annotations.split_list import read_ids
 from a2.data.detection import DetectionData, LabelledPicture
 from a2.data.detection_coco import read_coco
 from a2.data.detection_visual_genome import read_visual_genome
 from a2.data.errors import ConfigError, InputError
 from a2.data.image_ids import find_pictures
-from a2.data.split_list import read_ids
 from a2.extract.picture import picture_size
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.inputs import named_file

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from a2.data.annotations import Skipped, check_limit
+from a2.data.annotations.read import Skipped, check_limit
 from a2.data.feature_join import seal_shards
 from a2.data.feature_seal import SEAL_FILE
 from a2.data.feature_shard import Shard, complete_shards

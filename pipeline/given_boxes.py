@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from a2.data.annotations.instances import read_boxes
 from a2.data.errors import InputError
 from a2.data.image_ids import image_id
-from a2.data.instances import read_boxes
 from a2.pipeline.named_pictures import NamedPicture
 
 _NAMED = 3

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from a2.data.annotations.instances import Instances
 from a2.data.attention_file import CaptionAttention
-from a2.data.instances import Instances
 
 LEAST_OVERLAP = 0.5
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from a2.data.annotations import Annotations, read_annotations, resolve_pictures
+from a2.data.annotations.read import Annotations, read_annotations, resolve_pictures
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.feature_shard import Shard
 from a2.data.image_ids import find_pictures

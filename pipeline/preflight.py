@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2.data.annotations import Skipped, check_limit
+from a2.data.annotations.read import Skipped, check_limit
+from a2.data.annotations.word_groups import read_word_groups
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.word_groups import read_word_groups
 from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.java import find_java

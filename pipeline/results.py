@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from a2.data.annotations import LONGEST_CAPTION, read_annotations
+from a2.data.annotations.read import LONGEST_CAPTION, read_annotations
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json, write_json
 from a2.data.image_ids import image_id, results_id

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2.data.annotations.json_items import BadItem, list_member, member
 from a2.data.errors import ConfigError, InputError
 from a2.data.files.atomic import write_durably
 from a2.data.files.json_file import read_json
 from a2.data.image_ids import image_id, results_id
-from a2.data.json_items import BadItem, list_member, member
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.results import named, read_results
 

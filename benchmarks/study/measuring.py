@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from a2.data.annotations.instances import Instances, read_instances
 from a2.data.batches import Batch, picture_batches
 from a2.data.captions import CaptionFile
 from a2.data.feature_store import FeatureStore
-from a2.data.instances import Instances, read_instances
 from a2.data.scene_things import PLURALS
 from a2.data.vocabulary import EOS, PAD
 from a2.model.alignment import AlignedAttention

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error, LockedError
 from a2.data.feature_shard import Shard
 from a2.data.files.atomic import discard, fsync, rename_durably, write_durably

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from a2.data.word_groups import WordGroups
+from a2.data.annotations.word_groups import WordGroups
 from a2.pipeline.scoring.ngrams import Floats
 from a2.pipeline.scoring.word_pairs import NOUNS, Pair, PairReader
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from a2.data.word_groups import WordGroups
+from a2.data.annotations.word_groups import WordGroups
 from a2.pipeline.grounding import plurals
 
 NOUNS, COLOURS, RELATIONS = "kinds", "colours", "relations"

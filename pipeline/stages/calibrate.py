@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError
 from a2.extract.config import ExtractConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.model_errors import model_errors

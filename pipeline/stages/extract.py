@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.feature_shard import Shard, shards_in
 from a2.data.feature_store import FeatureStore
 from a2.extract.config import ExtractConfig

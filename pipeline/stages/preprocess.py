@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from a2.data.annotation_layouts import IN_NO_SPLIT
-from a2.data.annotations import Annotations, Picture, Skipped, check_limit, read_annotations
+from a2.data.annotations.layouts import IN_NO_SPLIT
+from a2.data.annotations.read import Annotations, Picture, Skipped, check_limit, read_annotations
 from a2.data.captions import write_captions
 from a2.data.config import PreprocessConfig
 from a2.data.document_frequencies import count_document_frequencies

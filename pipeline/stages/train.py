@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.model.config import ModelConfig
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from a2.data.annotations import Caption, Picture, tokenize
+from a2.data.annotations.read import Caption, Picture, tokenize
 from a2.data.captions import CaptionFile, write_captions
 from a2.data.errors import InputError
 from a2.data.vocabulary import EOS, PAD, UNK, Vocabulary

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.detection import DetectionData, Label, check_usable, labelled_picture
 from a2.data.errors import InputError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2.data.annotations import Caption, Picture, tokenize
+from a2.data.annotations.read import Caption, Picture, tokenize
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
 from a2.data.vocabulary import (

@@ -112,7 +112,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "preprocess": (
         *_ENGINE,
         _JSON,
-        Point("a2.data.annotations:read_annotations"),
+        Point("a2.data.annotations.read:read_annotations"),
         Point("a2.data.vocabulary:Vocabulary.save", writes=1),
         Point("a2.data.captions:write_captions", writes=0),
         Point("a2.pipeline.java:run_java"),

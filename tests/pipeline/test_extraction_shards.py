@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_shard import Shard, owner
 from a2.data.feature_store import FeatureStore

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2.data.annotations.instances import Instances
 from a2.data.attention_file import CaptionAttention
-from a2.data.instances import Instances
 from a2.pipeline.grounding import (
     Grounding,
     Names,

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from a2.data.annotations import Skipped, read_annotations
+from a2.data.annotations.read import Skipped, read_annotations
 from a2.data.captions import CaptionFile
 from a2.data.config import PreprocessConfig
 from a2.data.document_frequencies import DocumentFrequencies

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error
 from a2.pipeline.engine.events import EventLog, running_events
 from a2.pipeline.engine.run import run_stage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error, LockedError
 from a2.pipeline.engine.lock import is_locked
 from a2.pipeline.engine.run import finished, read_skipped, run_stage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations import Skipped
+from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error, LockedError
 from a2.data.feature_shard import Shard, shards_in
 from a2.pipeline.engine import shards

@@ -1,12 +1,12 @@
-"""What `a2.data.word_groups` promises."""
+"""What `a2.data.annotations.word_groups` promises."""
 
 import gzip
 import json
 
 import pytest
 
+from a2.data.annotations.word_groups import read_word_groups
 from a2.data.errors import InputError
-from a2.data.word_groups import read_word_groups
 
 
 @pytest.fixture

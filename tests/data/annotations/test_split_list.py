@@ -1,12 +1,12 @@
-"""What `a2.data.split_list` promises."""
+"""What `a2.data.annotations.split_list` promises."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from a2.data.annotations.split_list import read_ids, read_split_list
 from a2.data.errors import InputError
-from a2.data.split_list import read_ids, read_split_list
 
 
 def written(folder: Path, content: object) -> Path:

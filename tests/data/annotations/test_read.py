@@ -1,4 +1,4 @@
-"""What `a2.data.annotations` promises."""
+"""What `a2.data.annotations.read` promises."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations import (
+from a2.data.annotations.read import (
     Annotations,
     Caption,
     Picture,
@@ -18,7 +18,7 @@ from a2.data.annotations import (
 )
 from a2.data.errors import InputError
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "coco"
+SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 needs_shared = [
     pytest.mark.shared,
     pytest.mark.skipif(not SHARED.is_dir(), reason="the COCO sample folder is not there"),
@@ -450,7 +450,9 @@ def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):
 def test_the_folder_is_not_scanned_while_names_are_found(tmp_path, monkeypatch):
     touch(tmp_path, "a.jpg", "a.png")
     assert resolve_pictures(annotated("a.jpg"), tmp_path) == {"0": tmp_path / "a.jpg"}
-    monkeypatch.setattr("a2.data.annotations.find_pictures", lambda folder: {"1": folder / "x.jpg"})
+    monkeypatch.setattr(
+        "a2.data.annotations.read.find_pictures", lambda folder: {"1": folder / "x.jpg"}
+    )
     assert resolve_pictures(annotated("a.jpg", "b.jpg"), tmp_path) == {
         "0": tmp_path / "a.jpg",
         "1": tmp_path / "x.jpg",

@@ -1,0 +1,1 @@
+"""Images and captions as annotation files list them."""
