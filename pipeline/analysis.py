@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from a2.data.batches import picture_batches
-from a2.data.captions import CaptionFile
+from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError
 from a2.data.feature_store import FeatureStore
 from a2.data.files.atomic import write_durably

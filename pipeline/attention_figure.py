@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 from a2.data.errors import A2Error, ConfigError
 from a2.data.files.atomic import write_durably
 from a2.data.regions import Regions

@@ -27,7 +27,7 @@ from a2.pipeline.named_pictures import NamedPicture
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS
 
 if TYPE_CHECKING:
-    from a2.data.attention_file import CaptionAttention
+    from a2.data.captions.attention_file import CaptionAttention
 
 logger = logging.getLogger(__name__)
 

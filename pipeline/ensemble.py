@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
 from a2.data.files.json_file import read_json
-from a2.data.vocabulary import Vocabulary
 from a2.model.captioner import Captioner
 from a2.model.ensemble import Average, Ensemble
 from a2.pipeline.saved_model import EXTRACTOR, ModelDescription, SavedModel, load_model

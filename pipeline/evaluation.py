@@ -10,9 +10,9 @@ import torch
 from a2.data.annotations.instances import read_instances
 from a2.data.annotations.read import Skipped
 from a2.data.annotations.word_groups import WordGroups, read_word_groups
-from a2.data.attention_file import AttentionFile, write_attention
 from a2.data.batches import picture_batches
-from a2.data.captions import CaptionFile
+from a2.data.captions.attention_file import AttentionFile, write_attention
+from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.pipeline.baseline import read_baseline

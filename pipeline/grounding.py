@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2.data.annotations.instances import Instances
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 
 LEAST_OVERLAP = 0.5
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2.data.captions import CaptionFile
-from a2.data.document_frequencies import DocumentFrequencies
+from a2.data.captions.caption_file import CaptionFile
+from a2.data.captions.document_frequencies import DocumentFrequencies
+from a2.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2.data.errors import InputError
-from a2.data.vocabulary import SPECIALS, Vocabulary
 from a2.model.ngrams import InverseDocumentFrequencies
 from a2.model.reward import CaptionReward, References
 from a2.pipeline.config import ScstConfig

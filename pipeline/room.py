@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, StoreError
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline.cleaning import size_of
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.inputs import named_file, weights_file

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error
 from a2.data.files.json_file import read_json, write_json
 from a2.data.files.tensors import save_tensors
 from a2.data.files.unfilled import Unfilled
-from a2.data.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 

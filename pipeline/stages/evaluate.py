@@ -1,7 +1,7 @@
 """Stage evaluate: captions of a split, their scores, and the report.
 
 `captions.json` (COCO results), `metrics.json`, `report.html`, and unless `evaluate.attention` is
-none `attention.h5` (`a2.data.attention_file`): where the captioner looked at each word of them.
+none `attention.h5` (`a2.data.captions.attention_file`): where the captioner looked at each word of them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
+from a2.data.captions.vocabulary import PRESETS
 from a2.data.config import DataConfig, PreprocessConfig
-from a2.data.vocabulary import PRESETS
 
 
 def test_nothing_is_named_by_default_and_captions_are_cut_at_twenty():

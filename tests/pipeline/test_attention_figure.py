@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 from a2.data.errors import ConfigError
 from a2.data.regions import Regions
 from a2.pipeline.attention_figure import FigurePlaces, attention_figure, write_figure

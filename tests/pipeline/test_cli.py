@@ -14,9 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.feature_store import FeatureStore
 from a2.data.feature_writer import FeatureWriter
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline import cli as commands
 from a2.pipeline import java, metrics
 from a2.pipeline.cli import cli

@@ -8,7 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from a2.data.attention_file import AttentionFile
+from a2.data.captions.attention_file import AttentionFile
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.feature_store import FeatureStore
 from a2.pipeline import evaluation, metrics

@@ -19,8 +19,8 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from a2.data.attention_file import AttentionFile
-from a2.data.captions import CaptionFile
+from a2.data.captions.attention_file import AttentionFile
+from a2.data.captions.caption_file import CaptionFile
 from a2.data.feature_store import FeatureStore
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2.data.annotations.instances import Instances
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 from a2.pipeline.grounding import (
     Grounding,
     Names,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from a2.data.batches import Batch
-from a2.data.vocabulary import Vocabulary
+from a2.data.captions.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig

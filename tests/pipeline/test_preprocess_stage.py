@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from a2.data.annotations.read import Skipped, read_annotations
-from a2.data.captions import CaptionFile
+from a2.data.captions.caption_file import CaptionFile
+from a2.data.captions.document_frequencies import DocumentFrequencies
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.config import PreprocessConfig
-from a2.data.document_frequencies import DocumentFrequencies
 from a2.data.errors import InputError
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.java import JavaError
 from a2.pipeline.scoring.tokenization import tokenize

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.page import embedded
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report

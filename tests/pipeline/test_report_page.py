@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.attention_file import CaptionAttention
+from a2.data.captions.attention_file import CaptionAttention
 from a2.pipeline.grounding import Grounding
 from a2.pipeline.report import Report, ReportPicture, write_report
 from a2.pipeline.scoring.word_groups import score_word_groups

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from a2.data.batches import CaptionDataset, training_batches
-from a2.data.document_frequencies import DocumentFrequencies
+from a2.data.captions.document_frequencies import DocumentFrequencies
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline import self_critical
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config

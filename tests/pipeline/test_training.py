@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.scene_things import KINDS
 from a2.data.scenes import write_scenes
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline import (
     captioner_phase,
     cross_entropy,

@@ -8,8 +8,8 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import InputError
-from a2.data.vocabulary import Vocabulary
 from a2.pipeline.cli import cli
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.verification import STAGES, verify

@@ -1,10 +1,10 @@
-"""What `a2.data.attention_file` promises."""
+"""What `a2.data.captions.attention_file` promises."""
 
 import h5py
 import numpy as np
 import pytest
 
-from a2.data.attention_file import AttentionFile, CaptionAttention, write_attention
+from a2.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2.data.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2.data.annotations.read import Picture
+from a2.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
 from a2.data.errors import InputError
-from a2.data.vocabulary import EOS, PAD, Vocabulary, tokens_of
 
 _SPLITS = ("train", "val", "test")
 

@@ -1,4 +1,4 @@
-"""What `a2.data.vocabulary` promises."""
+"""What `a2.data.captions.vocabulary` promises."""
 
 import json
 from collections import Counter
@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2.data.annotations.read import Caption, Picture, tokenize
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
-from a2.data.vocabulary import (
+from a2.data.captions.vocabulary import (
     BOS,
     EOS,
     PAD,
@@ -21,8 +19,10 @@ from a2.data.vocabulary import (
     count_words,
     tokens_of,
 )
+from a2.data.errors import InputError
+from a2.data.files.json_file import read_json
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "coco"
+SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 WORDS = st.lists(
     st.text(st.characters(categories=["L", "N"]), min_size=1).filter(str.strip),

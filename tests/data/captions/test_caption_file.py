@@ -1,4 +1,4 @@
-"""What `a2.data.captions` promises."""
+"""What `a2.data.captions.caption_file` promises."""
 
 import pickle
 import time
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from a2.data.annotations.read import Caption, Picture, tokenize
-from a2.data.captions import CaptionFile, write_captions
+from a2.data.captions.caption_file import CaptionFile, write_captions
+from a2.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
 from a2.data.errors import InputError
-from a2.data.vocabulary import EOS, PAD, UNK, Vocabulary
 
 VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "runs": 7})
 A, DOG, RUNS = 4, 5, 6

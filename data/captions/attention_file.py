@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.captions import write_texts
+from a2.data.captions.caption_file import write_texts
 from a2.data.errors import InputError
 
 _CHUNK = 1 << 13

@@ -1,0 +1,1 @@
+"""Vocabulary, tokenized captions and document frequencies."""
