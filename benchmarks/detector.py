@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from a2.data.detection import DetectionData
-from a2.data.detection_coco import read_coco
+from a2.data.detection.coco import read_coco
+from a2.data.detection.labels import DetectionData
 from a2.data.scenes import write_scenes
 from a2.extract.detections import Detections
 from a2.extract.extractor import Extractor

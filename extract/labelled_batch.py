@@ -19,7 +19,7 @@ NO_ATTRIBUTE = -1
 
 
 class Labels(Protocol):
-    """What is known of one picture; `a2.data.detection.LabelledPicture` is one."""
+    """What is known of one picture; `a2.data.detection.labels.LabelledPicture` is one."""
 
     @property
     def boxes(self) -> NDArray[np.float32]:

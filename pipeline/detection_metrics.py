@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2.data.detection import DetectionData, LabelledPicture
+from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.data.errors import InputError
 from a2.extract.detections import Detections
 from a2.pipeline.grounding import overlaps

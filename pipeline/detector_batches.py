@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from a2.data.batches import ItemKey, Share, epoch_batches
-from a2.data.detection import DetectionData, LabelledPicture
+from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.data.sampling import is_mirrored
 from a2.extract.labelled_batch import LabelledBatch, labelled_batch
 from a2.extract.meta import DetectorMeta

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from a2.data.annotations.read import Skipped, check_limit
 from a2.data.annotations.split_list import read_ids
-from a2.data.detection import DetectionData, LabelledPicture
-from a2.data.detection_coco import read_coco
-from a2.data.detection_visual_genome import read_visual_genome
+from a2.data.detection.coco import read_coco
+from a2.data.detection.labels import DetectionData, LabelledPicture
+from a2.data.detection.visual_genome import read_visual_genome
 from a2.data.errors import ConfigError, InputError
 from a2.data.image_ids import find_pictures
 from a2.extract.picture import picture_size

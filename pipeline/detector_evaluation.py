@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from a2.data.detection import DetectionData
+from a2.data.detection.labels import DetectionData
 from a2.data.errors import ConfigError
 from a2.data.files.json_file import read_json
 from a2.extract.weights import load_detector

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from a2.data.batches import Share
-from a2.data.detection import DetectionData
+from a2.data.detection.labels import DetectionData
 from a2.data.errors import WeightsError
 from a2.data.files.json_file import write_json
 from a2.extract.detector import Detector

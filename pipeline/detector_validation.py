@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from a2.data.detection import DetectionData, LabelledPicture
+from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.extract.detections import BATCH, Detections, detect_objects, propose_regions
 from a2.extract.detector import Detector
 from a2.extract.picture import read_picture

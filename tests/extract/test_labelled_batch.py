@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.detection import LabelledPicture
+from a2.data.detection.labels import LabelledPicture
 from a2.extract.labelled_batch import labelled_batch
 from a2.extract.meta import meta_for
 from a2.extract.scaling import scaled_picture

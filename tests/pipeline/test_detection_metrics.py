@@ -10,7 +10,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2.data.detection import DetectionData, Label, labelled_picture
+from a2.data.detection.labels import DetectionData, Label, labelled_picture
 from a2.data.errors import InputError
 from a2.extract.detections import Detections
 from a2.pipeline.detection_metrics import detection_metrics, proposal_recall

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from a2.data.batches import ALL, Share
-from a2.data.detection import DetectionData
+from a2.data.detection.labels import DetectionData
 from a2.data.errors import InputError
 from a2.data.sampling import epoch_order, is_mirrored
 from a2.extract.picture import read_picture

@@ -19,7 +19,7 @@ from a2.data.annotations.json_items import (
     text_member,
 )
 from a2.data.annotations.read import Skipped, resolve_files
-from a2.data.detection import (
+from a2.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,

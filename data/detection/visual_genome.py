@@ -27,7 +27,7 @@ from a2.data.annotations.json_items import (
     read_each,
 )
 from a2.data.annotations.read import Skipped
-from a2.data.detection import (
+from a2.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
@@ -35,10 +35,10 @@ from a2.data.detection import (
     check_usable,
     labelled_picture,
 )
+from a2.data.detection.name_list import NameList, read_name_list
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json_list
 from a2.data.image_ids import image_id
-from a2.data.name_list import NameList, read_name_list
 
 MOST_ATTRIBUTES = 16
 """Of one box; no box of bottom-up-attention's vocabulary has more."""

@@ -1,13 +1,13 @@
-"""What `a2.data.name_list` promises."""
+"""What `a2.data.detection.name_list` promises."""
 
 from pathlib import Path
 
 import pytest
 
+from a2.data.detection.name_list import read_name_list
 from a2.data.errors import InputError
-from a2.data.name_list import read_name_list
 
-VOCABULARY = Path(__file__).parents[2].parent / "shared/reference/visual_genome_vocab"
+VOCABULARY = Path(__file__).parents[3].parent / "shared/reference/visual_genome_vocab"
 
 
 def written(folder, text):

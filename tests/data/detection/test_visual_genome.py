@@ -1,4 +1,4 @@
-"""What `a2.data.detection_visual_genome` promises."""
+"""What `a2.data.detection.visual_genome` promises."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from a2.data.detection import WITHOUT_AREA
-from a2.data.detection_visual_genome import (
+from a2.data.detection.labels import WITHOUT_AREA
+from a2.data.detection.visual_genome import (
     ABOVE_MOST,
     MOST_ATTRIBUTES,
     NO_KNOWN_OBJECT,

@@ -1,12 +1,12 @@
-"""What `a2.data.detection_coco` promises."""
+"""What `a2.data.detection.coco` promises."""
 
 import json
 
 import numpy as np
 import pytest
 
-from a2.data.detection import WITHOUT_AREA
-from a2.data.detection_coco import read_coco
+from a2.data.detection.coco import read_coco
+from a2.data.detection.labels import WITHOUT_AREA
 from a2.data.errors import InputError
 from a2.data.scenes import write_scenes
 

@@ -1,4 +1,4 @@
-"""What `a2.data.detection` promises."""
+"""What `a2.data.detection.labels` promises."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2.data.annotations.read import Skipped
-from a2.data.detection import DetectionData, Label, check_usable, labelled_picture
+from a2.data.detection.labels import DetectionData, Label, check_usable, labelled_picture
 from a2.data.errors import InputError
 
 coordinates = st.floats(-500, 500, width=32)

@@ -1,0 +1,1 @@
+"""Labelled boxes and class names for training detectors."""
