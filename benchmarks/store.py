@@ -16,8 +16,8 @@ import click
 import h5py
 import numpy as np
 
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name

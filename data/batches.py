@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from a2.data.captions.vocabulary import PAD
 from a2.data.errors import A2Error, ConfigError, InputError, LostLoader
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions
 from a2.data.sampling import caption_choice, epoch_order
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from a2.data.batches import picture_batches
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.data.files.atomic import write_durably
 from a2.model.config import AlignmentConfig
 from a2.model.faithfulness import Faithfulness, LayerFaithfulness

@@ -10,10 +10,10 @@ import numpy as np
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_record import FeatureType
-from a2.data.feature_seal import DATA_FILE, SEAL_FILE
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.record import FeatureType
+from a2.data.features.seal import DATA_FILE, SEAL_FILE
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.data.files.atomic import write_durably
 from a2.data.peer_features import (
     ContentChecksum,

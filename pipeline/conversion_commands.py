@@ -8,7 +8,7 @@ import click
 from a2.pipeline.command_group import EXIT_SKIPPED, log, verbose_option
 
 if TYPE_CHECKING:
-    from a2.data.feature_record import FeatureType
+    from a2.data.features.record import FeatureType
     from a2.pipeline.conversion import Format
 
 FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")

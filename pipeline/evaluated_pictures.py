@@ -7,7 +7,7 @@ from pathlib import Path
 from a2.data.annotations.instances import Instances
 from a2.data.batches import strongest
 from a2.data.captions.attention_file import AttentionFile
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions
 from a2.pipeline.caption_attention import ground_captions
 from a2.pipeline.grounding import Grounding, region_names

@@ -14,7 +14,7 @@ from a2.data.batches import picture_batches
 from a2.data.captions.attention_file import AttentionFile, write_attention
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.pipeline.baseline import read_baseline
 from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from a2.data.annotations.instances import read_boxes
 from a2.data.annotations.read import Skipped, check_limit
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_seal import SEAL_FILE
-from a2.data.feature_shard import Shard
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.seal import SEAL_FILE
+from a2.data.features.shard import Shard
+from a2.data.features.writer import FeatureWriter
 from a2.data.files.json_file import write_json
 from a2.extract.config import ExtractConfig
 from a2.extract.loading import AnyExtractor, load_extractor

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a2.data.annotations.read import Skipped, check_limit
-from a2.data.feature_join import seal_shards
-from a2.data.feature_seal import SEAL_FILE
-from a2.data.feature_shard import Shard, complete_shards
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.join import seal_shards
+from a2.data.features.seal import SEAL_FILE
+from a2.data.features.shard import Shard, complete_shards
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.loading import load_extractor
 from a2.pipeline.config import RuntimeConfig

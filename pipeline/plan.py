@@ -10,7 +10,7 @@ from typing import Self
 
 from a2.data.annotations.read import Annotations, read_annotations, resolve_pictures
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.feature_shard import Shard
+from a2.data.features.shard import Shard
 from a2.data.image_ids import find_pictures
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import Config

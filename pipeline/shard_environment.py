@@ -7,7 +7,7 @@ never decides what is extracted.
 from collections.abc import Mapping
 
 from a2.data.errors import ConfigError
-from a2.data.feature_shard import Shard
+from a2.data.features.shard import Shard
 
 _TORCHRUN = ("RANK", "WORLD_SIZE")
 _SLURM = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")

@@ -9,7 +9,7 @@ import torch
 
 from a2.data.batches import picture_batches
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured

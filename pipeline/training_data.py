@@ -6,7 +6,7 @@ from pathlib import Path
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import InputError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.pipeline.engine.run import SKIPPED, read_skipped
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
-from a2.data.feature_seal import DATA_FILE, SEAL_FILE, read_seal
-from a2.data.feature_store import FeatureStore
+from a2.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
+from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json
 from a2.pipeline.checkpoint_files import FILES, MANIFEST, STATE, TENSORS, checkpoint_problem
 from a2.pipeline.engine.hashing import sha256_of

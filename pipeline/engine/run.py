@@ -15,7 +15,7 @@ from pathlib import Path
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error, LockedError
-from a2.data.feature_shard import Shard
+from a2.data.features.shard import Shard
 from a2.data.files.atomic import discard, fsync, rename_durably, write_durably
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage

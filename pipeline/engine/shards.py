@@ -14,8 +14,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from a2.data.errors import A2Error
-from a2.data.feature_seal import DATA_FILE, SEAL_FILE
-from a2.data.feature_shard import Shard, shards_in
+from a2.data.features.seal import DATA_FILE, SEAL_FILE
+from a2.data.features.shard import Shard, shards_in
 from a2.data.files.atomic import discard
 from a2.pipeline.engine.lock import is_locked, stage_lock
 from a2.pipeline.engine.manifest import FILE_NAME as MANIFEST

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.annotations.read import Skipped
-from a2.data.feature_shard import Shard
+from a2.data.features.shard import Shard
 from a2.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2.pipeline.engine.hashing import sha256_of
 from a2.pipeline.engine.key import PreImage

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from a2.data.annotations.read import Skipped
-from a2.data.feature_shard import Shard, shards_in
-from a2.data.feature_store import FeatureStore
+from a2.data.features.shard import Shard, shards_in
+from a2.data.features.store import FeatureStore
 from a2.extract.config import ExtractConfig
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs

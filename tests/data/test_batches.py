@@ -27,8 +27,8 @@ from a2.data.batches import (
     training_batches,
 )
 from a2.data.errors import ConfigError, InputError, LostLoader, StoreError
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
 from a2.data.sampling import caption_choice, epoch_order
 

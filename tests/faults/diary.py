@@ -57,7 +57,7 @@ def keep(path: Path) -> None:
 
         return make
 
-    writer = "a2.data.feature_writer:FeatureWriter"
+    writer = "a2.data.features.writer:FeatureWriter"
     wrap(f"{writer}.__init__", noting(lambda _, self, *__: note("found", sorted(self.done()))))
     pending = lambda self: [key.decode() for key in self._pending]  # noqa: E731
     wrap(f"{writer}._commit", noting(lambda ids, _: note("committed", ids), before=pending))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import cv2
 import torch
 
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.writer import FeatureWriter
 from a2.data.scenes import write_scenes
 from a2.pipeline import extraction
 from a2.pipeline.config import load_config

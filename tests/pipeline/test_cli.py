@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.captions.vocabulary import Vocabulary
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.pipeline import cli as commands
 from a2.pipeline import java, metrics
 from a2.pipeline.cli import cli

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.extract.weights import load_detector, save_detector
 from a2.pipeline import detector_evaluation
 from a2.pipeline.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from a2.data.batches import picture_batches
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.model.ensemble import Ensemble
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.decoding import caption_batches

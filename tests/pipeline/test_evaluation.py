@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from a2.data.captions.attention_file import AttentionFile
 from a2.data.errors import A2Error, InputError, StoreError
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.pipeline import evaluation, metrics
 from a2.pipeline.cli import cli
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig, override

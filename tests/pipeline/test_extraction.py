@@ -13,9 +13,9 @@ import torchvision
 from a2.data.annotations.instances import read_boxes
 from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_seal import SEAL_FILE
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.seal import SEAL_FILE
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.loading import load_extractor

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
-from a2.data.feature_shard import Shard, owner
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.shard import Shard, owner
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.pipeline import extraction

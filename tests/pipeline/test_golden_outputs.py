@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from a2.data.captions.attention_file import AttentionFile
 from a2.data.captions.caption_file import CaptionFile
-from a2.data.feature_store import FeatureStore
+from a2.data.features.store import FeatureStore
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
 from a2.pipeline.stages import (

@@ -3,7 +3,7 @@
 import pytest
 
 from a2.data.errors import ConfigError
-from a2.data.feature_shard import Shard
+from a2.data.features.shard import Shard
 from a2.pipeline.shard_environment import shard_of
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}

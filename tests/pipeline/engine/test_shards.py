@@ -12,7 +12,7 @@ import pytest
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import A2Error, LockedError
-from a2.data.feature_shard import Shard, shards_in
+from a2.data.features.shard import Shard, shards_in
 from a2.pipeline.engine import shards
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.run import finished, run_stage

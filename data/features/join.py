@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from a2.data.errors import StoreError
-from a2.data.feature_file import FeatureFile, Record
-from a2.data.feature_record import check_record
-from a2.data.feature_seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
-from a2.data.feature_shard import Shard, complete_shards
-from a2.data.feature_store import merged_records
+from a2.data.features.lmdb_file import FeatureFile, Record
+from a2.data.features.record import check_record
+from a2.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
+from a2.data.features.shard import Shard, complete_shards
+from a2.data.features.store import merged_records
 
 
 def seal_shards(store: Path) -> StoreSeal:

@@ -15,14 +15,15 @@ from types import TracebackType
 import lmdb
 
 from a2.data.errors import StoreError
-from a2.data.feature_record import (
+from a2.data.features.lmdb_check import tree_problem
+from a2.data.features.record import (
     FeatureType,
     check_record,
     decode_regions,
     encode_regions,
     record_key,
 )
-from a2.data.feature_seal import (
+from a2.data.features.seal import (
     DATA_FILE,
     SEAL_FILE,
     StoreSeal,
@@ -30,7 +31,6 @@ from a2.data.feature_seal import (
     logical_digest,
     write_seal,
 )
-from a2.data.feature_tree import tree_problem
 from a2.data.regions import Regions
 
 logger = logging.getLogger(__name__)

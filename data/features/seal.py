@@ -12,8 +12,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from a2.data.errors import StoreError
-from a2.data.feature_record import FeatureType
-from a2.data.feature_shard import shards_in
+from a2.data.features.record import FeatureType
+from a2.data.features.shard import shards_in
 
 DATA_FILE = "data.mdb"
 SEAL_FILE = "seal.json"

@@ -5,10 +5,10 @@ from heapq import merge
 from pathlib import Path
 
 from a2.data.errors import StoreError
-from a2.data.feature_file import FeatureFile, Record
-from a2.data.feature_record import FeatureType, decode_regions, record_key
-from a2.data.feature_seal import StoreSeal, logical_digest, read_seal
-from a2.data.feature_shard import Shard, complete_shards, owner
+from a2.data.features.lmdb_file import FeatureFile, Record
+from a2.data.features.record import FeatureType, decode_regions, record_key
+from a2.data.features.seal import StoreSeal, logical_digest, read_seal
+from a2.data.features.shard import Shard, complete_shards, owner
 from a2.data.regions import Regions
 
 _NAMED_MISSING = 5

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2.data.errors import StoreError
-from a2.data.feature_join import seal_shards
-from a2.data.feature_shard import Shard
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.join import seal_shards
+from a2.data.features.shard import Shard
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
 
 IDS = [f"{number:012d}" for number in range(12)]

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from a2.data.errors import StoreError
-from a2.data.feature_store import FeatureStore
-from a2.data.feature_writer import FeatureWriter
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
 
 IDS = [f"{number:012d}" for number in range(12)]
@@ -294,7 +294,7 @@ DISK_FULL = """
     from pathlib import Path
     import numpy as np
     from a2.data.errors import StoreError
-    from a2.data.feature_writer import FeatureWriter
+    from a2.data.features.writer import FeatureWriter
     from a2.data.regions import Regions
 
     path = Path(sys.argv[1])
@@ -439,7 +439,7 @@ KILLED = """
     import sys
     from pathlib import Path
     import numpy as np
-    from a2.data.feature_writer import FeatureWriter
+    from a2.data.features.writer import FeatureWriter
     from a2.data.regions import Regions
 
     def regions(number):

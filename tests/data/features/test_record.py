@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from a2.data.errors import StoreError
-from a2.data.feature_record import check_record, decode_regions, encode_regions, record_key
+from a2.data.features.record import check_record, decode_regions, encode_regions, record_key
 from a2.data.regions import Regions
 
 

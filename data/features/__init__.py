@@ -1,0 +1,1 @@
+"""The feature store: region features of each image in LMDB."""
