@@ -10,12 +10,7 @@ import numpy as np
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError, StoreError
-from a2.data.features.record import FeatureType
-from a2.data.features.seal import DATA_FILE, SEAL_FILE
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.files.atomic import write_durably
-from a2.data.peer_features import (
+from a2.data.features.formats.base import (
     ContentChecksum,
     Picture,
     Sizes,
@@ -23,10 +18,15 @@ from a2.data.peer_features import (
     Target,
     checksum,
 )
-from a2.data.peer_hdf5 import M2Source, M2Target
-from a2.data.peer_npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
-from a2.data.peer_tsv import TsvSource, TsvTarget
-from a2.data.picture_sizes import PictureSizes, sizes_in_coco
+from a2.data.features.formats.hdf5 import M2Source, M2Target
+from a2.data.features.formats.image_sizes import PictureSizes, sizes_in_coco
+from a2.data.features.formats.npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
+from a2.data.features.formats.tsv import TsvSource, TsvTarget
+from a2.data.features.record import FeatureType
+from a2.data.features.seal import DATA_FILE, SEAL_FILE
+from a2.data.features.store import FeatureStore
+from a2.data.features.writer import FeatureWriter
+from a2.data.files.atomic import write_durably
 from a2.data.regions import Regions
 from a2.pipeline.progress import track
 

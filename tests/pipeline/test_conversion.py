@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.errors import InputError, StoreError
+from a2.data.features.formats.base import Picture
 from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
-from a2.data.peer_features import Picture
 from a2.data.regions import Regions
 from a2.pipeline import conversion
 from a2.pipeline.cli import cli

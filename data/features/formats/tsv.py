@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from a2.data.annotations.read import Skipped
 from a2.data.errors import InputError
+from a2.data.features.formats.base import Picture, decimal_id, regions_of
 from a2.data.image_ids import image_id as identity_of
-from a2.data.peer_features import Picture, decimal_id, regions_of
 from a2.data.regions import Regions
 
 Columns = Literal["caffe", "lxmert"]

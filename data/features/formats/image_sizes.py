@@ -7,10 +7,10 @@ from typing import Any, cast
 from PIL import Image
 
 from a2.data.errors import InputError
+from a2.data.features.formats.base import Sizes
 from a2.data.files.json_file import read_json
 from a2.data.image_ids import find_pictures
 from a2.data.image_ids import image_id as identity_of
-from a2.data.peer_features import Sizes
 
 
 def sizes_in_coco(path: Path) -> Sizes:

@@ -1,0 +1,1 @@
+"""Feature files of other projects: TSV, npz and HDF5."""
