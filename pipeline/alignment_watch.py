@@ -5,7 +5,7 @@ import logging
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import EOS, PAD
 from a2.model.faithfulness import divergence_by_layer
 from a2.model.transformer import TransformerCaptioner

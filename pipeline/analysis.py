@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError
 from a2.data.features.store import FeatureStore

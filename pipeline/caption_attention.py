@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from a2.data.annotations.instances import Instances
-from a2.data.batches import Batch
+from a2.data.batches.batches import Batch
 from a2.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.regions import Regions

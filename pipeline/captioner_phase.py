@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from a2.data.batches import (
+from a2.data.batches.batches import (
     Batch,
     CaptionDataset,
     Share,

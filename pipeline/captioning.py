@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 
-from a2.data.batches import Batch, Item, collate, strongest
+from a2.data.batches.batches import Batch, Item, collate, strongest
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.files.json_file import read_json
 from a2.data.regions import Regions

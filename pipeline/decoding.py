@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from a2.data.batches import Batch
+from a2.data.batches.batches import Batch
 from a2.data.captions.vocabulary import Vocabulary
 from a2.model.beam_search import beam_search
 from a2.model.captioner import Captioner

@@ -1,7 +1,7 @@
 """Batches of labelled pictures, as a detector learns from them.
 
 An item is named by (epoch, index) and is a pure function of these and the seed, as in
-`a2.data.batches`.
+`a2.data.batches.batches`.
 """
 
 import math
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from a2.data.batches import ItemKey, Share, epoch_batches
+from a2.data.batches.batches import ItemKey, Share, epoch_batches
+from a2.data.batches.sampling import is_mirrored
 from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.data.sampling import is_mirrored
 from a2.extract.labelled_batch import LabelledBatch, labelled_batch
 from a2.extract.meta import DetectorMeta
 from a2.extract.picture import read_picture

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2.data.batches import Share
+from a2.data.batches.batches import Share
 from a2.data.detection.labels import DetectionData
 from a2.data.errors import WeightsError
 from a2.data.files.json_file import write_json

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2.data.annotations.instances import Instances
-from a2.data.batches import strongest
+from a2.data.batches.batches import strongest
 from a2.data.captions.attention_file import AttentionFile
 from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions

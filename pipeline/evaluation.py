@@ -10,7 +10,7 @@ import torch
 from a2.data.annotations.instances import read_instances
 from a2.data.annotations.read import Skipped
 from a2.data.annotations.word_groups import WordGroups, read_word_groups
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.attention_file import AttentionFile, write_attention
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError, StoreError

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from a2.data.batches import Batch
+from a2.data.batches.batches import Batch
 from a2.model.losses import TwoLosses, two_losses
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig

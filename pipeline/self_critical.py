@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2.data.batches import Batch, CaptionDataset
+from a2.data.batches.batches import Batch, CaptionDataset
 from a2.data.errors import A2Error
 from a2.model.captioner import Memory
 from a2.model.losses import masking_loss

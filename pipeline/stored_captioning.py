@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.errors import InputError, StoreError
 from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json

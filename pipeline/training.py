@@ -16,7 +16,7 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from a2.data.batches import lost_loader
+from a2.data.batches.batches import lost_loader
 from a2.data.errors import A2Error, LostLoader
 from a2.pipeline.checkpoints import (
     Checkpoint,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2.data.annotations.instances import Instances, read_instances
-from a2.data.batches import Batch, picture_batches
+from a2.data.batches.batches import Batch, picture_batches
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.captions.vocabulary import EOS, PAD
 from a2.data.features.store import FeatureStore

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from a2.data.annotations.instances import read_instances
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.attention_file import AttentionFile, write_attention
 from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json

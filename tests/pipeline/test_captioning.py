@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from a2.data.batches import collate
+from a2.data.batches.batches import collate
 from a2.data.errors import InputError, WeightsError
 from a2.pipeline import caption_attention, captioning
 from a2.pipeline.captioning import caption_files, extract_config

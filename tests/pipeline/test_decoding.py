@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.features.store import FeatureStore
 from a2.model.config import ModelConfig

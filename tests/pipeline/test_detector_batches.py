@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.batches import ALL, Share
+from a2.data.batches.batches import ALL, Share
+from a2.data.batches.sampling import epoch_order, is_mirrored
 from a2.data.detection.labels import DetectionData
 from a2.data.errors import InputError
-from a2.data.sampling import epoch_order, is_mirrored
 from a2.extract.picture import read_picture
 from a2.pipeline.detector_batches import (
     DetectorBatches,

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from a2.data.batches import Share
+from a2.data.batches.batches import Share
 from a2.extract import trainable
 from a2.extract.trainable import TrainableDetector
 from a2.pipeline.detector_batches import DetectorBatches, DetectorDataset

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2.data.batches import picture_batches
+from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
 from a2.data.features.store import FeatureStore

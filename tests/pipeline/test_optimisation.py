@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from a2.data.batches import Batch
+from a2.data.batches.batches import Batch
 from a2.model.captioner import decoder_input
 from a2.model.config import AlignmentConfig, ModelConfig
 from a2.model.losses import two_losses

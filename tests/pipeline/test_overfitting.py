@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from a2.data.batches import Batch
+from a2.data.batches.batches import Batch
 from a2.data.captions.vocabulary import Vocabulary
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner

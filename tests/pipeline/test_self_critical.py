@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from a2.data.batches import CaptionDataset, training_batches
+from a2.data.batches.batches import CaptionDataset, training_batches
 from a2.data.captions.document_frequencies import DocumentFrequencies
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError

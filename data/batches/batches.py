@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from a2.data.batches.sampling import caption_choice, epoch_order
 from a2.data.captions.vocabulary import PAD
 from a2.data.errors import A2Error, ConfigError, InputError, LostLoader
 from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions
-from a2.data.sampling import caption_choice, epoch_order
 
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]  # (epoch, index)

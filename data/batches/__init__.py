@@ -1,0 +1,1 @@
+"""Batches of features and captions for training and decoding."""
