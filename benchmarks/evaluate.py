@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from a2.data.scene_captions import captions_of
-from a2.data.scenes import make_scene, raw_text
+from a2.data.scenes.captions import captions_of
+from a2.data.scenes.generate import make_scene, raw_text
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import METRICS, score
 from a2.pipeline.results import read_references, read_results

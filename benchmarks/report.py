@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from a2.data.captions.attention_file import CaptionAttention
-from a2.data.scenes import draw, make_scene, raw_text
+from a2.data.scenes.generate import draw, make_scene, raw_text
 from a2.pipeline.report import Report, ReportPicture, write_report
 from a2.pipeline.shown_picture import ShownPicture
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan

@@ -54,7 +54,7 @@ def scenes(
       a2 run -c configs/smoke.yaml --set data.images=scenes/images \\
              --set data.annotations=scenes/dataset_coco.json
     """
-    from a2.data.scenes import write_scenes
+    from a2.data.scenes.generate import write_scenes
     from a2.pipeline.progress import track
 
     log(verbose)
@@ -76,7 +76,7 @@ def scenes(
 
 
 def _say_contents(folder: Path, count: int) -> None:
-    from a2.data.scene_captions import CAPTIONS_PER_SCENE
+    from a2.data.scenes.captions import CAPTIONS_PER_SCENE
     from a2.pipeline.config import override
 
     click.echo(

@@ -16,7 +16,7 @@ MAY_IMPORT = {
 
 MODULES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).rglob("*.py"))]
 
-may_import_opencv = {"data/scene_pictures.py", "data/scene_drawing.py"}
+may_import_opencv = {"data/scenes/render.py", "data/scenes/drawing.py"}
 
 
 def named(path):

@@ -15,7 +15,7 @@ from a2.data.batches.batches import Batch, picture_batches
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.captions.vocabulary import EOS, PAD
 from a2.data.features.store import FeatureStore
-from a2.data.scene_things import PLURALS
+from a2.data.scenes.objects import PLURALS
 from a2.model.alignment import AlignedAttention
 from a2.pipeline.analysed_runs import read_run
 from a2.pipeline.analysis import analyse

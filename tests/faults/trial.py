@@ -14,7 +14,7 @@ import cv2
 import torch
 
 from a2.data.features.writer import FeatureWriter
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 from a2.pipeline import extraction
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan

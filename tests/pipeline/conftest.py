@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.plan import Plan

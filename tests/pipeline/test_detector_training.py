@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torchvision.models import resnet18
 
 from a2.data.errors import A2Error, InputError, WeightsError
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 from a2.extract import trainable
 from a2.extract.detections import detect_objects
 from a2.extract.picture import read_picture

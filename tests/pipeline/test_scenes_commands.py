@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config
 from a2.pipeline.scenes_commands import scenes

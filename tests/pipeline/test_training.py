@@ -21,8 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
-from a2.data.scene_things import KINDS
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
+from a2.data.scenes.objects import KINDS
 from a2.pipeline import (
     captioner_phase,
     cross_entropy,

@@ -8,7 +8,7 @@ import pytest
 from a2.data.detection.coco import read_coco
 from a2.data.detection.labels import WITHOUT_AREA
 from a2.data.errors import InputError
-from a2.data.scenes import write_scenes
+from a2.data.scenes.generate import write_scenes
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "hot dog"}]
 ATTRIBUTES = [{"id": 2, "name": "small"}, {"id": 1, "name": "red"}]

@@ -3,10 +3,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a2.data.scene_arrangement import arranged
-from a2.data.scene_clutter import CHANCE, COMPANIONS, cluttered
-from a2.data.scene_drawing import silhouette_mask
-from a2.data.scene_things import CLUTTER, KINDS, MUTED, Thing
+from a2.data.scenes.clutter import CHANCE, COMPANIONS, cluttered
+from a2.data.scenes.drawing import silhouette_mask
+from a2.data.scenes.layout import arranged
+from a2.data.scenes.objects import CLUTTER, KINDS, MUTED, Thing
 
 COUNT, SIDE = 600, 128
 

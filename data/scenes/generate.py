@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from a2.data.errors import InputError
-from a2.data.scene import Scene, draw, make_scene, raw_text
-from a2.data.scene_annotations import coco_captions, instances, karpathy
-from a2.data.scene_clutter import COMPANIONS
-from a2.data.scene_grammar import WORD_GROUPS
-from a2.data.scene_pictures import write_pictures
+from a2.data.scenes.annotations import coco_captions, instances, karpathy
+from a2.data.scenes.clutter import COMPANIONS
+from a2.data.scenes.grammar import WORD_GROUPS
+from a2.data.scenes.render import write_pictures
+from a2.data.scenes.scene import Scene, draw, make_scene, raw_text
 
 __all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_scenes"]
 

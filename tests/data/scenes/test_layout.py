@@ -4,7 +4,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from a2.data.scene_arrangement import (
+from a2.data.scenes.drawing import silhouette_mask
+from a2.data.scenes.layout import (
     CONTAINERS,
     MOST_SHARED,
     MOST_SHARED_ALIKE,
@@ -12,8 +13,7 @@ from a2.data.scene_arrangement import (
     Layout,
     arranged,
 )
-from a2.data.scene_drawing import silhouette_mask
-from a2.data.scene_things import COLOURS, KINDS, SIZES, TEXTURES, Thing
+from a2.data.scenes.objects import COLOURS, KINDS, SIZES, TEXTURES, Thing
 
 
 @pytest.fixture(scope="module")

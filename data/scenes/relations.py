@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from a2.data.scene_arrangement import CONTAINERS
-from a2.data.scene_things import Thing
+from a2.data.scenes.layout import CONTAINERS
+from a2.data.scenes.objects import Thing
 
 _LEAN = 0.7
 """Greatest offset across a relation's axis, as a share of the distance along it (35 degrees)."""

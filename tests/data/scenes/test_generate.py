@@ -9,10 +9,10 @@ import pytest
 from pycocotools.coco import COCO
 
 from a2.data.errors import InputError
-from a2.data.scene_clutter import COMPANIONS
-from a2.data.scene_grammar import WORD_GROUPS
-from a2.data.scene_things import CLUTTER, KINDS
-from a2.data.scenes import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
+from a2.data.scenes.clutter import COMPANIONS
+from a2.data.scenes.generate import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
+from a2.data.scenes.grammar import WORD_GROUPS
+from a2.data.scenes.objects import CLUTTER, KINDS
 
 COUNT, SEED, SIDE = 30, 5, 160
 

@@ -1,0 +1,1 @@
+"""Generated scenes: images whose objects and captions are known."""
