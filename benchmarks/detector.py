@@ -19,7 +19,7 @@ from a2.data.detection.labels import DetectionData
 from a2.data.scenes.generate import write_scenes
 from a2.extract.detections import Detections
 from a2.extract.extractor import Extractor
-from a2.extract.picture import read_picture
+from a2.extract.image import read_picture
 from a2.extract.weights import load_detector
 from a2.pipeline.config import load_config
 from a2.pipeline.demo import CONFIG as DEMO

@@ -31,8 +31,8 @@ from a2.extract.detector import CHUNK, Detector
 from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
 from a2.extract.fused import FusedConvolution, fuse
+from a2.extract.image import read_picture
 from a2.extract.operators import nms, roi_pool
-from a2.extract.picture import read_picture
 from a2.extract.proposals import ScaledSize
 from a2.extract.resize import picture_blob, picture_scale
 from a2.extract.resnet import STRIDE, Architecture

@@ -21,7 +21,7 @@ from a2.data.captions.attention_file import CaptionAttention
 from a2.data.errors import A2Error, ConfigError
 from a2.data.files.atomic import write_durably
 from a2.data.regions import Regions
-from a2.extract.picture import read_picture
+from a2.extract.image import read_picture
 from a2.pipeline.captioning import Captioned
 from a2.pipeline.named_pictures import NamedPicture
 

@@ -15,8 +15,8 @@ from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.files.json_file import read_json
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
+from a2.extract.image import read_picture
 from a2.extract.loading import AnyExtractor, load_extractor
-from a2.extract.picture import read_picture
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device

@@ -11,7 +11,7 @@ from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.data.detection.visual_genome import read_visual_genome
 from a2.data.errors import ConfigError, InputError
 from a2.data.image_ids import find_pictures
-from a2.extract.picture import picture_size
+from a2.extract.image import picture_size
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.inputs import named_file
 

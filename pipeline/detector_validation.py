@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.extract.detections import BATCH, Detections, detect_objects, propose_regions
 from a2.extract.detector import Detector
-from a2.extract.picture import read_picture
+from a2.extract.image import read_picture
 from a2.extract.trainable import TrainableDetector
 from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall
 from a2.pipeline.detector_config import DetectorConfig

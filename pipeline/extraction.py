@@ -20,8 +20,8 @@ from a2.data.features.shard import Shard
 from a2.data.features.writer import FeatureWriter
 from a2.data.files.json_file import write_json
 from a2.extract.config import ExtractConfig
+from a2.extract.image import read_picture
 from a2.extract.loading import AnyExtractor, load_extractor
-from a2.extract.picture import read_picture
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog

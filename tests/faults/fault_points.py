@@ -96,7 +96,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         *_ENGINE,
         _DETECTOR,
         Point("a2.extract.calibration:calibrate"),
-        Point("a2.extract.picture:read_picture"),
+        Point("a2.extract.image:read_picture"),
     ),
     "extract": (
         *_ENGINE,
@@ -140,7 +140,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "train-detector": (
         *_TRAINING_AT_ALL,
         _DETECTOR,
-        Point("a2.extract.picture:read_picture"),
+        Point("a2.extract.image:read_picture"),
         Point("a2.pipeline.detector_data:read_detector_data"),
         Point("a2.pipeline.detector_optimisation:DetectorOptimisation.step"),
         Point("a2.pipeline.detector_validation:DetectorValidation.figures"),

@@ -12,7 +12,7 @@ from a2.data.batches.batches import ALL, Share
 from a2.data.batches.sampling import epoch_order, is_mirrored
 from a2.data.detection.labels import DetectionData
 from a2.data.errors import InputError
-from a2.extract.picture import read_picture
+from a2.extract.image import read_picture
 from a2.pipeline.detector_batches import (
     DetectorBatches,
     DetectorDataset,

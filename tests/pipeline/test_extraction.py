@@ -18,8 +18,8 @@ from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
+from a2.extract.image import read_picture
 from a2.extract.loading import load_extractor
-from a2.extract.picture import read_picture
 from a2.extract.weights import load_detector
 from a2.pipeline import extraction
 from a2.pipeline.config import RuntimeConfig

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from a2.data.errors import InputError
-from a2.extract.picture import read_picture
+from a2.extract.image import read_picture
 
 
 def chunk(kind, content):
@@ -30,7 +30,7 @@ READ = """
     import resource, sys, time
     from pathlib import Path
     from a2.data.errors import InputError
-    from a2.extract.picture import read_picture
+    from a2.extract.image import read_picture
 
     gigabyte = 2**30
     resource.setrlimit(resource.RLIMIT_AS, (4 * gigabyte, 4 * gigabyte))
