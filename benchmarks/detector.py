@@ -17,7 +17,7 @@ import numpy as np
 from a2.data.detection.coco import read_coco
 from a2.data.detection.labels import DetectionData
 from a2.data.scenes.generate import write_scenes
-from a2.extract.detections import Detections
+from a2.extract.detector.detections import Detections
 from a2.extract.extractor import Extractor
 from a2.extract.image import read_picture
 from a2.extract.weights import load_detector

@@ -27,16 +27,16 @@ from torch import Tensor
 from a2.data.regions import Regions
 from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import CHUNK, Detector
+from a2.extract.detector.detector import CHUNK, Detector
+from a2.extract.detector.fused import FusedConvolution, fuse
+from a2.extract.detector.input import picture_blob, picture_scale
+from a2.extract.detector.operators import nms, roi_pool
+from a2.extract.detector.proposals import ScaledSize
+from a2.extract.detector.resnet import STRIDE, Architecture
+from a2.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
-from a2.extract.fused import FusedConvolution, fuse
 from a2.extract.image import read_picture
-from a2.extract.operators import nms, roi_pool
-from a2.extract.proposals import ScaledSize
-from a2.extract.resize import picture_blob, picture_scale
-from a2.extract.resnet import STRIDE, Architecture
-from a2.extract.selection import CLASS_OVERLAP, select_regions
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import (

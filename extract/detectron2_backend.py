@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2.data.errors import A2Error, WeightsError
-from a2.extract.detector import Detector, Pooling
-from a2.extract.meta import DetectorMeta
-from a2.extract.resnet import BLOCKS, Architecture
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.detector import Detector, Pooling
+from a2.extract.detector.resnet import BLOCKS, Architecture
 
 
 def rebuild(detector: Detector) -> Detector:

@@ -14,14 +14,14 @@ from torch import Tensor
 from a2.data.errors import InputError
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import DescribedRegions, Detector
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.detector import DescribedRegions, Detector
+from a2.extract.detector.fused import fuse
+from a2.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2.extract.detector.proposals import SMALLEST_REGION, ScaledSize
+from a2.extract.detector.scaling import scaled_picture
+from a2.extract.detector.selection import select_regions
 from a2.extract.fingerprint import fingerprint
-from a2.extract.fused import fuse
-from a2.extract.meta import DetectorMeta
-from a2.extract.mixed import SelectionHeads, has_bfloat16
-from a2.extract.proposals import SMALLEST_REGION, ScaledSize
-from a2.extract.scaling import scaled_picture
-from a2.extract.selection import select_regions
 from a2.extract.weights import save_detector
 
 MARGIN = 8

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from a2.data.errors import ConfigError, WeightsError
 from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig, GridBackbone
+from a2.extract.detector.input import rounded_blob, rounded_size
 from a2.extract.fingerprint import fingerprint
-from a2.extract.resize import rounded_blob, rounded_size
 from a2.extract.torch_files import load_torch_file
 
 GRID_KEY = "a2.grid"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from a2.data.errors import WeightsError
-from a2.extract.detector import Detector
-from a2.extract.meta import DetectorMeta
-from a2.extract.resnet import Architecture
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.detector import Detector
+from a2.extract.detector.resnet import Architecture
 
 SPREAD = 0.01
 """Standard deviation of the proposal network's and the classifiers' weights."""

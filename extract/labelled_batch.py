@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.extract.meta import DetectorMeta
-from a2.extract.proposals import ScaledSize
-from a2.extract.scaling import scaled_picture
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.proposals import ScaledSize
+from a2.extract.detector.scaling import scaled_picture
 
 NO_ATTRIBUTE = -1
 """Fills rows of `LabelledBatch.attribute_ids`."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from a2.data.errors import WeightsError
-from a2.extract.meta import (
+from a2.extract.detector.conventions import (
     DetectorMeta,
     airsplay_meta,
     as_anchors,

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2.extract.box_deltas import encode_boxes
-from a2.extract.detector import Detector
+from a2.extract.detector.boxes import encode_boxes
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.detector import Detector
+from a2.extract.detector.proposals import ScaledSize, ScoredAnchors, best_proposals
+from a2.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2.extract.detector_losses import (
     DetectorLosses,
     Sampled,
@@ -23,9 +26,6 @@ from a2.extract.detector_losses import (
 )
 from a2.extract.labelled_batch import LabelledBatch
 from a2.extract.matching import ANCHOR_RULE, BACKGROUND, IGNORED, REGION_RULE, match, sample
-from a2.extract.meta import DetectorMeta
-from a2.extract.proposals import ScaledSize, ScoredAnchors, best_proposals
-from a2.extract.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2.extract.weights import assemble_detector
 
 _COUNTERS = "num_batches_tracked"

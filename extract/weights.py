@@ -18,11 +18,11 @@ from a2.data.files.tensors import save_tensors
 from a2.data.files.unfilled import Unfilled
 from a2.extract.caffemodel import load_caffemodel
 from a2.extract.config import CALIBRATED_RANDOM
-from a2.extract.detector import Detector
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.detector import Detector
+from a2.extract.detector.resnet import BLOCKS, Architecture
 from a2.extract.layouts import make_canonical
-from a2.extract.meta import DetectorMeta
 from a2.extract.pickles import load_pickle
-from a2.extract.resnet import BLOCKS, Architecture
 from a2.extract.torch_files import load_torch_file
 
 META_KEY = "a2.detector"

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.extract.detections import BATCH, Detections, detect_objects, propose_regions
-from a2.extract.detector import Detector
+from a2.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
+from a2.extract.detector.detector import Detector
 from a2.extract.image import read_picture
 from a2.extract.trainable import TrainableDetector
 from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall

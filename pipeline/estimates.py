@@ -14,10 +14,10 @@ from safetensors import SafetensorError, safe_open
 
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import CHUNK, Detector
+from a2.extract.detector.conventions import caffe_meta
+from a2.extract.detector.detector import CHUNK, Detector
+from a2.extract.detector.resnet import Architecture
 from a2.extract.grid import grid_width
-from a2.extract.meta import caffe_meta
-from a2.extract.resnet import Architecture
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import Config

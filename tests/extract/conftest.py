@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from a2.extract.calibration import calibrate
-from a2.extract.resnet import Architecture
+from a2.extract.detector.resnet import Architecture
 
 
 @pytest.fixture(scope="module", autouse=True)

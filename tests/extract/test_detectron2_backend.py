@@ -10,13 +10,13 @@ import torch
 from a2.data.errors import A2Error, WeightsError
 from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
+from a2.extract.detector.conventions import detectron2_meta
+from a2.extract.detector.fused import fuse
+from a2.extract.detector.input import picture_blob
+from a2.extract.detector.proposals import ScaledSize, select_proposals
+from a2.extract.detector.resnet import Architecture
 from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
-from a2.extract.fused import fuse
-from a2.extract.meta import detectron2_meta
-from a2.extract.proposals import ScaledSize, select_proposals
-from a2.extract.resize import picture_blob
-from a2.extract.resnet import Architecture
 from a2.extract.weights import assemble_detector
 
 NATIVE = ExtractConfig(

@@ -108,7 +108,7 @@ def test_many_pictures_equal_single_ones(extractor, make_picture):
 
 def test_regions_in_chunks_equal_regions_at_once(extractor, make_picture, monkeypatch):
     whole = extractor(make_picture(0), BOXES).features
-    monkeypatch.setattr("a2.extract.detector.CHUNK", 2)
+    monkeypatch.setattr("a2.extract.detector.detector.CHUNK", 2)
     assert relative(extractor(make_picture(0), BOXES).features, whole) < 1e-5
 
 

@@ -6,9 +6,9 @@ from pydantic import ValidationError
 
 from a2.data.errors import ConfigError, WeightsError
 from a2.extract.config import ExtractConfig
+from a2.extract.detector.input import rounded_size
 from a2.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
 from a2.extract.loading import load_extractor
-from a2.extract.resize import rounded_size
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from a2.data.detection.labels import LabelledPicture
+from a2.extract.detector.conventions import meta_for
+from a2.extract.detector.scaling import scaled_picture
 from a2.extract.labelled_batch import labelled_batch
-from a2.extract.meta import meta_for
-from a2.extract.scaling import scaled_picture
 
 META = meta_for(
     origin="test",

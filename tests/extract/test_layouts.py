@@ -13,12 +13,12 @@ from torch import Tensor
 
 from a2.data.errors import WeightsError
 from a2.extract import layouts, weights
-from a2.extract.anchors import caffe_anchors, detectron2_anchors
 from a2.extract.config import ExtractConfig
+from a2.extract.detector.anchors import caffe_anchors, detectron2_anchors
+from a2.extract.detector.conventions import airsplay_meta, as_anchors, caffe_meta, detectron2_meta
+from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
 from a2.extract.layouts import make_canonical
-from a2.extract.meta import airsplay_meta, as_anchors, caffe_meta, detectron2_meta
-from a2.extract.resnet import Architecture
 from a2.extract.weights import assemble_detector, load_detector
 
 PREDICTOR = "roi_heads.box_predictor"

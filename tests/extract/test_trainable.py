@@ -7,13 +7,13 @@ import torch
 from torchvision.ops import box_iou
 
 from a2.extract.config import ExtractConfig
-from a2.extract.detections import detect_objects
+from a2.extract.detector.conventions import meta_for
+from a2.extract.detector.detections import detect_objects
+from a2.extract.detector.proposals import ScaledSize
+from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
 from a2.extract.initial_weights import random_detector
 from a2.extract.labelled_batch import LabelledBatch, labelled_batch
-from a2.extract.meta import meta_for
-from a2.extract.proposals import ScaledSize
-from a2.extract.resnet import Architecture
 from a2.extract.trainable import Sampling, TrainableDetector
 from a2.extract.weights import load_detector, save_detector
 

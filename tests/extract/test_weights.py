@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
-from a2.extract.detector import Detector
+from a2.extract.detector.conventions import airsplay_meta, caffe_meta
+from a2.extract.detector.detector import Detector
+from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
-from a2.extract.meta import airsplay_meta, caffe_meta
-from a2.extract.resnet import Architecture
 from a2.extract.weights import (
     META_KEY,
     architecture_of,

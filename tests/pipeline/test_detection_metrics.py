@@ -12,7 +12,7 @@ from pycocotools.cocoeval import COCOeval
 
 from a2.data.detection.labels import DetectionData, Label, labelled_picture
 from a2.data.errors import InputError
-from a2.extract.detections import Detections
+from a2.extract.detector.detections import Detections
 from a2.pipeline.detection_metrics import detection_metrics, proposal_recall
 
 CLASSES = ("dog", "cat", "cup")

@@ -13,7 +13,7 @@ from torchvision.models import resnet18
 from a2.data.errors import A2Error, InputError, WeightsError
 from a2.data.scenes.generate import write_scenes
 from a2.extract import trainable
-from a2.extract.detections import detect_objects
+from a2.extract.detector.detections import detect_objects
 from a2.extract.image import read_picture
 from a2.extract.weights import load_detector
 from a2.pipeline import detector_training

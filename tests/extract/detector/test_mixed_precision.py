@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from a2.extract import mixed
 from a2.extract.config import ExtractConfig
+from a2.extract.detector.detector import mixed_precision as mixed
+from a2.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2.extract.extractor import Extractor
-from a2.extract.mixed import SelectionHeads, has_bfloat16
 
 EXACT = ExtractConfig(
     min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.extract.anchors import anchor_grid
-from a2.extract.box_deltas import LARGEST_GROWTH, decode_boxes
-from a2.extract.meta import DetectorMeta
-from a2.extract.operators import nms
-from a2.extract.resnet import Architecture
+from a2.extract.detector.anchors import anchor_grid
+from a2.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
+from a2.extract.detector.conventions import DetectorMeta
+from a2.extract.detector.operators import nms
+from a2.extract.detector.resnet import Architecture
 
 CANDIDATES = 6000
 """Best boxes that enter non-maximum suppression."""

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from a2.extract.config import ExtractConfig
-from a2.extract.detections import (
+from a2.extract.detector.conventions import caffe_meta, detectron2_meta
+from a2.extract.detector.detections import (
     DetectionRule,
     detect_objects,
     propose_regions,
     refined_boxes,
 )
+from a2.extract.detector.proposals import ScaledSize
+from a2.extract.detector.scaling import scaled_picture
 from a2.extract.extractor import Extractor
-from a2.extract.meta import caffe_meta, detectron2_meta
-from a2.extract.proposals import ScaledSize
-from a2.extract.scaling import scaled_picture
 
 
 def close(found, expected):

@@ -1,7 +1,13 @@
 import pytest
 from pydantic import ValidationError
 
-from a2.extract.meta import DetectorMeta, airsplay_meta, caffe_meta, detectron2_meta, meta_for
+from a2.extract.detector.conventions import (
+    DetectorMeta,
+    airsplay_meta,
+    caffe_meta,
+    detectron2_meta,
+    meta_for,
+)
 
 
 def test_every_convention_has_to_be_named():

@@ -1,7 +1,7 @@
 """What a region is: its class, and its attribute (Anderson et al. 2018, section 3.1).
 
 Background and "no attribute" are the last rows. `bbox_pred` refines boxes by class; published
-features belong to the proposals as they are, so only detection (`a2.extract.detections`) and
+features belong to the proposals as they are, so only detection (`a2.extract.detector.detections`) and
 training call it.
 """
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.extract.resnet import Architecture, residual_stage
+from a2.extract.detector.resnet import Architecture, residual_stage
 
 
 class BoxPredictor(nn.Module):

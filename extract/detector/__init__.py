@@ -1,0 +1,1 @@
+"""Faster R-CNN with the conventions of bottom-up attention."""
