@@ -20,7 +20,7 @@ from a2.data.scenes.generate import write_scenes
 from a2.extract.detector.detections import Detections
 from a2.extract.extractor import Extractor
 from a2.extract.image import read_picture
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 from a2.pipeline.config import load_config
 from a2.pipeline.demo import CONFIG as DEMO
 from a2.pipeline.detection_metrics import detection_metrics

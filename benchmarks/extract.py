@@ -25,7 +25,6 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from a2.data.regions import Regions
-from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
 from a2.extract.detector.detector import CHUNK, Detector
 from a2.extract.detector.fused import FusedConvolution, fuse
@@ -37,6 +36,7 @@ from a2.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2.extract.detectron2_backend import rebuild
 from a2.extract.extractor import Extractor
 from a2.extract.image import read_picture
+from a2.extract.weights.calibrated_random import calibrate
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import (

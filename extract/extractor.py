@@ -22,7 +22,7 @@ from a2.extract.detector.proposals import SMALLEST_REGION, ScaledSize
 from a2.extract.detector.scaling import scaled_picture
 from a2.extract.detector.selection import select_regions
 from a2.extract.fingerprint import fingerprint
-from a2.extract.weights import save_detector
+from a2.extract.weights.load import save_detector
 
 MARGIN = 8
 """Proposals, beside a tenth of the regions, that are described exactly and may be left out."""

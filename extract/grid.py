@@ -23,7 +23,7 @@ from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig, GridBackbone
 from a2.extract.detector.input import rounded_blob, rounded_size
 from a2.extract.fingerprint import fingerprint
-from a2.extract.torch_files import load_torch_file
+from a2.extract.weights.torch_files import load_torch_file
 
 GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.grid import GridExtractor, load_grid_weights
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 
 AnyExtractor = Extractor | GridExtractor
 """Both are called with a picture and return its regions."""

@@ -26,7 +26,7 @@ from a2.extract.detector_losses import (
 )
 from a2.extract.labelled_batch import LabelledBatch
 from a2.extract.matching import ANCHOR_RULE, BACKGROUND, IGNORED, REGION_RULE, match, sample
-from a2.extract.weights import assemble_detector
+from a2.extract.weights.load import assemble_detector
 
 _COUNTERS = "num_batches_tracked"
 """What a learning normalisation has beside a frozen one's tensors."""

@@ -2,7 +2,7 @@
 
 Of the published is known where people said they lie. No README gives a digest, so that of the first
 file that came is recorded and later ones must have it. What is fetched is read as
-`a2.extract.weights` reads any file, with nothing in it run, and kept as canonical safetensors; the
+`a2.extract.weights.load` reads any file, with nothing in it run, and kept as canonical safetensors; the
 file itself is not needed afterwards.
 """
 
@@ -212,7 +212,7 @@ def _keep(name: str, file: Path, address: str) -> Path:
 
 
 def _convert(file: Path, target: Path) -> None:
-    from a2.extract.weights import load_detector, save_detector
+    from a2.extract.weights.load import load_detector, save_detector
 
     detector = load_detector(file)
     target.parent.mkdir(parents=True, exist_ok=True)

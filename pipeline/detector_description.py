@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 from a2.pipeline.detector_checkpoints import sha256_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from a2.data.detection.labels import DetectionData
 from a2.data.errors import ConfigError
 from a2.data.files.json_file import read_json
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.detector_checkpoints import resolve_weights
 from a2.pipeline.detector_config import DetectorConfig

@@ -43,10 +43,10 @@ def calibrate_stage(
 def _calibrate(
     config: ExtractConfig, pictures: Sequence[Path], directory: Path, events: EventLog
 ) -> Sequence[Skipped]:
-    from a2.extract.calibration import calibrate
     from a2.extract.detector.resnet import Architecture
     from a2.extract.image import read_picture
-    from a2.extract.weights import save_detector
+    from a2.extract.weights.calibrated_random import calibrate
+    from a2.extract.weights.load import save_detector
 
     readable = []
     for path in pictures:

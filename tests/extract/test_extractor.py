@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from a2.data.errors import InputError
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import BATCH, Extractor
-from a2.extract.weights import assemble_detector
+from a2.extract.weights.load import assemble_detector
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
 

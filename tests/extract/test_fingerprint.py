@@ -6,7 +6,7 @@ import pytest
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.fingerprint import CODE_VERSION
-from a2.extract.weights import load_detector, save_detector
+from a2.extract.weights.load import load_detector, save_detector
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
 
 
 def test_a_detectors_weights_are_no_grids(detector, tmp_path):
-    from a2.extract.weights import save_detector
+    from a2.extract.weights.load import save_detector
 
     save_detector(detector, tmp_path / "a.safetensors")
     with pytest.raises(WeightsError, match=r"'a\.safetensors' are of no grid backbone, "):

@@ -56,8 +56,8 @@ SHARES: Mapping[str, float] = {
 """Of all kills: fewer where a rerun waits ten seconds for Java."""
 
 IMPORTED = (
-    "a2.extract.calibration",
-    "a2.extract.weights",
+    "a2.extract.weights.calibrated_random",
+    "a2.extract.weights.load",
     "a2.pipeline.cross_entropy",
     "a2.pipeline.detector_training",
     "a2.pipeline.evaluation",

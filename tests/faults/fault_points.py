@@ -71,7 +71,7 @@ _ENGINE = (
 )
 
 _JSON = Point("a2.data.files.json_file:write_json", writes=0)
-_DETECTOR = Point("a2.extract.weights:save_detector", writes=1)
+_DETECTOR = Point("a2.extract.weights.load:save_detector", writes=1)
 
 _TRAINING_AT_ALL = (
     *_ENGINE,
@@ -95,7 +95,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "calibrate": (
         *_ENGINE,
         _DETECTOR,
-        Point("a2.extract.calibration:calibrate"),
+        Point("a2.extract.weights.calibrated_random:calibrate"),
         Point("a2.extract.image:read_picture"),
     ),
     "extract": (

@@ -15,7 +15,7 @@ from a2.data.scenes.generate import write_scenes
 from a2.extract import trainable
 from a2.extract.detector.detections import detect_objects
 from a2.extract.image import read_picture
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 from a2.pipeline import detector_training
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import RuntimeConfig

@@ -8,7 +8,7 @@ from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
 from a2.extract.detector.conventions import caffe_meta
 from a2.extract.detector.resnet import Architecture
-from a2.extract.initial_weights import random_detector
+from a2.extract.weights.initial import random_detector
 from a2.model.config import ModelConfig
 from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import load_config

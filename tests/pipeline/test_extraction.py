@@ -20,7 +20,7 @@ from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
 from a2.extract.image import read_picture
 from a2.extract.loading import load_extractor
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
 from a2.pipeline import extraction
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.stage import EventLog

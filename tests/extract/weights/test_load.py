@@ -12,7 +12,7 @@ from a2.extract.detector.conventions import airsplay_meta, caffe_meta
 from a2.extract.detector.detector import Detector
 from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
-from a2.extract.weights import (
+from a2.extract.weights.load import (
     META_KEY,
     architecture_of,
     assemble_detector,
@@ -214,7 +214,7 @@ def test_a_file_that_states_no_conventions_is_refused(saved):
     rewrite(saved)
     message = (
         "weights 'detector.safetensors' do not state their conventions: no 'a2.detector' in the "
-        "metadata; write them with a2.extract.weights.save_detector"
+        "metadata; write them with a2.extract.weights.load.save_detector"
     )
     with pytest.raises(WeightsError, match=message):
         load_detector(saved)
@@ -230,7 +230,7 @@ def test_conventions_are_never_filled_in_from_defaults(saved, detector):
     assert str(error.value) == (
         "weights 'detector.safetensors' state conventions that this version does not know: "
         "anchors: Field required, resize: Input should be 'exact factor' or 'rounded size'; "
-        "write them with a2.extract.weights.save_detector"
+        "write them with a2.extract.weights.load.save_detector"
     )
 
 

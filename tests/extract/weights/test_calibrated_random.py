@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from a2.data.errors import InputError
-from a2.extract.calibration import calibrate
 from a2.extract.config import ExtractConfig
 from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
-from a2.extract.weights import save_detector
+from a2.extract.weights.calibrated_random import calibrate
+from a2.extract.weights.load import save_detector
 
 SIZES = {"min_side": 96, "max_side": 160, "roi_size": 7}
 

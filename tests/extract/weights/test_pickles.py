@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from a2.data.errors import WeightsError
-from a2.extract.pickles import load_pickle
+from a2.extract.weights.pickles import load_pickle
 
 
 def pickle_to(path, content):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from a2.data.errors import WeightsError
-from a2.extract.unpickle import load_arrays
+from a2.extract.weights.unpickle import load_arrays
 
 
 class Call:

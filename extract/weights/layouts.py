@@ -70,7 +70,7 @@ def make_canonical(
         raise WeightsError(
             f"weights {name!r} are of no known layout: they score {anchors} anchors, published "
             f"ones {_VISUAL_GENOME_ANCHORS} (Visual Genome) or {_COCO_ANCHORS} (COCO); write them "
-            "with a2.extract.weights.save_detector"
+            "with a2.extract.weights.load.save_detector"
         )
     return weights, meta
 

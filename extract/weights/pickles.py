@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from a2.data.errors import WeightsError
-from a2.extract.unpickle import load_arrays
+from a2.extract.weights.unpickle import load_arrays
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from a2.data.errors import WeightsError
-from a2.extract.torch_files import load_torch_file
-from a2.extract.weights import load_detector
+from a2.extract.weights.load import load_detector
+from a2.extract.weights.torch_files import load_torch_file
 
 TWO_FORMS = pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
 

@@ -1,0 +1,1 @@
+"""Detector weights: public layouts, ImageNet and calibrated-random."""
