@@ -18,7 +18,7 @@ from a2.data.batches.sampling import is_mirrored
 from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.extract.detector.conventions import DetectorMeta
 from a2.extract.image import read_picture
-from a2.extract.labelled_batch import LabelledBatch, labelled_batch
+from a2.extract.training.batch import LabelledBatch, labelled_batch
 from a2.pipeline.detector_config import DetectorConfig
 
 Pixels = NDArray[np.uint8]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a2.extract.trainable import Sampling, TrainableDetector
+from a2.extract.training.trainable import Sampling, TrainableDetector
 from a2.pipeline.detector_batches import DetectorPart
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.precision import forward_precision

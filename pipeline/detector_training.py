@@ -13,7 +13,7 @@ from a2.data.files.json_file import write_json
 from a2.extract.detector.conventions import meta_for
 from a2.extract.detector.detector import Detector
 from a2.extract.detector.resnet import Architecture
-from a2.extract.trainable import TrainableDetector
+from a2.extract.training.trainable import TrainableDetector
 from a2.extract.weights.imagenet import resnet_tensors
 from a2.extract.weights.initial import begin_with, random_detector
 from a2.extract.weights.load import load_detector, save_detector

@@ -13,7 +13,7 @@ from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
 from a2.extract.detector.detector import Detector
 from a2.extract.image import read_picture
-from a2.extract.trainable import TrainableDetector
+from a2.extract.training.trainable import TrainableDetector
 from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.processes import Processes

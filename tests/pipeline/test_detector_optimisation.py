@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from a2.data.batches.batches import Share
-from a2.extract import trainable
-from a2.extract.trainable import TrainableDetector
+from a2.extract.training import trainable
+from a2.extract.training.trainable import TrainableDetector
 from a2.pipeline.detector_batches import DetectorBatches, DetectorDataset
 from a2.pipeline.detector_data import read_detector_data
 from a2.pipeline.detector_optimisation import (

@@ -12,9 +12,9 @@ from torchvision.models import resnet18
 
 from a2.data.errors import A2Error, InputError, WeightsError
 from a2.data.scenes.generate import write_scenes
-from a2.extract import trainable
 from a2.extract.detector.detections import detect_objects
 from a2.extract.image import read_picture
+from a2.extract.training import trainable
 from a2.extract.weights.load import load_detector
 from a2.pipeline import detector_training
 from a2.pipeline.checkpoints import Checkpoints

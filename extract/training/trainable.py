@@ -16,7 +16,8 @@ from a2.extract.detector.conventions import DetectorMeta
 from a2.extract.detector.detector import Detector
 from a2.extract.detector.proposals import ScaledSize, ScoredAnchors, best_proposals
 from a2.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
-from a2.extract.detector_losses import (
+from a2.extract.training.batch import LabelledBatch
+from a2.extract.training.losses import (
     DetectorLosses,
     Sampled,
     attribute_loss,
@@ -24,8 +25,14 @@ from a2.extract.detector_losses import (
     class_loss,
     objectness_loss,
 )
-from a2.extract.labelled_batch import LabelledBatch
-from a2.extract.matching import ANCHOR_RULE, BACKGROUND, IGNORED, REGION_RULE, match, sample
+from a2.extract.training.matching import (
+    ANCHOR_RULE,
+    BACKGROUND,
+    IGNORED,
+    REGION_RULE,
+    match,
+    sample,
+)
 from a2.extract.weights.load import assemble_detector
 
 _COUNTERS = "num_batches_tracked"

@@ -12,8 +12,8 @@ from a2.extract.detector.detections import detect_objects
 from a2.extract.detector.proposals import ScaledSize
 from a2.extract.detector.resnet import Architecture
 from a2.extract.extractor import Extractor
-from a2.extract.labelled_batch import LabelledBatch, labelled_batch
-from a2.extract.trainable import Sampling, TrainableDetector
+from a2.extract.training.batch import LabelledBatch, labelled_batch
+from a2.extract.training.trainable import Sampling, TrainableDetector
 from a2.extract.weights.initial import random_detector
 from a2.extract.weights.load import load_detector, save_detector
 

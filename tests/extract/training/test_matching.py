@@ -1,6 +1,6 @@
 import torch
 
-from a2.extract.matching import (
+from a2.extract.training.matching import (
     ANCHOR_RULE,
     BACKGROUND,
     IGNORED,

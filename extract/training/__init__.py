@@ -1,0 +1,1 @@
+"""Losses and targets that train the detector."""
