@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from a2.model.alignment import AlignedAttention, Alignment, DecoderPass, widened
 from a2.model.config import AlignmentConfig
-from a2.model.word_store import WordStore
+from a2.model.layers.kv_cache import WordStore
 
 
 def projection(in_width: int, out_width: int, *, parts: int = 1) -> nn.Linear:

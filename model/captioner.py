@@ -12,7 +12,7 @@ from torch import Tensor
 
 from a2.model.alignment import AlignedAttention
 from a2.model.attention import RegionProjection
-from a2.model.word_store import WordStore
+from a2.model.layers.kv_cache import WordStore
 
 if TYPE_CHECKING:
     from a2.model.decoder import CaptionDecoder

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from a2.model.alignment import AlignedAttention, DecoderPass
 from a2.model.attention import CrossAttention, RegionProjection, SelfAttention
 from a2.model.config import ModelConfig
-from a2.model.dropout import Dropout
-from a2.model.feed_forward import FeedForward
-from a2.model.positions import LONGEST_CAPTION, sinusoidal_positions
-from a2.model.word_store import WordStore, visible_words
+from a2.model.layers.dropout import Dropout
+from a2.model.layers.feed_forward import FeedForward
+from a2.model.layers.kv_cache import WordStore, visible_words
+from a2.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
 class WordEmbedding(nn.Module):

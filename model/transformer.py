@@ -27,8 +27,8 @@ from a2.model.captioner import (
 from a2.model.config import ModelConfig
 from a2.model.decoder import Begun, CaptionDecoder
 from a2.model.encoder import BOX_VALUES, RegionEncoder
-from a2.model.packed_linear import packed
-from a2.model.word_store import next_places
+from a2.model.layers.kv_cache import next_places
+from a2.model.layers.packed_linear import packed
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from a2.data.batches.batches import Batch
 from a2.data.captions.vocabulary import Vocabulary
 from a2.model.beam_search import beam_search
 from a2.model.captioner import Captioner
-from a2.model.packed_linear import UnchangedWeights
+from a2.model.layers.packed_linear import UnchangedWeights
 from a2.pipeline.config import EvaluateConfig
 from a2.pipeline.ensemble import LoadedCaptioner
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from a2.model.decoder import WordEmbedding
-from a2.model.positions import LONGEST_CAPTION, sinusoidal_positions
+from a2.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
 def test_embedding_is_the_scaled_word_plus_its_position():
