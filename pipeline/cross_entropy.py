@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from a2.data.batches.batches import CaptionDataset
-from a2.model.compilation import compile_layers
+from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
 from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, TrainConfig
