@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from a2.model.alignment import AlignedAttention
-from a2.model.attention import RegionProjection
+from a2.model.attention.multi_head import RegionProjection
 from a2.model.layers.kv_cache import WordStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from a2.model.alignment import AlignedAttention, DecoderPass
-from a2.model.attention import CrossAttention, RegionProjection, SelfAttention
+from a2.model.attention.multi_head import CrossAttention, RegionProjection, SelfAttention
 from a2.model.config import ModelConfig
 from a2.model.layers.dropout import Dropout
 from a2.model.layers.feed_forward import FeedForward

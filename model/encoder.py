@@ -7,7 +7,7 @@ computed after a projection whose bias hides the padding, and never fires.
 
 from torch import Tensor, nn
 
-from a2.model.attention import SelfAttention, projection
+from a2.model.attention.multi_head import SelfAttention, projection
 from a2.model.config import ModelConfig
 from a2.model.layers.dropout import Dropout
 from a2.model.layers.feed_forward import FeedForward

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2.model.alignment import AlignedAttention, Alignment, DecoderPass
-from a2.model.attention import RegionProjection
+from a2.model.attention.multi_head import RegionProjection
 from a2.model.captioner import (
     DecoderState,
     Memory,

@@ -3,7 +3,7 @@ import math
 import torch
 
 from a2.model.alignment import DecoderPass
-from a2.model.attention import (
+from a2.model.attention.multi_head import (
     CrossAttention,
     SelfAttention,
     merge_heads,

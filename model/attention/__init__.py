@@ -1,0 +1,1 @@
+"""Attention over regions; each kind can be aligned."""
