@@ -17,9 +17,9 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from a2.data.batches.batches import Batch
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import Precision, ScstConfig, TrainConfig
 from a2.pipeline.memory import keep_freed_memory
 from a2.pipeline.optimisation import CrossEntropyOptimisation

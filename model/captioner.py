@@ -15,7 +15,7 @@ from a2.model.attention.multi_head import RegionProjection
 from a2.model.layers.kv_cache import WordStore
 
 if TYPE_CHECKING:
-    from a2.model.decoder import CaptionDecoder
+    from a2.model.captioners.transformer.decoder import CaptionDecoder
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from a2.model.alignment import AlignedAttention
 from a2.model.captioner import Memory
-from a2.model.transformer import TransformerCaptioner
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import EOS, PAD
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.faithfulness import divergence_by_layer
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.training_data import TrainingData
 
 logger = logging.getLogger(__name__)

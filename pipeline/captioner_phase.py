@@ -14,7 +14,7 @@ from a2.data.batches.batches import (
     picture_batches,
     training_batches,
 )
-from a2.model.transformer import TransformerCaptioner
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.pipeline.alignment_watch import validation_divergences, warn_of_idle_masks
 from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches

@@ -18,8 +18,8 @@ from a2.extract.detector.conventions import caffe_meta
 from a2.extract.detector.detector import CHUNK, Detector
 from a2.extract.detector.resnet import Architecture
 from a2.extract.grid import grid_width
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import Config
 from a2.pipeline.detector_config import DetectorConfig
 

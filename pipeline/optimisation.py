@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from a2.data.batches.batches import Batch
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.losses import TwoLosses, two_losses
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.precision import forward_precision
 from a2.pipeline.processes import ALONE, Processes

@@ -19,8 +19,8 @@ from a2.data.errors import A2Error
 from a2.data.files.json_file import read_json, write_json
 from a2.data.files.tensors import save_tensors
 from a2.data.files.unfilled import Unfilled
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"

@@ -17,9 +17,9 @@ from torch import Tensor
 from a2.data.batches.batches import Batch, CaptionDataset
 from a2.data.errors import A2Error
 from a2.model.captioner import Memory
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.losses import masking_loss
 from a2.model.self_critical import Attempts, attempt, self_critical_loss
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.device import prepare_device

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from a2.model.captioner import Memory
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import AlignmentConfig, ModelConfig
-from a2.model.transformer import TransformerCaptioner
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 

@@ -3,8 +3,8 @@ import torch
 
 from a2.model.beam_search import beam_search
 from a2.model.captioner import SpecialTokens, attend, decoder_input
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.ensemble import Ensemble
-from a2.model.transformer import TransformerCaptioner
 
 AVERAGES = ["probabilities", "log_probabilities"]
 

@@ -8,8 +8,8 @@ import torch
 from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.features.store import FeatureStore
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.decoding import Beam, caption_batches, without_repeats
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from a2.extract.config import ExtractConfig
 from a2.extract.detector.conventions import caffe_meta
 from a2.extract.detector.resnet import Architecture
 from a2.extract.weights.initial import random_detector
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import load_config
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.estimates import (

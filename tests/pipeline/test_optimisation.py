@@ -10,9 +10,9 @@ from torch import nn
 
 from a2.data.batches.batches import Batch
 from a2.model.captioner import decoder_input
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import AlignmentConfig, ModelConfig
 from a2.model.losses import two_losses
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline import optimisation as updates_of_training
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.optimisation import CrossEntropyOptimisation, learning_rate

@@ -7,8 +7,8 @@ import torch
 
 from a2.data.batches.batches import Batch
 from a2.data.captions.vocabulary import Vocabulary
+from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics import cider

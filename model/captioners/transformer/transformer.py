@@ -24,9 +24,9 @@ from a2.model.captioner import (
     decoder_input,
     summarise,
 )
+from a2.model.captioners.transformer.decoder import Begun, CaptionDecoder
+from a2.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
 from a2.model.config import ModelConfig
-from a2.model.decoder import Begun, CaptionDecoder
-from a2.model.encoder import BOX_VALUES, RegionEncoder
 from a2.model.layers.kv_cache import next_places
 from a2.model.layers.packed_linear import packed
 

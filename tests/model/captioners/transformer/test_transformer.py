@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from a2.model.captioner import SpecialTokens, decoder_input
+from a2.model.captioners.transformer.transformer import TransformerCaptioner, held_constant
 from a2.model.config import ModelConfig
-from a2.model.transformer import TransformerCaptioner, held_constant
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 

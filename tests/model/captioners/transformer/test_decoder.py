@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2.model.decoder import WordEmbedding
+from a2.model.captioners.transformer.decoder import WordEmbedding
 from a2.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
