@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from a2.model.alignment import AlignedAttention, DecoderPass
-from a2.model.beam_search import Hypothesis, beam_search
 from a2.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
+from a2.model.decoding.beam_search import Hypothesis, beam_search
 from a2.model.layers.packed_linear import UnchangedWeights
 from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2.model.precision import mixed_precision

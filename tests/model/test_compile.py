@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from a2.model import compile as compilation
-from a2.model.beam_search import beam_search
 from a2.model.compile import compile_layers
+from a2.model.decoding.beam_search import beam_search
 from a2.model.losses import two_losses
 
 

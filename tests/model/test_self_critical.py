@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from a2.model.beam_search import beam_search
-from a2.model.sampling import sample_captions
+from a2.model.decoding.beam_search import beam_search
+from a2.model.decoding.sampling import sample_captions
 from a2.model.self_critical import attempt, self_critical_loss
 
 PAD, BOS, EOS = 0, 1, 2

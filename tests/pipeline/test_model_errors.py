@@ -3,7 +3,7 @@
 import pytest
 
 from a2.data.errors import A2Error
-from a2.model.beam_search import beam_search
+from a2.model.decoding.beam_search import beam_search
 from a2.pipeline.model_errors import model_errors
 
 

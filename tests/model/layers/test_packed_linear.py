@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from a2.model.beam_search import beam_search
+from a2.model.decoding.beam_search import beam_search
 from a2.model.layers import packed_linear
 from a2.model.layers.packed_linear import PackedLinear, UnchangedWeights, packed
 
