@@ -19,7 +19,7 @@ from a2.data.errors import A2Error
 from a2.model.captioner import Memory
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.losses import masking_loss
-from a2.model.self_critical import Attempts, attempt, self_critical_loss
+from a2.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
 from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.device import prepare_device

@@ -124,7 +124,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-scst": (
         *_TRAINING,
-        Point("a2.model.self_critical:attempt"),
+        Point("a2.model.self_critical.rollouts:attempt"),
         Point("a2.pipeline.self_critical:SelfCriticalOptimisation.step"),
     ),
     "evaluate": (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from a2.model.captioner import SpecialTokens
-from a2.model.ngrams import (
+from a2.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
     LONGEST,

@@ -14,8 +14,8 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from a2.model.ngrams import InverseDocumentFrequencies
-from a2.model.reward import CaptionReward, References
+from a2.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2.model.self_critical.reward import CaptionReward, References
 
 PAD, EOS, UNK = 0, 2, 3
 SENTENCE = st.lists(st.integers(3, 9), max_size=9)
@@ -166,7 +166,7 @@ def test_references_without_words_are_refused():
 @pytest.mark.shared
 def test_real_captions_earn_what_pycocoevalcap_gives_them():
     """500 captions of COCO: the first of each picture against its others."""
-    file = Path(__file__).parents[2].parent / "shared" / "coco" / "dataset_coco.json"
+    file = Path(__file__).parents[3].parent / "shared" / "coco" / "dataset_coco.json"
     if not file.is_file():
         pytest.skip(f"no {file}")
     pictures = [

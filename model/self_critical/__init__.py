@@ -1,0 +1,1 @@
+"""Reward and rollouts of self-critical training."""
