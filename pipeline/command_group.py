@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from a2.data.errors import A2Error, ConfigError, LockedError
-from a2.pipeline.interruption import Interrupted, raise_interrupted
+from a2.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
     from a2.pipeline.config import Config

@@ -28,7 +28,7 @@ from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.data.files.atomic import write_durably
 from a2.data.regions import Regions
-from a2.pipeline.progress import track
+from a2.pipeline.engine.progress import track
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config, override
+from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan
-from a2.pipeline.progress import track
 from a2.pipeline.stages import evaluate, extract, preprocess, train, train_scst
 
 CONFIG = "demo.yaml"

@@ -20,7 +20,8 @@ from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.device import prepare_device
-from a2.pipeline.engine.hashing import sha256_of
+from a2.pipeline.engine.hash_cache import sha256_of
+from a2.pipeline.engine.progress import counted, track
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
@@ -28,7 +29,6 @@ from a2.pipeline.evaluated_pictures import EvaluatedPictures
 from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.java import find_java
 from a2.pipeline.metrics import Scores, score
-from a2.pipeline.progress import counted, track
 from a2.pipeline.provenance import provenance_of
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
 from a2.pipeline.report_summary import in_words

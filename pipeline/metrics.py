@@ -14,8 +14,8 @@ from statistics import fmean
 import numpy as np
 
 from a2.data.errors import InputError
+from a2.pipeline.engine.progress import track
 from a2.pipeline.java import JavaError, find_java, java_threads
-from a2.pipeline.progress import track
 from a2.pipeline.scoring.bleu import bleu_statistics
 from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
 from a2.pipeline.scoring.cider import cider_values

@@ -16,7 +16,7 @@ from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import Config
 from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.engine.explain import difference, latest
-from a2.pipeline.engine.hashing import HashCache
+from a2.pipeline.engine.hash_cache import HashCache
 from a2.pipeline.engine.lock import holder, is_locked
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage

@@ -20,7 +20,7 @@ _CLASSES_SHOWN = 5
 
 def say_outcome(name: str, outcome: "Outcome") -> None:
     """How a stage ended, where its result is, and what it left out."""
-    from a2.pipeline.progress import duration
+    from a2.pipeline.engine.progress import duration
 
     seconds = duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"

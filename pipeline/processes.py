@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from a2.data.errors import A2Error
-from a2.pipeline.interruption import StopRequest
+from a2.pipeline.engine.interruption import StopRequest
 
 Value = TypeVar("Value")
 

@@ -55,7 +55,7 @@ def scenes(
              --set data.annotations=scenes/dataset_coco.json
     """
     from a2.data.scenes.generate import write_scenes
-    from a2.pipeline.progress import track
+    from a2.pipeline.engine.progress import track
 
     log(verbose)
     with track("draw scenes", total=count) as progress:

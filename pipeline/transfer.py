@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from a2.data.errors import A2Error
-from a2.pipeline.progress import track
+from a2.pipeline.engine.progress import track
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from a2.data.files.json_file import read_json, write_json
 from a2.data.scenes.generate import write_scenes
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import override
-from a2.pipeline.progress import track
+from a2.pipeline.engine.progress import track
 
 PLAIN, PLANTED = "plain", "planted"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from a2.data.annotations.read import Skipped
 from a2.data.features.shard import Shard
 from a2.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
-from a2.pipeline.engine.hashing import sha256_of
+from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.key import PreImage
 
 

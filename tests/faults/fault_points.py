@@ -61,7 +61,7 @@ _ENGINE = (
     Point("a2.pipeline.engine.run:_publish"),
     Point("a2.pipeline.engine.run:write_skipped"),
     Point("a2.pipeline.engine.stage:EventLog.write"),
-    Point("a2.pipeline.engine.hashing:HashCache.pictures"),
+    Point("a2.pipeline.engine.hash_cache:HashCache.pictures"),
     Point("os:fsync"),
     Point("pathlib:Path.mkdir"),
     Point("pathlib:Path.unlink"),

@@ -17,7 +17,7 @@ from a2.extract.weights.load import load_detector, save_detector
 from a2.pipeline import detector_evaluation
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.cli import cli
-from a2.pipeline.interruption import Interrupted
+from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.verification import verify
 
 

@@ -23,8 +23,8 @@ from a2.pipeline.detector_data import read_detector_data
 from a2.pipeline.detector_optimisation import DetectorOptimisation
 from a2.pipeline.detector_training import new_detector, start_tensors, train_detector
 from a2.pipeline.detector_validation import DetectorValidation, detector_figures
+from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.interruption import Interrupted
 from a2.pipeline.processes import Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

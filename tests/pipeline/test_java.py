@@ -134,7 +134,7 @@ def test_no_process_is_left_after_an_exception(
 
 SCORING = """
 import signal, sys
-from a2.pipeline.interruption import raise_interrupted
+from a2.pipeline.engine.interruption import raise_interrupted
 from a2.pipeline.metrics import score
 signal.signal(signal.SIGINT, raise_interrupted)
 captions = {str(n): "a dog runs on the green grass of a park" for n in range(100_000)}

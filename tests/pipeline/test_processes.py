@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from a2.pipeline import processes
-from a2.pipeline.interruption import Interrupted, StopRequest
+from a2.pipeline.engine.interruption import Interrupted, StopRequest
 from a2.pipeline.processes import LostProcesses, Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

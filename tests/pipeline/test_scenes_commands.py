@@ -142,7 +142,7 @@ def test_arguments_that_make_no_scenes_are_one_line(tmp_path, options, code, mes
 STOPPING = """
 import os, signal
 from a2.pipeline.cli import main
-from a2.pipeline.progress import Tracked
+from a2.pipeline.engine.progress import Tracked
 # to the whole group, as a terminal does
 Tracked.advance = lambda tracked, count: os.killpg(0, signal.{signal})
 main()

@@ -21,8 +21,8 @@ from a2.data.errors import A2Error, InputError
 from a2.pipeline import self_critical
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
+from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.interruption import Interrupted
 from a2.pipeline.rewards import PictureRewards
 from a2.pipeline.saved_model import load_model
 from a2.pipeline.self_critical import SelfCriticalOptimisation

@@ -33,9 +33,9 @@ from a2.pipeline import (
 )
 from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
-from a2.pipeline.engine.hashing import sha256_of
+from a2.pipeline.engine.hash_cache import sha256_of
+from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.interruption import Interrupted
 from a2.pipeline.optimisation import CrossEntropyOptimisation
 from a2.pipeline.training_data import read_training_data
 
