@@ -20,7 +20,7 @@ from a2.model.config import ModelConfig
 from a2.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2.model.self_critical.reward import CaptionReward, References
 from a2.model.self_critical.rollouts import Reward, attempt, self_critical_loss
-from a2.pipeline.memory import keep_freed_memory
+from a2.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio

@@ -26,7 +26,7 @@ from a2.model.decoding.beam_search import Hypothesis, beam_search
 from a2.model.layers.packed_linear import UnchangedWeights
 from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2.model.precision import mixed_precision
-from a2.pipeline.memory import keep_freed_memory
+from a2.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio

@@ -20,7 +20,7 @@ from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics import cider
 from a2.pipeline.phase import Optimisation, Phase
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.training_data import TrainingData
 
 CaptionerSettings = TrainConfig | ScstConfig

@@ -19,11 +19,11 @@ from a2.extract.image import read_picture
 from a2.extract.loading import AnyExtractor, load_extractor
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
-from a2.pipeline.device import prepare_device
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.given_boxes import GivenBoxes
-from a2.pipeline.model_errors import model_errors
 from a2.pipeline.named_pictures import NamedPicture
+from a2.pipeline.runtime.device import prepare_device
+from a2.pipeline.runtime.model_errors import model_errors
 from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from a2.pipeline.command_group import (
 from a2.pipeline.compare_commands import compare
 from a2.pipeline.conversion_commands import CONVERSION
 from a2.pipeline.detector_commands import detector
-from a2.pipeline.memory import keep_freed_memory
 from a2.pipeline.printing import (
     print_evaluation,
     print_scores,
@@ -33,9 +32,10 @@ from a2.pipeline.printing import (
     say_outcome,
     say_shard,
 )
+from a2.pipeline.runtime.memory import keep_freed_memory
+from a2.pipeline.runtime.openmp import set_waiting
 from a2.pipeline.scenes_commands import scenes
 from a2.pipeline.upkeep_commands import UPKEEP
-from a2.pipeline.waiting_threads import set_waiting
 from a2.pipeline.weights_commands import weights
 
 if TYPE_CHECKING:

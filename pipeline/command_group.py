@@ -171,7 +171,7 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
-        from a2.pipeline import torchrun
+        from a2.pipeline.runtime import torchrun
         from a2.pipeline.stages import train, train_detector, train_scst
 
         joins = {stage.NAME: stage.join for stage in (train, train_scst, train_detector)}

@@ -10,11 +10,11 @@ from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
 from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, TrainConfig
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.precision import matrix_precision
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.device import prepare_device
+from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.runtime.precision import matrix_precision
 from a2.pipeline.saved_model import ModelDescription, new_captioner, save_captioner
 from a2.pipeline.training import run_training
 from a2.pipeline.training_data import read_training_data

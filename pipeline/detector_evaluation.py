@@ -11,8 +11,8 @@ from a2.pipeline.detector_checkpoints import resolve_weights
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.detector_data import read_validation_data
 from a2.pipeline.detector_validation import detector_figures
-from a2.pipeline.device import prepare_device
 from a2.pipeline.inputs import named_file
+from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.train_detector import NAMES
 
 

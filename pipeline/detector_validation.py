@@ -17,7 +17,7 @@ from a2.extract.training.trainable import TrainableDetector
 from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.engine.progress import track
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.distributed import Processes
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from a2.pipeline.baseline import read_baseline
 from a2.pipeline.caption_attention import attention_of_captions
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.progress import counted, track
 from a2.pipeline.engine.run import read_skipped
@@ -39,6 +38,7 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
+from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.saved_model import SavedModel
 from a2.pipeline.score_files import write_scores
 from a2.pipeline.scoring.caption_statistics import beam_diversity, caption_statistics

@@ -23,9 +23,9 @@ from a2.extract.config import ExtractConfig
 from a2.extract.image import read_picture
 from a2.extract.loading import AnyExtractor, load_extractor
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
 
 logger = logging.getLogger(__name__)

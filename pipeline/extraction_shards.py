@@ -12,7 +12,6 @@ from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.loading import load_extractor
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.run import read_skipped, write_skipped
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.extraction import (
@@ -22,6 +21,7 @@ from a2.pipeline.extraction import (
     given_boxes,
     require_some,
 )
+from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.extract import FEATURES
 
 

@@ -7,7 +7,7 @@ from a2.data.errors import ConfigError
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.manifest import installed_versions
 from a2.pipeline.java import JavaError, find_java
-from a2.pipeline.memory import available_memory
+from a2.pipeline.runtime.memory import available_memory
 
 
 def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
@@ -26,7 +26,7 @@ def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
 def _device(runtime: RuntimeConfig) -> str:
     import torch
 
-    from a2.pipeline.device import prepare_device
+    from a2.pipeline.runtime.device import prepare_device
 
     try:
         device = prepare_device(runtime)

@@ -17,8 +17,8 @@ from a2.data.batches.batches import Batch
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.losses import TwoLosses, two_losses
 from a2.pipeline.config import TrainConfig
-from a2.pipeline.precision import forward_precision
-from a2.pipeline.processes import ALONE, Processes
+from a2.pipeline.runtime.distributed import ALONE, Processes
+from a2.pipeline.runtime.precision import forward_precision
 
 _READ_EVERY = 20
 """Updates on a GPU between two looks at their figures."""

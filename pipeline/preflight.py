@@ -204,7 +204,7 @@ class Preflight:
 
     def device(self, stage: str) -> str:
         """Whether torch has the device."""
-        from a2.pipeline.device import prepare_device
+        from a2.pipeline.runtime.device import prepare_device
 
         return str(prepare_device(self._config.runtime))
 

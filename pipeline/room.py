@@ -17,9 +17,9 @@ from a2.data.errors import A2Error, StoreError
 from a2.pipeline.cleaning import size_of
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.inputs import named_file, weights_file
-from a2.pipeline.memory import available_memory
+from a2.pipeline.runtime.memory import available_memory
+from a2.pipeline.runtime.torchrun import launch
 from a2.pipeline.stages import extract, preprocess, train, train_detector
-from a2.pipeline.torchrun import launch
 
 if TYPE_CHECKING:
     import torch
@@ -161,7 +161,7 @@ class Room:
 
     @cached_property
     def _device(self) -> "torch.device":
-        from a2.pipeline.device import prepare_device
+        from a2.pipeline.runtime.device import prepare_device
 
         return _known(lambda: prepare_device(self._config.runtime))
 

@@ -13,11 +13,11 @@ from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.decoding import Beam, caption_as_configured
-from a2.pipeline.device import prepare_device
 from a2.pipeline.engine.progress import track
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
-from a2.pipeline.model_errors import model_errors
 from a2.pipeline.results import named
+from a2.pipeline.runtime.device import prepare_device
+from a2.pipeline.runtime.model_errors import model_errors
 from a2.pipeline.saved_model import EXTRACTOR
 from a2.pipeline.stages.extract import FEATURES
 

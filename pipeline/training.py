@@ -30,7 +30,7 @@ from a2.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2.pipeline.engine.progress import duration, track
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.phase import Part, Phase, Update
-from a2.pipeline.processes import LostProcesses, Processes
+from a2.pipeline.runtime.distributed import LostProcesses, Processes
 from a2.pipeline.training_record import TrainingRecord, training_record
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 from a2.data.annotations.read import Skipped
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.model_errors import model_errors
+from a2.pipeline.runtime.model_errors import model_errors
 
 NAME = "evaluate"
 CODE_VERSION = 7

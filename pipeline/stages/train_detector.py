@@ -8,7 +8,7 @@ from a2.data.annotations.read import Skipped
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.torchrun import Announcement, announce
+from a2.pipeline.runtime.torchrun import Announcement, announce
 
 NAME = "train-detector"
 CODE_VERSION = 1

@@ -7,9 +7,9 @@ from pathlib import Path
 from a2.data.annotations.read import Skipped
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.model_errors import model_errors
+from a2.pipeline.runtime.model_errors import model_errors
+from a2.pipeline.runtime.torchrun import Announcement, announce
 from a2.pipeline.stages import train
-from a2.pipeline.torchrun import Announcement, announce
 
 NAME = "train-scst"
 CODE_VERSION = 1

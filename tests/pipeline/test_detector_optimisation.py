@@ -18,7 +18,7 @@ from a2.pipeline.detector_optimisation import (
     detector_learning_rate,
 )
 from a2.pipeline.detector_training import new_detector
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.distributed import Processes
 
 EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
 """Nothing is drawn: all anchors and all regions teach."""

@@ -25,7 +25,7 @@ from a2.pipeline.detector_training import new_detector, start_tensors, train_det
 from a2.pipeline.detector_validation import DetectorValidation, detector_figures
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.distributed import Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -16,7 +16,7 @@ from a2.model.losses import two_losses
 from a2.pipeline import optimisation as updates_of_training
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.optimisation import CrossEntropyOptimisation, learning_rate
-from a2.pipeline.precision import forward_precision
+from a2.pipeline.runtime.precision import forward_precision
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 

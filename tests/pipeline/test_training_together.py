@@ -21,7 +21,7 @@ from a2.pipeline.config import load_config
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.processes import Processes
+from a2.pipeline.runtime.distributed import Processes
 
 pytestmark = [
     pytest.mark.slow,

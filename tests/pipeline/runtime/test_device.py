@@ -5,7 +5,7 @@ import torch
 
 from a2.data.errors import ConfigError
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.device import prepare_device
+from a2.pipeline.runtime.device import prepare_device
 
 
 @pytest.fixture

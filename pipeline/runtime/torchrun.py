@@ -119,7 +119,7 @@ def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    from a2.pipeline.device import prepare_device
+    from a2.pipeline.runtime.device import prepare_device
 
     device = prepare_device(runtime)
     if device.type == "cuda":

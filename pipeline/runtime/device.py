@@ -4,7 +4,7 @@ import torch
 
 from a2.data.errors import ConfigError
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.torchrun import launch
+from a2.pipeline.runtime.torchrun import launch
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:

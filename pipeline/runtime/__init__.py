@@ -1,0 +1,1 @@
+"""Device, precision, processes and threads."""
