@@ -19,14 +19,14 @@ import numpy as np
 
 from a2.data.scenes.captions import captions_of
 from a2.data.scenes.generate import make_scene, raw_text
-from a2.pipeline.java import find_java
-from a2.pipeline.metrics import METRICS, score
-from a2.pipeline.results import read_references, read_results
-from a2.pipeline.scoring.tokenization import (
+from a2.pipeline.metrics.java import find_java
+from a2.pipeline.metrics.score import METRICS, score
+from a2.pipeline.metrics.tokenization import (
     pycocoevalcap_folder,
     tokenize,
     tokenize_references,
 )
+from a2.pipeline.results import read_references, read_results
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table
@@ -151,7 +151,7 @@ def check_equal(found: Mapping[str, Mapping[str, float]]) -> None:
             if not abs(metrics.get(name, np.nan) - expected[name]) <= TOLERANCE:
                 raise click.ClickException(
                     f"{name} of {form} is {metrics.get(name)}, of {PYCOCOEVALCAP} "
-                    f"{expected[name]}; mend a2.pipeline.metrics"
+                    f"{expected[name]}; mend a2.pipeline.metrics.score"
                 )
 
 

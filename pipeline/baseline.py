@@ -7,7 +7,7 @@ from typing import Any
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
-from a2.pipeline.scoring.word_groups import GroupScore, PairScore, WordScore
+from a2.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.pipeline.alignment_watch import validation_divergences, warn_of_idle_masks
 from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
-from a2.pipeline.metrics import cider
+from a2.pipeline.metrics.score import cider
 from a2.pipeline.phase import Optimisation, Phase
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.training_data import TrainingData

@@ -26,8 +26,11 @@ from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.evaluated_pictures import EvaluatedPictures
 from a2.pipeline.grounding import Grounding, mean_grounding
-from a2.pipeline.java import find_java
-from a2.pipeline.metrics import Scores, score
+from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
+from a2.pipeline.metrics.java import find_java
+from a2.pipeline.metrics.score import Scores, score
+from a2.pipeline.metrics.tokenization import tokenize
+from a2.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
 from a2.pipeline.provenance import provenance_of
 from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
 from a2.pipeline.report_summary import in_words
@@ -41,9 +44,6 @@ from a2.pipeline.results import (
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.saved_model import SavedModel
 from a2.pipeline.score_files import write_scores
-from a2.pipeline.scoring.caption_statistics import beam_diversity, caption_statistics
-from a2.pipeline.scoring.tokenization import tokenize
-from a2.pipeline.scoring.word_groups import WordGroupScores, score_word_groups
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE

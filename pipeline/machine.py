@@ -6,7 +6,7 @@ from pathlib import Path
 from a2.data.errors import ConfigError
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.manifest import installed_versions
-from a2.pipeline.java import JavaError, find_java
+from a2.pipeline.metrics.java import JavaError, find_java
 from a2.pipeline.runtime.memory import available_memory
 
 

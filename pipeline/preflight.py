@@ -11,7 +11,7 @@ from a2.data.annotations.word_groups import read_word_groups
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
-from a2.pipeline.java import find_java
+from a2.pipeline.metrics.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
 from a2.pipeline.stages import (
     calibrate,
@@ -195,7 +195,7 @@ class Preflight:
 
     def spice(self, stage: str) -> str:
         """Whether SPICE can run; where it cannot, the stage does without."""
-        from a2.pipeline.metrics import spice_obstacle
+        from a2.pipeline.metrics.score import spice_obstacle
 
         if not self._config.evaluate.spice:
             return "not asked for"

@@ -95,7 +95,7 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """One line per metric, those that have not run last, with the reason."""
-    from a2.pipeline.metrics import METRICS
+    from a2.pipeline.metrics.score import METRICS
 
     for name in METRICS:
         if name in metrics:

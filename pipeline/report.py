@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from a2.pipeline.grounding import Grounding
+from a2.pipeline.metrics.word_groups import GroupScore
 from a2.pipeline.page import write_page
 from a2.pipeline.report_summary import group_rows, histogram, in_order, metric_rows, shown_name
-from a2.pipeline.scoring.word_groups import GroupScore
 from a2.pipeline.shown_picture import ShownPicture
 
 

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from a2.data.files.json_file import write_json
 from a2.pipeline.grounding import Grounding
-from a2.pipeline.metrics import Scores
-from a2.pipeline.scoring.word_groups import WordGroupScores
+from a2.pipeline.metrics.score import Scores
+from a2.pipeline.metrics.word_groups import WordGroupScores
 from a2.pipeline.stages.evaluate import METRICS, PER_PICTURE
 
 

@@ -21,7 +21,7 @@ from a2.pipeline.analysed_runs import read_run
 from a2.pipeline.analysis import analyse
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.decoding import caption_batches
-from a2.pipeline.metrics import cider
+from a2.pipeline.metrics.score import cider
 from a2.pipeline.saved_model import SavedModel, load_model
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS, read_tokens

@@ -14,8 +14,8 @@ from a2.data.config import PreprocessConfig
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json, write_json
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.java import find_java
-from a2.pipeline.scoring.tokenization import tokenize
+from a2.pipeline.metrics.java import find_java
+from a2.pipeline.metrics.tokenization import tokenize
 
 NAME = "preprocess"
 CODE_VERSION = 2

@@ -115,7 +115,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.data.annotations.read:read_annotations"),
         Point("a2.data.captions.vocabulary:Vocabulary.save", writes=1),
         Point("a2.data.captions.caption_file:write_captions", writes=0),
-        Point("a2.pipeline.java:run_java"),
+        Point("a2.pipeline.metrics.java:run_java"),
         Point("a2.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
@@ -130,9 +130,9 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "evaluate": (
         *_ENGINE,
         Point("a2.pipeline.results:write_results", writes=0),
-        Point("a2.pipeline.java:run_java"),
-        Point("a2.pipeline.java:JavaProcess.send"),
-        Point("a2.pipeline.java:JavaProcess.receive"),
+        Point("a2.pipeline.metrics.java:run_java"),
+        Point("a2.pipeline.metrics.java:JavaProcess.send"),
+        Point("a2.pipeline.metrics.java:JavaProcess.receive"),
         Point("a2.data.captions.attention_file:write_attention", writes=0),
         Point("a2.pipeline.score_files:write_scores"),
         Point("a2.pipeline.report:write_report", writes=0),

@@ -18,7 +18,6 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.pipeline import cli as commands
-from a2.pipeline import java, metrics
 from a2.pipeline.cli import cli
 from a2.pipeline.config import override
 from a2.pipeline.engine.key import PreImage
@@ -26,6 +25,8 @@ from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import Manifest, read_manifest
 from a2.pipeline.engine.run import Outcome, read_skipped
 from a2.pipeline.engine.stage import Place
+from a2.pipeline.metrics.score import java
+from a2.pipeline.metrics.score import score as metrics
 from a2.pipeline.printing import say_outcome
 
 README = Path(__file__).parents[2] / "README.md"

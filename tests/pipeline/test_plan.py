@@ -10,7 +10,7 @@ import pytest
 
 from a2.data.errors import ConfigError, InputError
 from a2.pipeline.config import override
-from a2.pipeline.java import JavaError
+from a2.pipeline.metrics.java import JavaError
 from a2.pipeline.plan import NotFinished, Plan
 
 READERS = {

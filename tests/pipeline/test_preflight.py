@@ -10,11 +10,13 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
-from a2.pipeline import java, machine, metrics, preflight, room
+from a2.pipeline import machine, preflight, room
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config, override
 from a2.pipeline.estimates import detector_training_disk, training_disk
-from a2.pipeline.java import JavaError
+from a2.pipeline.metrics.java import JavaError
+from a2.pipeline.metrics.score import java
+from a2.pipeline.metrics.score import score as metrics
 from a2.pipeline.plan import Plan
 from a2.pipeline.preflight import Preflight, require
 from a2.pipeline.room import Room

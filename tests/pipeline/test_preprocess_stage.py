@@ -12,8 +12,8 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.config import PreprocessConfig
 from a2.data.errors import InputError
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.java import JavaError
-from a2.pipeline.scoring.tokenization import tokenize
+from a2.pipeline.metrics.java import JavaError
+from a2.pipeline.metrics.tokenization import tokenize
 from a2.pipeline.stages import preprocess as stage
 from a2.pipeline.stages.preprocess import preprocess, read_tokens
 

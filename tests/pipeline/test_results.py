@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline.metrics import score
+from a2.pipeline.metrics.score import score
+from a2.pipeline.metrics.tokenization import tokenize
 from a2.pipeline.results import (
     read_reference_tokens,
     read_references,
@@ -14,7 +15,6 @@ from a2.pipeline.results import (
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.scoring.tokenization import tokenize
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2.pipeline.java import JavaError
-from a2.pipeline.metrics import score
-from a2.pipeline.scoring import meteor, paraphrases, tokenization
-from a2.pipeline.scoring.meteor import meteor_statistics, meteor_values
-from a2.pipeline.scoring.tokenization import pycocoevalcap_folder, tokenize
+from a2.pipeline.metrics.java import JavaError
+from a2.pipeline.metrics.meteor import meteor_statistics, meteor_values
+from a2.pipeline.metrics.score import meteor, paraphrases, score, tokenization
+from a2.pipeline.metrics.tokenization import pycocoevalcap_folder, tokenize
 
 CANDIDATES = ["a man riding a horse", "two dogs in the snow", "a cat", "", "a bus is parked now"]
 REFERENCES = [

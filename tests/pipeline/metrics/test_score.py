@@ -3,10 +3,9 @@
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline import metrics
-from a2.pipeline.java import JavaError
-from a2.pipeline.metrics import METRICS, cider, score
-from a2.pipeline.scoring import meteor
+from a2.pipeline.metrics.java import JavaError
+from a2.pipeline.metrics.score import METRICS, cider, meteor, score
+from a2.pipeline.metrics.score import score as metrics
 
 REFERENCES = {
     "1": ["a man rides a brown horse", "the man is on a horse", "a person riding a horse"],

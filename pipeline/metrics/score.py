@@ -15,14 +15,14 @@ import numpy as np
 
 from a2.data.errors import InputError
 from a2.pipeline.engine.progress import track
-from a2.pipeline.java import JavaError, find_java, java_threads
-from a2.pipeline.scoring.bleu import bleu_statistics
-from a2.pipeline.scoring.bootstrap import SUMMED, interval, resampled
-from a2.pipeline.scoring.cider import cider_values
-from a2.pipeline.scoring.meteor import meteor_statistics
-from a2.pipeline.scoring.ngrams import Floats, count_pair
-from a2.pipeline.scoring.rouge import rouge_values
-from a2.pipeline.scoring.spice import PARTS, spice_jars, spice_values
+from a2.pipeline.metrics.bleu import bleu_statistics
+from a2.pipeline.metrics.bootstrap import SUMMED, interval, resampled
+from a2.pipeline.metrics.cider import cider_values
+from a2.pipeline.metrics.java import JavaError, find_java, java_threads
+from a2.pipeline.metrics.meteor import meteor_statistics
+from a2.pipeline.metrics.ngrams import Floats, count_pair
+from a2.pipeline.metrics.rouge import rouge_values
+from a2.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 
 logger = logging.getLogger(__name__)
 

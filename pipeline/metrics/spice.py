@@ -18,8 +18,8 @@ from typing import cast
 
 from a2.data.files.cache import read_entry, write_entry
 from a2.pipeline.downloads import fetched_files
-from a2.pipeline.java import JavaError, JavaProcess, java_process
-from a2.pipeline.scoring.tokenization import pycocoevalcap_folder
+from a2.pipeline.metrics.java import JavaError, JavaProcess, java_process
+from a2.pipeline.metrics.tokenization import pycocoevalcap_folder
 
 logger = logging.getLogger(__name__)
 

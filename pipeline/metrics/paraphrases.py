@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from a2.data.files.cache import read_entry, write_entry
-from a2.pipeline.scoring.tokenization import pycocoevalcap_folder
+from a2.pipeline.metrics.tokenization import pycocoevalcap_folder
 
 _BLOCK = 1 << 22
 """Compressed bytes read at once."""

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from a2.pipeline import metrics
-from a2.pipeline.java import JavaError, find_java
-from a2.pipeline.metrics import score
-from a2.pipeline.scoring import spice
-from a2.pipeline.scoring.spice import PARTS, spice_jars, spice_values
+from a2.pipeline.metrics.java import JavaError, find_java
+from a2.pipeline.metrics.score import score, spice
+from a2.pipeline.metrics.score import score as metrics
+from a2.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 
 CANDIDATES = [
     "a man riding a brown horse",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a2.pipeline import java
-from a2.pipeline.java import JavaError, find_java, java_process, java_threads, run_java
+from a2.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
+from a2.pipeline.metrics.score import java
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -135,7 +135,7 @@ def test_no_process_is_left_after_an_exception(
 SCORING = """
 import signal, sys
 from a2.pipeline.engine.interruption import raise_interrupted
-from a2.pipeline.metrics import score
+from a2.pipeline.metrics.score import score
 signal.signal(signal.SIGINT, raise_interrupted)
 captions = {str(n): "a dog runs on the green grass of a park" for n in range(100_000)}
 print("scoring", flush=True)

@@ -1,0 +1,1 @@
+"""Caption metrics: BLEU, METEOR, ROUGE-L, CIDEr and SPICE."""
