@@ -5,9 +5,9 @@ from pathlib import Path
 from a2.data.config import DataConfig
 from a2.data.errors import ConfigError, InputError, WeightsError
 from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
-from a2.pipeline.detector_checkpoints import resolve_weights
 from a2.pipeline.stages.extract import NO_WEIGHTS
 from a2.pipeline.stages.train import OUTPUTS
+from a2.pipeline.weights.detectors import resolve_weights
 
 
 def named_file(path: Path | None, field: str) -> Path:

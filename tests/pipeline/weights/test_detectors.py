@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
-from a2.pipeline import detector_checkpoints
 from a2.pipeline.cli import cli
-from a2.pipeline.detector_checkpoints import (
+from a2.pipeline.inputs import weights_file
+from a2.pipeline.weights import detectors as detector_checkpoints
+from a2.pipeline.weights.detectors import (
     CHECKPOINTS,
     SHIPPED,
     Checkpoint,
@@ -24,8 +25,7 @@ from a2.pipeline.detector_checkpoints import (
     resolve_weights,
     sha256_of,
 )
-from a2.pipeline.inputs import weights_file
-from a2.pipeline.transfer import DownloadError
+from a2.pipeline.weights.download import DownloadError
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_detector_that_comes_along_is_the_one_that_is_told_of(name):
     assert sha256_of(shipped.path) == shipped.sha256
     assert shipped.path.stat().st_size <= 8_000_000
     assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == shipped.path
-    documented = (Path(__file__).parents[2] / "docs" / f"{name}-detector.md").read_text()
+    documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()
     assert shipped.sha256 in documented
 
 

@@ -17,7 +17,7 @@ from typing import cast
 from a2.data.errors import A2Error, WeightsError
 from a2.data.files.cache import cache_folder
 from a2.data.files.json_file import read_json, write_json
-from a2.pipeline.transfer import DownloadError, download
+from a2.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
 

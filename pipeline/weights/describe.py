@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from a2.extract.weights.load import load_detector
-from a2.pipeline.detector_checkpoints import sha256_of
+from a2.pipeline.weights.detectors import sha256_of
 
 
 def describe_detector(weights: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from a2.data.errors import A2Error
 from a2.data.files.cache import cache_folder
-from a2.pipeline.transfer import DownloadError, download
+from a2.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
 

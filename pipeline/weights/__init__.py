@@ -1,0 +1,1 @@
+"""Downloads and descriptions of published weights."""
