@@ -19,8 +19,8 @@ from a2.pipeline.alignment_watch import validation_divergences, warn_of_idle_mas
 from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
-from a2.pipeline.phase import Optimisation, Phase
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.task import Optimisation, Phase
 from a2.pipeline.training_data import TrainingData
 
 CaptionerSettings = TrainConfig | ScstConfig

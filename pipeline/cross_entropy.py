@@ -16,7 +16,7 @@ from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.runtime.precision import matrix_precision
 from a2.pipeline.saved_model import ModelDescription, new_captioner, save_captioner
-from a2.pipeline.training import run_training
+from a2.pipeline.training.loop import run_training
 from a2.pipeline.training_data import read_training_data
 
 logger = logging.getLogger(__name__)

@@ -25,12 +25,12 @@ from a2.pipeline.detector_data import DetectorData, read_detector_data
 from a2.pipeline.detector_optimisation import DetectorOptimisation
 from a2.pipeline.detector_validation import DetectorValidation, detector_figures
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.phase import Phase
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.runtime.precision import matrix_precision
 from a2.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
-from a2.pipeline.training import run_training
+from a2.pipeline.training.loop import run_training
+from a2.pipeline.training.task import Phase
 
 logger = logging.getLogger(__name__)
 

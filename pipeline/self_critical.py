@@ -30,7 +30,7 @@ from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import ALONE, Processes
 from a2.pipeline.runtime.precision import forward_precision, matrix_precision
 from a2.pipeline.saved_model import load_model, save_captioner
-from a2.pipeline.training import run_training
+from a2.pipeline.training.loop import run_training
 from a2.pipeline.training_data import read_training_data
 
 

@@ -20,7 +20,6 @@ from a2.data.errors import A2Error, InputError
 from a2.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
 from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json
-from a2.pipeline.checkpoint_files import FILES, MANIFEST, STATE, TENSORS, checkpoint_problem
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.key import KEY_LENGTH
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
@@ -35,6 +34,13 @@ from a2.pipeline.stages import (
     train_scst,
 )
 from a2.pipeline.stages.extract import EXTRACTOR, WEIGHTS
+from a2.pipeline.training.checkpoint_files import (
+    FILES,
+    MANIFEST,
+    STATE,
+    TENSORS,
+    checkpoint_problem,
+)
 
 STAGES = (
     calibrate.NAME,

@@ -63,7 +63,7 @@ def keep(path: Path) -> None:
     wrap(f"{writer}._commit", noting(lambda ids, _: note("committed", ids), before=pending))
     begun = lambda _, jobs, *__: note("described", [job.image_id for job in jobs])  # noqa: E731
     wrap("a2.pipeline.extraction:_describe", noting(lambda *_: None, before=begun))
-    training = "a2.pipeline.training:Training"
+    training = "a2.pipeline.training.loop:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
     for update in (
         "a2.pipeline.optimisation:CrossEntropyOptimisation.step",
@@ -71,7 +71,7 @@ def keep(path: Path) -> None:
         "a2.pipeline.detector_optimisation:DetectorOptimisation.step",
     ):
         wrap(update, noting(lambda _, __, ___, number: note("step", number)))
-    save = "a2.pipeline.checkpoints:Checkpoints.save"
+    save = "a2.pipeline.training.checkpoints:Checkpoints.save"
     wrap(save, noting(lambda _, __, step: note("checkpoint", step)))
     wrap(
         "a2.pipeline.engine.run:_work",

@@ -62,7 +62,7 @@ IMPORTED = (
     "a2.pipeline.detector_training",
     "a2.pipeline.evaluation",
     "a2.pipeline.self_critical",
-    "a2.pipeline.training",
+    "a2.pipeline.training.loop",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",
     "pycocoevalcap.rouge.rouge",

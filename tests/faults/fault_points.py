@@ -76,12 +76,12 @@ _DETECTOR = Point("a2.extract.weights.load:save_detector", writes=1)
 _TRAINING_AT_ALL = (
     *_ENGINE,
     _JSON,
-    Point("a2.pipeline.checkpoints:Checkpoints.save"),
-    Point("a2.pipeline.checkpoints:Checkpoints.drop_old"),
+    Point("a2.pipeline.training.checkpoints:Checkpoints.save"),
+    Point("a2.pipeline.training.checkpoints:Checkpoints.drop_old"),
     Point("a2.data.files.tensors:save_tensors", writes=0),
     Point("torch:save"),
-    Point("a2.pipeline.training_record:TrainingRecord.epoch"),
-    Point("a2.pipeline.training:Training._end_epoch"),
+    Point("a2.pipeline.training.record:TrainingRecord.epoch"),
+    Point("a2.pipeline.training.loop:Training._end_epoch"),
 )
 
 _TRAINING = (

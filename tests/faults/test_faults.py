@@ -66,7 +66,7 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
 
 
 FORGETS_CHECKPOINTS = """
-from a2.pipeline.checkpoints import Checkpoints
+from a2.pipeline.training.checkpoints import Checkpoints
 Checkpoints.latest = lambda self: None
 """
 

@@ -22,8 +22,14 @@ from torch import Tensor
 from a2.data.errors import A2Error
 from a2.data.files.atomic import fsync, rename_durably, write_durably
 from a2.data.files.tensors import save_tensors
-from a2.pipeline.checkpoint_files import FILES, MANIFEST, STATE, TENSORS, checkpoint_problem
 from a2.pipeline.engine.hash_cache import sha256_of
+from a2.pipeline.training.checkpoint_files import (
+    FILES,
+    MANIFEST,
+    STATE,
+    TENSORS,
+    checkpoint_problem,
+)
 
 logger = logging.getLogger(__name__)
 

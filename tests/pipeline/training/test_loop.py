@@ -23,20 +23,15 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.scenes.generate import write_scenes
 from a2.data.scenes.objects import KINDS
-from a2.pipeline import (
-    captioner_phase,
-    cross_entropy,
-    optimisation,
-    saved_model,
-    training,
-    training_record,
-)
-from a2.pipeline.checkpoints import Checkpoints
+from a2.pipeline import captioner_phase, cross_entropy, optimisation, saved_model
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.training.checkpoints import Checkpoints
+from a2.pipeline.training.loop import loop as training
+from a2.pipeline.training.loop import record as training_record
 from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
@@ -451,7 +446,7 @@ def test_a_second_signal_during_a_save_leaves_nothing_under_a_final_name(
                 signal.raise_signal(signal.SIGTERM)
             return sha256_of(path)
 
-        patch.setattr("a2.pipeline.checkpoints.sha256_of", signal_and_digest)
+        patch.setattr("a2.pipeline.training.checkpoints.sha256_of", signal_and_digest)
         with pytest.raises(Interrupted):
             train(found)
     assert {path.name for path in (found / "checkpoints").iterdir()} == {

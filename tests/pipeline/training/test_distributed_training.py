@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 
 from a2.data.errors import A2Error, InputError
 from a2.pipeline import cross_entropy, optimisation
-from a2.pipeline.checkpoints import Checkpoints
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.optimisation import CrossEntropyOptimisation
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.checkpoints import Checkpoints
 
 pytestmark = [
     pytest.mark.slow,

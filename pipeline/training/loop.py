@@ -18,7 +18,11 @@ import torch
 
 from a2.data.batches.batches import lost_loader
 from a2.data.errors import A2Error, LostLoader
-from a2.pipeline.checkpoints import (
+from a2.pipeline.engine.interruption import StopRequest, stop_between_steps
+from a2.pipeline.engine.progress import duration, track
+from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.runtime.distributed import LostProcesses, Processes
+from a2.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
     random_states,
@@ -26,12 +30,8 @@ from a2.pipeline.checkpoints import (
     surroundings,
     surroundings_changed,
 )
-from a2.pipeline.engine.interruption import StopRequest, stop_between_steps
-from a2.pipeline.engine.progress import duration, track
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.phase import Part, Phase, Update
-from a2.pipeline.runtime.distributed import LostProcesses, Processes
-from a2.pipeline.training_record import TrainingRecord, training_record
+from a2.pipeline.training.record import TrainingRecord, training_record
+from a2.pipeline.training.task import Part, Phase, Update
 
 logger = logging.getLogger(__name__)
 
