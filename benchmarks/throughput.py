@@ -21,11 +21,11 @@ from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
 from a2.pipeline.config import Precision, ScstConfig, TrainConfig
-from a2.pipeline.optimisation import CrossEntropyOptimisation
-from a2.pipeline.rewards import PictureRewards
 from a2.pipeline.runtime.memory import keep_freed_memory
 from a2.pipeline.runtime.precision import matrix_precision
-from a2.pipeline.self_critical import SelfCriticalOptimisation
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2.pipeline.training.captioner.rewards import PictureRewards
+from a2.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio

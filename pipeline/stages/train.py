@@ -85,7 +85,7 @@ def _fill(
     directory: Path,
     events: EventLog,
 ) -> None:
-    from a2.pipeline.cross_entropy import train_captioner
+    from a2.pipeline.training.captioner.cross_entropy import train_captioner
 
     with model_errors():
         train_captioner(

@@ -80,7 +80,7 @@ def _fill(
     directory: Path,
     events: EventLog,
 ) -> None:
-    from a2.pipeline.self_critical import refine_captioner
+    from a2.pipeline.training.captioner.self_critical import refine_captioner
 
     with model_errors():
         refine_captioner(

@@ -66,8 +66,8 @@ def keep(path: Path) -> None:
     training = "a2.pipeline.training.loop:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
     for update in (
-        "a2.pipeline.optimisation:CrossEntropyOptimisation.step",
-        "a2.pipeline.self_critical:SelfCriticalOptimisation.step",
+        "a2.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
+        "a2.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
         "a2.pipeline.detector_optimisation:DetectorOptimisation.step",
     ):
         wrap(update, noting(lambda _, __, ___, number: note("step", number)))

@@ -58,10 +58,10 @@ SHARES: Mapping[str, float] = {
 IMPORTED = (
     "a2.extract.weights.calibrated_random",
     "a2.extract.weights.load",
-    "a2.pipeline.cross_entropy",
+    "a2.pipeline.training.captioner.cross_entropy",
     "a2.pipeline.detector_training",
     "a2.pipeline.evaluation",
-    "a2.pipeline.self_critical",
+    "a2.pipeline.training.captioner.self_critical",
     "a2.pipeline.training.loop",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",

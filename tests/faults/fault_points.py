@@ -86,7 +86,7 @@ _TRAINING_AT_ALL = (
 
 _TRAINING = (
     *_TRAINING_AT_ALL,
-    Point("a2.pipeline.captioner_phase:CaptionValidation.figures"),
+    Point("a2.pipeline.training.captioner.task:CaptionValidation.figures"),
     Point("a2.pipeline.saved_model:save_model"),
     Point("shutil:copyfile", writes=1),
 )
@@ -120,12 +120,12 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-xe": (
         *_TRAINING,
-        Point("a2.pipeline.optimisation:CrossEntropyOptimisation.step"),
+        Point("a2.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step"),
     ),
     "train-scst": (
         *_TRAINING,
         Point("a2.model.self_critical.rollouts:attempt"),
-        Point("a2.pipeline.self_critical:SelfCriticalOptimisation.step"),
+        Point("a2.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
     ),
     "evaluate": (
         *_ENGINE,

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from a2.model.config import ModelConfig
-from a2.pipeline import cross_entropy
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.stages import train
+from a2.pipeline.training.captioner import cross_entropy
 
 
 def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_path):

@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from a2.data.errors import A2Error, InputError
-from a2.pipeline import cross_entropy, optimisation
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.optimisation import CrossEntropyOptimisation
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.captioner import cross_entropy
+from a2.pipeline.training.captioner import optimization as optimisation
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2.pipeline.training.checkpoints import Checkpoints
 
 pytestmark = [

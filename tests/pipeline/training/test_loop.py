@@ -23,16 +23,19 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.scenes.generate import write_scenes
 from a2.data.scenes.objects import KINDS
-from a2.pipeline import captioner_phase, cross_entropy, optimisation, saved_model
+from a2.pipeline import saved_model
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.training.captioner import cross_entropy
+from a2.pipeline.training.captioner import optimization as optimisation
+from a2.pipeline.training.captioner import task as captioner_phase
+from a2.pipeline.training.captioner.data import read_training_data
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2.pipeline.training.checkpoints import Checkpoints
 from a2.pipeline.training.loop import loop as training
 from a2.pipeline.training.loop import record as training_record
-from a2.pipeline.training_data import read_training_data
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
 STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures

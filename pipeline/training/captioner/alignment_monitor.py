@@ -9,7 +9,7 @@ from a2.data.batches.batches import picture_batches
 from a2.data.captions.vocabulary import EOS, PAD
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.faithfulness import divergence_by_layer
-from a2.pipeline.training_data import TrainingData
+from a2.pipeline.training.captioner.data import TrainingData
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from a2.model.captioner import decoder_input
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import AlignmentConfig, ModelConfig
 from a2.model.losses import two_losses
-from a2.pipeline import optimisation as updates_of_training
 from a2.pipeline.config import TrainConfig
-from a2.pipeline.optimisation import CrossEntropyOptimisation, learning_rate
 from a2.pipeline.runtime.precision import forward_precision
+from a2.pipeline.training.captioner import optimization as updates_of_training
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation, learning_rate
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 

@@ -15,13 +15,16 @@ from a2.data.batches.batches import (
     training_batches,
 )
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.pipeline.alignment_watch import validation_divergences, warn_of_idle_masks
 from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.captioner.alignment_monitor import (
+    validation_divergences,
+    warn_of_idle_masks,
+)
+from a2.pipeline.training.captioner.data import TrainingData
 from a2.pipeline.training.task import Optimisation, Phase
-from a2.pipeline.training_data import TrainingData
 
 CaptionerSettings = TrainConfig | ScstConfig
 """How long a captioner trains in a phase, and how it is validated."""

@@ -8,16 +8,16 @@ import torch
 from a2.data.batches.batches import CaptionDataset
 from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
-from a2.pipeline.captioner_phase import captioner_phase
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.optimisation import CrossEntropyOptimisation
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.runtime.precision import matrix_precision
 from a2.pipeline.saved_model import ModelDescription, new_captioner, save_captioner
+from a2.pipeline.training.captioner.data import read_training_data
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2.pipeline.training.captioner.task import captioner_phase
 from a2.pipeline.training.loop import run_training
-from a2.pipeline.training_data import read_training_data
 
 logger = logging.getLogger(__name__)
 

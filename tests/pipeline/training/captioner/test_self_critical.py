@@ -18,15 +18,15 @@ from a2.data.batches.batches import CaptionDataset, training_batches
 from a2.data.captions.document_frequencies import DocumentFrequencies
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
-from a2.pipeline import self_critical
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.rewards import PictureRewards
 from a2.pipeline.saved_model import load_model
-from a2.pipeline.self_critical import SelfCriticalOptimisation
+from a2.pipeline.training.captioner import self_critical
+from a2.pipeline.training.captioner.data import read_training_data
+from a2.pipeline.training.captioner.rewards import PictureRewards
+from a2.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
 from a2.pipeline.training.checkpoints import Checkpoints
-from a2.pipeline.training_data import read_training_data
 
 SMALL = (
     "scst.epochs=2",

@@ -12,7 +12,7 @@ from a2.model.config import ModelConfig
 from a2.pipeline.config import TrainConfig
 from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
-from a2.pipeline.optimisation import CrossEntropyOptimisation
+from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 
 WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *WORDS), "karpathy")
