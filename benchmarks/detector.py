@@ -23,8 +23,8 @@ from a2.extract.image import read_picture
 from a2.extract.weights.load import load_detector
 from a2.pipeline.config import load_config
 from a2.pipeline.demo import CONFIG as DEMO
-from a2.pipeline.detection_metrics import detection_metrics
-from a2.pipeline.detector_validation import RECALL_AT, detections_of, detector_figures
+from a2.pipeline.training.detector.average_precision import detection_metrics
+from a2.pipeline.training.detector.validation import RECALL_AT, detections_of, detector_figures
 from a2.pipeline.weights.detectors import resolve_weights
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name

@@ -18,7 +18,7 @@ from a2.data.config import DataConfig, PreprocessConfig
 from a2.data.errors import ConfigError
 from a2.extract.config import ExtractConfig
 from a2.model.config import ModelConfig
-from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.training.detector.config import DetectorConfig
 
 Section = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False

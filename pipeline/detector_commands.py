@@ -71,7 +71,7 @@ def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
     Example:
       a2 detector evaluate -c configs/detector-scenes.yaml --weights scenes
     """
-    from a2.pipeline.detector_evaluation import evaluate_detector
+    from a2.pipeline.training.detector.evaluate import evaluate_detector
 
     log(experiment.verbose)
     config = experiment.config()

@@ -21,7 +21,7 @@ from a2.extract.grid import grid_width
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
 from a2.pipeline.config import Config
-from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.training.detector.config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048
 """F of the published detectors, for weights whose header does not say."""

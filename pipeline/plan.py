@@ -14,7 +14,6 @@ from a2.data.features.shard import Shard
 from a2.data.image_ids import find_pictures
 from a2.extract.config import CALIBRATED_RANDOM
 from a2.pipeline.config import Config
-from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.engine.explain import difference, latest
 from a2.pipeline.engine.hash_cache import HashCache
 from a2.pipeline.engine.lock import holder, is_locked
@@ -32,6 +31,7 @@ from a2.pipeline.stages import (
     train_detector,
     train_scst,
 )
+from a2.pipeline.training.detector.data import input_files, picture_files
 
 
 class NotFinished(A2Error):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from a2.data.annotations.read import Skipped, check_limit
 from a2.data.annotations.word_groups import read_word_groups
 from a2.data.errors import A2Error, ConfigError, InputError
-from a2.pipeline.detector_data import input_files, picture_files
 from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.metrics.java import find_java
 from a2.pipeline.room import NotKnownYet, Room
@@ -22,6 +21,7 @@ from a2.pipeline.stages import (
     train_detector,
     train_scst,
 )
+from a2.pipeline.training.detector.data import input_files, picture_files
 
 if TYPE_CHECKING:
     from a2.pipeline.plan import Plan
@@ -181,7 +181,7 @@ class Preflight:
 
     def start(self, stage: str) -> str:
         """Whether a detector's training can begin with the weights that are named."""
-        from a2.pipeline.detector_training import start_tensors
+        from a2.pipeline.training.detector.train import start_tensors
 
         start = self._config.detector.start
         if start is None:

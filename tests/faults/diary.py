@@ -68,7 +68,7 @@ def keep(path: Path) -> None:
     for update in (
         "a2.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
         "a2.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
-        "a2.pipeline.detector_optimisation:DetectorOptimisation.step",
+        "a2.pipeline.training.detector.optimization:DetectorOptimisation.step",
     ):
         wrap(update, noting(lambda _, __, ___, number: note("step", number)))
     save = "a2.pipeline.training.checkpoints:Checkpoints.save"

@@ -141,10 +141,10 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         *_TRAINING_AT_ALL,
         _DETECTOR,
         Point("a2.extract.image:read_picture"),
-        Point("a2.pipeline.detector_data:read_detector_data"),
-        Point("a2.pipeline.detector_optimisation:DetectorOptimisation.step"),
-        Point("a2.pipeline.detector_validation:DetectorValidation.figures"),
-        Point("a2.pipeline.detector_validation:detector_figures"),
+        Point("a2.pipeline.training.detector.data:read_detector_data"),
+        Point("a2.pipeline.training.detector.optimization:DetectorOptimisation.step"),
+        Point("a2.pipeline.training.detector.validation:DetectorValidation.figures"),
+        Point("a2.pipeline.training.detector.validation:detector_figures"),
     ),
 }
 """Stage -> where its runs are killed."""

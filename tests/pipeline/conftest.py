@@ -17,9 +17,9 @@ from filelock import FileLock
 
 from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config
-from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.plan import Plan
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.detector.config import DetectorConfig
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -12,7 +12,6 @@ from a2.extract.weights.initial import random_detector
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
 from a2.pipeline.config import load_config
-from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.estimates import (
     captioner_parameters,
     detector_memory,
@@ -22,6 +21,7 @@ from a2.pipeline.estimates import (
     training_disk,
     training_memory,
 )
+from a2.pipeline.training.detector.config import DetectorConfig
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ from a2.data.detection.coco import read_coco
 from a2.data.scenes.generate import write_scenes
 from a2.extract.weights.load import load_detector
 from a2.pipeline.config import load_config
-from a2.pipeline.detector_validation import detector_figures
+from a2.pipeline.training.detector.validation import detector_figures
 from a2.pipeline.weights.detectors import SHIPPED
 
 CONFIG = "configs/detector-scenes.yaml"

@@ -7,12 +7,12 @@ from a2.data.errors import ConfigError
 from a2.data.files.json_file import read_json
 from a2.extract.weights.load import load_detector
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.detector_config import DetectorConfig
-from a2.pipeline.detector_data import read_validation_data
-from a2.pipeline.detector_validation import detector_figures
 from a2.pipeline.inputs import named_file
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.train_detector import NAMES
+from a2.pipeline.training.detector.config import DetectorConfig
+from a2.pipeline.training.detector.data import read_validation_data
+from a2.pipeline.training.detector.validation import detector_figures
 from a2.pipeline.weights.detectors import resolve_weights
 
 

@@ -9,15 +9,15 @@ from PIL import ExifTags, Image
 
 from a2.data.errors import ConfigError, InputError
 from a2.pipeline.config import load_config
-from a2.pipeline.detector_config import DetectorConfig
-from a2.pipeline.detector_data import (
+from a2.pipeline.training.detector.config import DetectorConfig
+from a2.pipeline.training.detector.data import (
     input_files,
     picture_files,
     read_detector_data,
     read_validation_data,
 )
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[4] / "configs"
 TRAIN = [f"{number:012d}" for number in range(1, 13)]
 VAL = TRAIN[:6]
 

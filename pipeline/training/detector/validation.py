@@ -14,10 +14,14 @@ from a2.extract.detector.detections import BATCH, Detections, detect_objects, pr
 from a2.extract.detector.detector import Detector
 from a2.extract.image import read_picture
 from a2.extract.training.trainable import TrainableDetector
-from a2.pipeline.detection_metrics import DetectionMetrics, detection_metrics, proposal_recall
-from a2.pipeline.detector_config import DetectorConfig
 from a2.pipeline.engine.progress import track
 from a2.pipeline.runtime.distributed import Processes
+from a2.pipeline.training.detector.average_precision import (
+    DetectionMetrics,
+    detection_metrics,
+    proposal_recall,
+)
+from a2.pipeline.training.detector.config import DetectorConfig
 
 logger = logging.getLogger(__name__)
 

@@ -19,16 +19,16 @@ from a2.extract.weights.initial import begin_with, random_detector
 from a2.extract.weights.load import load_detector, save_detector
 from a2.extract.weights.torch_files import load_torch_file
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.detector_batches import DetectorBatches, DetectorDataset, DetectorPart
-from a2.pipeline.detector_config import DetectorConfig
-from a2.pipeline.detector_data import DetectorData, read_detector_data
-from a2.pipeline.detector_optimisation import DetectorOptimisation
-from a2.pipeline.detector_validation import DetectorValidation, detector_figures
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.runtime.precision import matrix_precision
 from a2.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
+from a2.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
+from a2.pipeline.training.detector.config import DetectorConfig
+from a2.pipeline.training.detector.data import DetectorData, read_detector_data
+from a2.pipeline.training.detector.optimization import DetectorOptimisation
+from a2.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from a2.pipeline.training.loop import run_training
 from a2.pipeline.training.task import Phase
 

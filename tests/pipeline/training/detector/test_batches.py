@@ -13,15 +13,15 @@ from a2.data.batches.sampling import epoch_order, is_mirrored
 from a2.data.detection.labels import DetectionData
 from a2.data.errors import InputError
 from a2.extract.image import read_picture
-from a2.pipeline.detector_batches import (
+from a2.pipeline.training.detector.batches import (
     DetectorBatches,
     DetectorDataset,
     LabelledItem,
     collate,
     mirrored,
 )
-from a2.pipeline.detector_data import read_detector_data
-from a2.pipeline.detector_training import new_detector
+from a2.pipeline.training.detector.data import read_detector_data
+from a2.pipeline.training.detector.train import new_detector
 
 SEED = 3
 

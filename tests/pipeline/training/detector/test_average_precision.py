@@ -1,4 +1,4 @@
-"""What `a2.pipeline.detection_metrics` promises."""
+"""What `a2.pipeline.training.detector.average_precision` promises."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from pycocotools.cocoeval import COCOeval
 from a2.data.detection.labels import DetectionData, Label, labelled_picture
 from a2.data.errors import InputError
 from a2.extract.detector.detections import Detections
-from a2.pipeline.detection_metrics import detection_metrics, proposal_recall
+from a2.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 
 CLASSES = ("dog", "cat", "cup")
 DOG, CAT, CUP = range(3)

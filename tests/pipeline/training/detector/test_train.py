@@ -16,16 +16,16 @@ from a2.extract.detector.detections import detect_objects
 from a2.extract.image import read_picture
 from a2.extract.training import trainable
 from a2.extract.weights.load import load_detector
-from a2.pipeline import detector_training
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.detector_data import read_detector_data
-from a2.pipeline.detector_optimisation import DetectorOptimisation
-from a2.pipeline.detector_training import new_detector, start_tensors, train_detector
-from a2.pipeline.detector_validation import DetectorValidation, detector_figures
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.training.checkpoints import Checkpoints
+from a2.pipeline.training.detector import train as detector_training
+from a2.pipeline.training.detector.data import read_detector_data
+from a2.pipeline.training.detector.optimization import DetectorOptimisation
+from a2.pipeline.training.detector.train import new_detector, start_tensors, train_detector
+from a2.pipeline.training.detector.validation import DetectorValidation, detector_figures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -19,7 +19,7 @@ from a2.data.detection.labels import DetectionData, LabelledPicture
 from a2.extract.detector.conventions import DetectorMeta
 from a2.extract.image import read_picture
 from a2.extract.training.batch import LabelledBatch, labelled_batch
-from a2.pipeline.detector_config import DetectorConfig
+from a2.pipeline.training.detector.config import DetectorConfig
 
 Pixels = NDArray[np.uint8]
 
