@@ -23,6 +23,7 @@ from a2.model.config import AlignmentConfig
 from a2.model.faithfulness import Faithfulness, LayerFaithfulness
 from a2.pipeline.analysed_runs import Run
 from a2.pipeline.analysis_figures import Curve, write_curves
+from a2.pipeline.captioning.saved_captioner import load_model
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.run import read_skipped
@@ -30,7 +31,6 @@ from a2.pipeline.evaluation import require_width
 from a2.pipeline.metrics.score import METRICS
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.saved_model import load_model
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS
 

@@ -12,7 +12,7 @@ from a2.data.errors import A2Error, ConfigError
 from a2.pipeline.command_group import EXIT_SKIPPED, force_option, log, set_option, verbose_option
 
 if TYPE_CHECKING:
-    from a2.pipeline.captioning import Captioned
+    from a2.pipeline.captioning.caption_images import Captioned
     from a2.pipeline.config import Config
     from a2.pipeline.named_pictures import NamedPicture
 
@@ -112,7 +112,7 @@ def caption(
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
-    from a2.pipeline.captioning import caption_files
+    from a2.pipeline.captioning.caption_images import caption_files
     from a2.pipeline.named_pictures import may_be_many, named_pictures
 
     log(verbose)
@@ -243,7 +243,7 @@ def _settings(
 
 
 def _drawing(place: Path, *, many: bool) -> "_Draw":
-    from a2.pipeline.attention_figure import FigurePlaces, write_figure
+    from a2.pipeline.captioning.attention_figure import FigurePlaces, write_figure
 
     places = FigurePlaces(place, many=many)
     return lambda picture, found: write_figure(places.of(picture.path), picture, found)

@@ -9,8 +9,8 @@ from a2.data.batches.batches import strongest
 from a2.data.captions.attention_file import AttentionFile
 from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions
-from a2.pipeline.caption_attention import ground_captions
-from a2.pipeline.grounding import Grounding, region_names
+from a2.pipeline.captioning.attention import ground_captions
+from a2.pipeline.captioning.grounding import Grounding, region_names
 from a2.pipeline.shown_picture import ShownPicture
 
 

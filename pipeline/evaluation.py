@@ -16,16 +16,17 @@ from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.features.store import FeatureStore
 from a2.pipeline.baseline import read_baseline
-from a2.pipeline.caption_attention import attention_of_captions
+from a2.pipeline.captioning.attention import attention_of_captions
+from a2.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2.pipeline.captioning.grounding import Grounding, mean_grounding
+from a2.pipeline.captioning.saved_captioner import SavedModel
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.progress import counted, track
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.evaluated_pictures import EvaluatedPictures
-from a2.pipeline.grounding import Grounding, mean_grounding
 from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2.pipeline.metrics.java import find_java
 from a2.pipeline.metrics.score import Scores, score
@@ -42,7 +43,6 @@ from a2.pipeline.results import (
     write_results,
 )
 from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.saved_model import SavedModel
 from a2.pipeline.score_files import write_scores
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES

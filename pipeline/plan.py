@@ -13,6 +13,7 @@ from a2.data.errors import A2Error, ConfigError, InputError
 from a2.data.features.shard import Shard
 from a2.data.image_ids import find_pictures
 from a2.extract.config import CALIBRATED_RANDOM
+from a2.pipeline.captioning.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.config import Config
 from a2.pipeline.engine.explain import difference, latest
 from a2.pipeline.engine.hash_cache import HashCache
@@ -21,7 +22,6 @@ from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
-from a2.pipeline.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.stages import (
     calibrate,
     evaluate,

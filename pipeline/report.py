@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2.pipeline.grounding import Grounding
+from a2.pipeline.captioning.grounding import Grounding
 from a2.pipeline.metrics.word_groups import GroupScore
 from a2.pipeline.page import write_page
 from a2.pipeline.report_summary import group_rows, histogram, in_order, metric_rows, shown_name

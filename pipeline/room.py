@@ -14,9 +14,9 @@ import numpy as np
 
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, StoreError
+from a2.pipeline.captioning.inputs import named_file, weights_file
 from a2.pipeline.cleaning import size_of
 from a2.pipeline.engine.stage import Place
-from a2.pipeline.inputs import named_file, weights_file
 from a2.pipeline.runtime.memory import available_memory
 from a2.pipeline.runtime.torchrun import launch
 from a2.pipeline.stages import extract, preprocess, train, train_detector

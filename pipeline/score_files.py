@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2.data.files.json_file import write_json
-from a2.pipeline.grounding import Grounding
+from a2.pipeline.captioning.grounding import Grounding
 from a2.pipeline.metrics.score import Scores
 from a2.pipeline.metrics.word_groups import WordGroupScores
 from a2.pipeline.stages.evaluate import METRICS, PER_PICTURE

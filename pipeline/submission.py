@@ -122,7 +122,7 @@ def make_captions(
     Raises StoreError, before a model is loaded, where a picture has no features, and InputError
     where the features are not what the captioner learnt from.
     """
-    from a2.pipeline.stored_captioning import caption_sets
+    from a2.pipeline.captioning.caption_stores import caption_sets
 
     by_name = caption_sets(models, stores, {of.name: ids[of] for of in ids}, config, runtime)
     return {of: by_name[of.name] for of in ids}

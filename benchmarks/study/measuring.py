@@ -19,10 +19,10 @@ from a2.data.scenes.objects import PLURALS
 from a2.model.alignment import AlignedAttention
 from a2.pipeline.analysed_runs import read_run
 from a2.pipeline.analysis import analyse
+from a2.pipeline.captioning.decoding import caption_batches
+from a2.pipeline.captioning.saved_captioner import SavedModel, load_model
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
-from a2.pipeline.saved_model import SavedModel, load_model
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS, read_tokens
 

@@ -87,7 +87,7 @@ _TRAINING_AT_ALL = (
 _TRAINING = (
     *_TRAINING_AT_ALL,
     Point("a2.pipeline.training.captioner.task:CaptionValidation.figures"),
-    Point("a2.pipeline.saved_model:save_model"),
+    Point("a2.pipeline.captioning.saved_captioner:save_model"),
     Point("shutil:copyfile", writes=1),
 )
 

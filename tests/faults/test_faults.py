@@ -78,7 +78,7 @@ extraction.write_json = lambda path, value: write(path, value | {"process": os.g
 """
 
 CHANGES_AN_INPUT = """
-import a2.pipeline.saved_model as saved_model
+import a2.pipeline.captioning.saved_captioner as saved_model
 link = saved_model._link
 def link_and_change(source, target):
     link(source, target)

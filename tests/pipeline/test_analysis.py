@@ -12,9 +12,9 @@ from a2.data.errors import InputError
 from a2.model.config import AlignmentConfig
 from a2.pipeline.analysed_runs import read_run, trainings_in
 from a2.pipeline.analysis import analyse, fusion_rows, layer_rows, weight_rows, write_analysis
+from a2.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
 from a2.pipeline.cli import cli
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.saved_model import load_model, new_captioner, save_model
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 

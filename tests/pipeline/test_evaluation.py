@@ -12,6 +12,7 @@ from a2.data.captions.attention_file import AttentionFile
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.features.store import FeatureStore
 from a2.pipeline import evaluation
+from a2.pipeline.captioning.saved_captioner import load_model
 from a2.pipeline.cli import cli
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig, override
 from a2.pipeline.engine.stage import EventLog, Input
@@ -23,7 +24,6 @@ from a2.pipeline.evaluation import (
 )
 from a2.pipeline.metrics.java import JavaError
 from a2.pipeline.metrics.score import score as metrics
-from a2.pipeline.saved_model import load_model
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from a2.data.captions.attention_file import CaptionAttention
-from a2.pipeline.grounding import Grounding
+from a2.pipeline.captioning.grounding import Grounding
 from a2.pipeline.metrics.word_groups import score_word_groups
 from a2.pipeline.report import Report, ReportPicture, write_report
 from a2.pipeline.shown_picture import ShownPicture

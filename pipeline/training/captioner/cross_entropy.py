@@ -8,12 +8,12 @@ import torch
 from a2.data.batches.batches import CaptionDataset
 from a2.model.compile import compile_layers
 from a2.model.config import ModelConfig
+from a2.pipeline.captioning.saved_captioner import ModelDescription, new_captioner, save_captioner
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.runtime.precision import matrix_precision
-from a2.pipeline.saved_model import ModelDescription, new_captioner, save_captioner
 from a2.pipeline.training.captioner.data import read_training_data
 from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2.pipeline.training.captioner.task import captioner_phase

@@ -20,13 +20,13 @@ from a2.model.captioner import Memory
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.losses import masking_loss
 from a2.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
+from a2.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.engine.stage import EventLog
 from a2.pipeline.evaluation import require_width
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import ALONE, Processes
 from a2.pipeline.runtime.precision import forward_precision, matrix_precision
-from a2.pipeline.saved_model import load_model, save_captioner
 from a2.pipeline.training.captioner.data import read_training_data
 from a2.pipeline.training.captioner.optimization import SidedAdam
 from a2.pipeline.training.captioner.rewards import PictureRewards

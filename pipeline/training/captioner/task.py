@@ -15,8 +15,8 @@ from a2.data.batches.batches import (
     training_batches,
 )
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
+from a2.pipeline.captioning.decoding import caption_batches
 from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
-from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.training.captioner.alignment_monitor import (

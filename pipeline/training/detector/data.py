@@ -12,7 +12,7 @@ from a2.data.detection.visual_genome import read_visual_genome
 from a2.data.errors import ConfigError, InputError
 from a2.data.image_ids import find_pictures
 from a2.extract.image import picture_size
-from a2.pipeline.inputs import named_file
+from a2.pipeline.captioning.inputs import named_file
 from a2.pipeline.training.detector.config import DetectorConfig
 
 _FILES = ("labels", "ids", "validation_labels", "validation_ids")

@@ -6,8 +6,8 @@ from a2.data.detection.labels import DetectionData
 from a2.data.errors import ConfigError
 from a2.data.files.json_file import read_json
 from a2.extract.weights.load import load_detector
+from a2.pipeline.captioning.inputs import named_file
 from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.inputs import named_file
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.train_detector import NAMES
 from a2.pipeline.training.detector.config import DetectorConfig

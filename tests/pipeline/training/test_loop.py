@@ -23,7 +23,7 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError, LostLoader, StoreError
 from a2.data.scenes.generate import write_scenes
 from a2.data.scenes.objects import KINDS
-from a2.pipeline import saved_model
+from a2.pipeline.captioning.caption_images import saved_captioner as saved_model
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.interruption import Interrupted

@@ -9,8 +9,8 @@ from a2.data.batches.batches import Batch
 from a2.data.captions.vocabulary import Vocabulary
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
+from a2.pipeline.captioning.decoding import caption_batches
 from a2.pipeline.config import TrainConfig
-from a2.pipeline.decoding import caption_batches
 from a2.pipeline.metrics.score import cider
 from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 

@@ -18,10 +18,10 @@ from a2.data.batches.batches import CaptionDataset, training_batches
 from a2.data.captions.document_frequencies import DocumentFrequencies
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, InputError
+from a2.pipeline.captioning.saved_captioner import load_model
 from a2.pipeline.config import load_config
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.saved_model import load_model
 from a2.pipeline.training.captioner import self_critical
 from a2.pipeline.training.captioner.data import read_training_data
 from a2.pipeline.training.captioner.rewards import PictureRewards

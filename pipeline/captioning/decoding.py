@@ -11,8 +11,8 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.model.captioner import Captioner
 from a2.model.decoding.beam_search import beam_search
 from a2.model.layers.packed_linear import UnchangedWeights
+from a2.pipeline.captioning.ensemble import LoadedCaptioner
 from a2.pipeline.config import EvaluateConfig
-from a2.pipeline.ensemble import LoadedCaptioner
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,13 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error
 from a2.data.features.store import FeatureStore
 from a2.model.config import AlignmentConfig, ModelConfig
-from a2.pipeline.decoding import caption_batches
-from a2.pipeline.saved_model import ModelDescription, load_model, new_captioner, save_model
+from a2.pipeline.captioning.decoding import caption_batches
+from a2.pipeline.captioning.saved_captioner import (
+    ModelDescription,
+    load_model,
+    new_captioner,
+    save_model,
+)
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "dog", "runs"), "karpathy")

@@ -14,7 +14,7 @@ from a2.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.regions import Regions
 from a2.model.captioner import Captioner, StepAttention, attend
-from a2.pipeline.grounding import Grounding, category_names, ground
+from a2.pipeline.captioning.grounding import Grounding, category_names, ground
 
 
 @torch.inference_mode()

@@ -14,8 +14,9 @@ from PIL import Image
 
 from a2.data.batches.batches import collate
 from a2.data.errors import InputError, WeightsError
-from a2.pipeline import caption_attention, captioning
-from a2.pipeline.captioning import caption_files, extract_config
+from a2.pipeline.captioning.caption_images import attention as caption_attention
+from a2.pipeline.captioning.caption_images import caption_files, extract_config
+from a2.pipeline.captioning.caption_images import caption_images as captioning
 from a2.pipeline.cli import cli
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.named_pictures import NamedPicture

@@ -13,8 +13,8 @@ from a2.data.errors import A2Error, InputError
 from a2.data.features.store import FeatureStore
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.decoding.ensemble import Ensemble
-from a2.pipeline.decoding import caption_batches
-from a2.pipeline.ensemble import load_captioner
+from a2.pipeline.captioning.decoding import caption_batches
+from a2.pipeline.captioning.ensemble import load_captioner
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline.given_boxes import GivenBoxes
+from a2.pipeline.captioning.given_boxes import GivenBoxes
 from a2.pipeline.named_pictures import NamedPicture
 
 

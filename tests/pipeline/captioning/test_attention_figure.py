@@ -10,9 +10,9 @@ from PIL import Image
 from a2.data.captions.attention_file import CaptionAttention
 from a2.data.errors import ConfigError
 from a2.data.regions import Regions
-from a2.pipeline.attention_figure import FigurePlaces, attention_figure, write_figure
-from a2.pipeline.captioning import Captioned
-from a2.pipeline.decoding import Beam
+from a2.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
+from a2.pipeline.captioning.caption_images import Captioned
+from a2.pipeline.captioning.decoding import Beam
 from a2.pipeline.named_pictures import NamedPicture
 
 REGIONS = Regions(

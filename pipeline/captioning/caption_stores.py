@@ -11,14 +11,14 @@ from a2.data.batches.batches import picture_batches
 from a2.data.errors import InputError, StoreError
 from a2.data.features.store import FeatureStore
 from a2.data.files.json_file import read_json
+from a2.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_as_configured
 from a2.pipeline.engine.progress import track
-from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.results import named
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.saved_model import EXTRACTOR
 from a2.pipeline.stages.extract import FEATURES
 
 logger = logging.getLogger(__name__)

@@ -17,14 +17,14 @@ from a2.data.regions import Regions
 from a2.extract.config import ExtractConfig
 from a2.extract.image import read_picture
 from a2.extract.loading import AnyExtractor, load_extractor
+from a2.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2.pipeline.captioning.given_boxes import GivenBoxes
+from a2.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.decoding import Beam, caption_as_configured
-from a2.pipeline.ensemble import LoadedCaptioner, load_captioner
-from a2.pipeline.given_boxes import GivenBoxes
 from a2.pipeline.named_pictures import NamedPicture
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.saved_model import EXTRACTOR, EXTRACTOR_WEIGHTS
 
 if TYPE_CHECKING:
     from a2.data.captions.attention_file import CaptionAttention
@@ -117,7 +117,7 @@ class _Decoder:
 
     def with_attention(self, captioned: Captioned) -> Captioned:
         """The same, with the attention at each word of the best caption."""
-        from a2.pipeline.caption_attention import attention_of_captions  # loads h5py
+        from a2.pipeline.captioning.attention import attention_of_captions  # loads h5py
 
         paid = attention_of_captions(
             self.loaded.captioner,

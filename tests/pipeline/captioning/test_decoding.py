@@ -10,7 +10,7 @@ from a2.data.captions.vocabulary import Vocabulary
 from a2.data.features.store import FeatureStore
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
-from a2.pipeline.decoding import Beam, caption_batches, without_repeats
+from a2.pipeline.captioning.decoding import Beam, caption_batches, without_repeats
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,12 @@ from a2.data.errors import A2Error, InputError
 from a2.data.files.json_file import read_json
 from a2.model.captioner import Captioner
 from a2.model.decoding.ensemble import Average, Ensemble
-from a2.pipeline.saved_model import EXTRACTOR, ModelDescription, SavedModel, load_model
+from a2.pipeline.captioning.saved_captioner import (
+    EXTRACTOR,
+    ModelDescription,
+    SavedModel,
+    load_model,
+)
 
 _ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 

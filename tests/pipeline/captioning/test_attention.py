@@ -14,8 +14,8 @@ from a2.data.files.json_file import read_json
 from a2.model.captioner import attend
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import AlignmentConfig
-from a2.pipeline.caption_attention import attention_of_captions, ground_captions
-from a2.pipeline.saved_model import load_model
+from a2.pipeline.captioning.attention import attention_of_captions, ground_captions
+from a2.pipeline.captioning.saved_captioner import load_model
 
 CPU = torch.device("cpu")
 

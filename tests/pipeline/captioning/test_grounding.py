@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from a2.data.annotations.instances import Instances
 from a2.data.captions.attention_file import CaptionAttention
-from a2.pipeline.grounding import (
+from a2.pipeline.captioning.grounding import (
     Grounding,
     Names,
     category_names,
