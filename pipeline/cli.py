@@ -315,7 +315,7 @@ def _run_stages(
 
 
 def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) -> None:
-    from a2.pipeline.shard_environment import shard_of
+    from a2.pipeline.extraction.cluster import shard_of
 
     shard = shard_of(named, os.environ)
     plan.check(["extract"], force=force, output=output)

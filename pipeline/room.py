@@ -129,7 +129,7 @@ class Room:
     @cached_property
     def given_regions(self) -> int:
         """Given boxes of all pictures that have a file; InputError where a picture has none."""
-        from a2.pipeline.extraction import given_boxes
+        from a2.pipeline.extraction.extract import given_boxes
 
         path = named_file(self._config.data.instances, "data.instances")
         pictures = _known(lambda: self._plan.pictures)

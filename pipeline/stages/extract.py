@@ -69,8 +69,8 @@ def _extract(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.extraction import extract_features
-    from a2.pipeline.extraction_shards import join_shards
+    from a2.pipeline.extraction.extract import extract_features
+    from a2.pipeline.extraction.shards import join_shards
 
     if shards_in(directory / FEATURES):
         return join_shards(config, weights, pictures, directory=directory, events=events)
@@ -89,7 +89,7 @@ def _fill_shard(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.extraction_shards import extract_shard
+    from a2.pipeline.extraction.shards import extract_shard
 
     return extract_shard(
         config, weights, pictures, boxes, runtime, shard, directory=directory, events=events

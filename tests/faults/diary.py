@@ -62,7 +62,7 @@ def keep(path: Path) -> None:
     pending = lambda self: [key.decode() for key in self._pending]  # noqa: E731
     wrap(f"{writer}._commit", noting(lambda ids, _: note("committed", ids), before=pending))
     begun = lambda _, jobs, *__: note("described", [job.image_id for job in jobs])  # noqa: E731
-    wrap("a2.pipeline.extraction:_describe", noting(lambda *_: None, before=begun))
+    wrap("a2.pipeline.extraction.extract:_describe", noting(lambda *_: None, before=begun))
     training = "a2.pipeline.training.loop:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
     for update in (

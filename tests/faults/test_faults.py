@@ -72,7 +72,7 @@ Checkpoints.latest = lambda self: None
 
 WRITES_WHAT_DIFFERS = """
 import os
-import a2.pipeline.extraction as extraction
+import a2.pipeline.extraction.extract as extraction
 write = extraction.write_json
 extraction.write_json = lambda path, value: write(path, value | {"process": os.getpid()})
 """

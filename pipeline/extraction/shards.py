@@ -14,7 +14,7 @@ from a2.extract.loading import load_extractor
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.run import read_skipped, write_skipped
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.extraction import (
+from a2.pipeline.extraction.extract import (
     commits_in,
     describe_extractor,
     describe_pictures,

@@ -15,9 +15,9 @@ from a2.data.features.formats.base import Picture
 from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
-from a2.pipeline import conversion
 from a2.pipeline.cli import cli
-from a2.pipeline.conversion import FORMATS, convert, open_source
+from a2.pipeline.extraction.convert import FORMATS, convert, open_source
+from a2.pipeline.extraction.extract import convert as conversion
 
 PEERS = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")
@@ -295,7 +295,7 @@ def test_the_command_names_the_list_of_what_was_left_out(store, tmp_path):
 
 @pytest.mark.shared
 def test_the_published_rows_are_kept_to_the_bit(tmp_path):
-    folder = Path(__file__).parents[2].parent / "shared" / "reference" / "caffe_features"
+    folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"
     if not folder.is_dir():
         pytest.skip("the reference features are not beside the checkout")
     tsv = folder / "train2014_obj36.tsv"

@@ -17,13 +17,13 @@ from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
-from a2.pipeline import extraction
 from a2.pipeline.cli import cli
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.stage import EventLog, Place
-from a2.pipeline.extraction_shards import extract_shard, join_shards
+from a2.pipeline.extraction.extract import extract as extraction
+from a2.pipeline.extraction.shards import extract_shard, join_shards
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(

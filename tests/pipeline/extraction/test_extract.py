@@ -21,9 +21,9 @@ from a2.extract.extractor import Extractor
 from a2.extract.image import read_picture
 from a2.extract.loading import load_extractor
 from a2.extract.weights.load import load_detector
-from a2.pipeline import extraction
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.stage import EventLog
+from a2.pipeline.extraction.extract import extract as extraction
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(

@@ -1,0 +1,1 @@
+"""Extraction of region features from folders of images."""
