@@ -19,6 +19,7 @@ import numpy as np
 
 from a2.data.scenes.captions import captions_of
 from a2.data.scenes.generate import make_scene, raw_text
+from a2.pipeline.evaluation.results import read_references, read_results
 from a2.pipeline.metrics.java import find_java
 from a2.pipeline.metrics.score import METRICS, score
 from a2.pipeline.metrics.tokenization import (
@@ -26,7 +27,6 @@ from a2.pipeline.metrics.tokenization import (
     tokenize,
     tokenize_references,
 )
-from a2.pipeline.results import read_references, read_results
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table

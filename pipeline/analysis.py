@@ -27,7 +27,7 @@ from a2.pipeline.captioning.saved_captioner import load_model
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.run import read_skipped
-from a2.pipeline.evaluation import require_width
+from a2.pipeline.evaluation.evaluate import require_width
 from a2.pipeline.metrics.score import METRICS
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors

@@ -201,7 +201,7 @@ def submit(
             "captions come from --val-results and --test-results, or from --model and --features; "
             "name both options of one pair"
         )
-    from a2.pipeline import submission
+    from a2.pipeline.evaluation.evaluate import coco_server as submission
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device)

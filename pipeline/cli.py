@@ -197,8 +197,8 @@ def evaluate(
         with experiment.plan() as plan:
             _run_stages(plan, ["evaluate"], force=force)
         return
-    from a2.pipeline.evaluation import score_results
-    from a2.pipeline.results import without_caption
+    from a2.pipeline.evaluation.evaluate import score_results
+    from a2.pipeline.evaluation.results import without_caption
 
     log(experiment.verbose)
     config = experiment.config()

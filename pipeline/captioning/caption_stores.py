@@ -16,7 +16,7 @@ from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2.pipeline.engine.progress import track
-from a2.pipeline.results import named
+from a2.pipeline.evaluation.results import named
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors
 from a2.pipeline.stages.extract import FEATURES

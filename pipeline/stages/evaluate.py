@@ -67,7 +67,7 @@ def _evaluate(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.evaluation import evaluate_captioner
+    from a2.pipeline.evaluation.evaluate import evaluate_captioner
 
     with model_errors():
         return evaluate_captioner(

@@ -60,7 +60,7 @@ IMPORTED = (
     "a2.extract.weights.load",
     "a2.pipeline.training.captioner.cross_entropy",
     "a2.pipeline.training.detector.train",
-    "a2.pipeline.evaluation",
+    "a2.pipeline.evaluation.evaluate",
     "a2.pipeline.training.captioner.self_critical",
     "a2.pipeline.training.loop",
     "pycocoevalcap.bleu.bleu",

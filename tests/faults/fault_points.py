@@ -129,12 +129,12 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "evaluate": (
         *_ENGINE,
-        Point("a2.pipeline.results:write_results", writes=0),
+        Point("a2.pipeline.evaluation.results:write_results", writes=0),
         Point("a2.pipeline.metrics.java:run_java"),
         Point("a2.pipeline.metrics.java:JavaProcess.send"),
         Point("a2.pipeline.metrics.java:JavaProcess.receive"),
         Point("a2.data.captions.attention_file:write_attention", writes=0),
-        Point("a2.pipeline.score_files:write_scores"),
+        Point("a2.pipeline.evaluation.scores:write_scores"),
         Point("a2.pipeline.report:write_report", writes=0),
     ),
     "train-detector": (

@@ -23,7 +23,7 @@ from a2.model.self_critical.rollouts import Attempts, attempt, self_critical_los
 from a2.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.evaluation import require_width
+from a2.pipeline.evaluation.evaluate import require_width
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.distributed import ALONE, Processes
 from a2.pipeline.runtime.precision import forward_precision, matrix_precision

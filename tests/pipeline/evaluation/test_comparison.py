@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from a2.data.errors import InputError
 from a2.pipeline.cli import cli
-from a2.pipeline.comparison import compare_captions, compare_runs
+from a2.pipeline.evaluation.comparison import compare_captions, compare_runs
+from a2.pipeline.evaluation.scores import write_scores
 from a2.pipeline.metrics.bleu import bleu_values
 from a2.pipeline.metrics.score import Scores
 from a2.pipeline.metrics.word_groups import score_word_groups
-from a2.pipeline.score_files import write_scores
 
 GENERATOR = np.random.default_rng(3)
 PICTURES = [f"{number:012d}" for number in range(200)]

@@ -20,7 +20,7 @@ from a2.data.files.atomic import write_durably
 from a2.data.files.json_file import read_json
 from a2.data.image_ids import image_id, results_id
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.results import named, read_results
+from a2.pipeline.evaluation.results import named, read_results
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline.baseline import read_baseline
+from a2.pipeline.evaluation.baseline import read_baseline
+from a2.pipeline.evaluation.scores import write_scores
 from a2.pipeline.metrics.score import Scores
 from a2.pipeline.metrics.word_groups import score_word_groups
-from a2.pipeline.score_files import write_scores
 
 
 def test_what_was_written_is_read_back(tmp_path):

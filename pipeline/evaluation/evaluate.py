@@ -15,7 +15,6 @@ from a2.data.captions.attention_file import AttentionFile, write_attention
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.errors import InputError, StoreError
 from a2.data.features.store import FeatureStore
-from a2.pipeline.baseline import read_baseline
 from a2.pipeline.captioning.attention import attention_of_captions
 from a2.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
@@ -26,24 +25,25 @@ from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.progress import counted, track
 from a2.pipeline.engine.run import read_skipped
 from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.evaluated_pictures import EvaluatedPictures
-from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
-from a2.pipeline.metrics.java import find_java
-from a2.pipeline.metrics.score import Scores, score
-from a2.pipeline.metrics.tokenization import tokenize
-from a2.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
-from a2.pipeline.provenance import provenance_of
-from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
-from a2.pipeline.report_summary import in_words
-from a2.pipeline.results import (
+from a2.pipeline.evaluation.baseline import read_baseline
+from a2.pipeline.evaluation.images import EvaluatedPictures
+from a2.pipeline.evaluation.provenance import provenance_of
+from a2.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
     require_same_pictures,
     write_results,
 )
+from a2.pipeline.evaluation.scores import write_scores
+from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
+from a2.pipeline.metrics.java import find_java
+from a2.pipeline.metrics.score import Scores, score
+from a2.pipeline.metrics.tokenization import tokenize
+from a2.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
+from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
+from a2.pipeline.report_summary import in_words
 from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.score_files import write_scores
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES
 from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE

@@ -1,0 +1,1 @@
+"""Evaluation of captioners and of caption files."""
