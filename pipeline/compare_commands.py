@@ -33,8 +33,8 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
     """
-    from a2.pipeline.comparison_page import write_comparison
     from a2.pipeline.evaluation.comparison import compare_captions, compare_runs
+    from a2.pipeline.report.comparison import write_comparison
 
     found = compare_runs(first, second)
     if report is not None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from a2.data.errors import InputError
 from a2.data.files.json_file import read_json
-from a2.pipeline.comparison_page import ComparedMetric, ComparedPicture, Comparison
 from a2.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
 from a2.pipeline.metrics.ngrams import Floats
 from a2.pipeline.metrics.word_groups import GroupCounts, group_values
-from a2.pipeline.report_summary import in_order
+from a2.pipeline.report.comparison import ComparedMetric, ComparedPicture, Comparison
+from a2.pipeline.report.summary import in_order
 from a2.pipeline.stages.evaluate import METRICS as METRICS_FILE
 from a2.pipeline.stages.evaluate import PER_PICTURE
 

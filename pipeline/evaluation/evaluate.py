@@ -41,8 +41,8 @@ from a2.pipeline.metrics.java import find_java
 from a2.pipeline.metrics.score import Scores, score
 from a2.pipeline.metrics.tokenization import tokenize
 from a2.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
-from a2.pipeline.report import Report, ReportPicture, worst_and_best, write_report
-from a2.pipeline.report_summary import in_words
+from a2.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
+from a2.pipeline.report.summary import in_words
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2.pipeline.stages.extract import FEATURES

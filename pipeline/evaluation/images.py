@@ -11,7 +11,7 @@ from a2.data.features.store import FeatureStore
 from a2.data.regions import Regions
 from a2.pipeline.captioning.attention import ground_captions
 from a2.pipeline.captioning.grounding import Grounding, region_names
-from a2.pipeline.shown_picture import ShownPicture
+from a2.pipeline.report.image_card import ShownPicture
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2.pipeline.metrics.java:JavaProcess.receive"),
         Point("a2.data.captions.attention_file:write_attention", writes=0),
         Point("a2.pipeline.evaluation.scores:write_scores"),
-        Point("a2.pipeline.report:write_report", writes=0),
+        Point("a2.pipeline.report.report:write_report", writes=0),
     ),
     "train-detector": (
         *_TRAINING_AT_ALL,

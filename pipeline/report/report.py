@@ -11,9 +11,9 @@ from pathlib import Path
 
 from a2.pipeline.captioning.grounding import Grounding
 from a2.pipeline.metrics.word_groups import GroupScore
-from a2.pipeline.page import write_page
-from a2.pipeline.report_summary import group_rows, histogram, in_order, metric_rows, shown_name
-from a2.pipeline.shown_picture import ShownPicture
+from a2.pipeline.report.html import write_page
+from a2.pipeline.report.image_card import ShownPicture
+from a2.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
 
 
 @dataclass(frozen=True)

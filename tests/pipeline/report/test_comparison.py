@@ -6,7 +6,7 @@ import re
 import pytest
 
 from a2.data.errors import InputError
-from a2.pipeline.comparison_page import (
+from a2.pipeline.report.comparison import (
     ComparedMetric,
     ComparedPicture,
     Comparison,

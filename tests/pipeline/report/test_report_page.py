@@ -9,8 +9,8 @@ from PIL import Image
 from a2.data.captions.attention_file import CaptionAttention
 from a2.pipeline.captioning.grounding import Grounding
 from a2.pipeline.metrics.word_groups import score_word_groups
-from a2.pipeline.report import Report, ReportPicture, write_report
-from a2.pipeline.shown_picture import ShownPicture
+from a2.pipeline.report.image_card import ShownPicture
+from a2.pipeline.report.report import Report, ReportPicture, write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
 
