@@ -17,8 +17,8 @@ from a2.data.captions.vocabulary import EOS, PAD
 from a2.data.features.store import FeatureStore
 from a2.data.scenes.objects import PLURALS
 from a2.model.alignment import AlignedAttention
-from a2.pipeline.analysed_runs import read_run
-from a2.pipeline.analysis import analyse
+from a2.pipeline.analysis.faithfulness import analyse
+from a2.pipeline.analysis.runs import read_run
 from a2.pipeline.captioning.decoding import caption_batches
 from a2.pipeline.captioning.saved_captioner import SavedModel, load_model
 from a2.pipeline.config import RuntimeConfig

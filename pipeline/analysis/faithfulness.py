@@ -21,8 +21,8 @@ from a2.data.features.store import FeatureStore
 from a2.data.files.atomic import write_durably
 from a2.model.config import AlignmentConfig
 from a2.model.faithfulness import Faithfulness, LayerFaithfulness
-from a2.pipeline.analysed_runs import Run
-from a2.pipeline.analysis_figures import Curve, write_curves
+from a2.pipeline.analysis.figures import Curve, write_curves
+from a2.pipeline.analysis.runs import Run
 from a2.pipeline.captioning.saved_captioner import load_model
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.progress import track

@@ -1,0 +1,1 @@
+"""Faithfulness of attention, per layer and run."""
