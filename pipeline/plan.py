@@ -128,7 +128,7 @@ class Plan:
         self, names: Sequence[str], *, force: bool = False, output: Path | None = None
     ) -> None:
         """Raises all at once what would stop the named stages, before any of them begins."""
-        from a2.pipeline.preflight import require
+        from a2.pipeline.doctor.preflight import require
 
         require(self, names, force=force, output=output)
 

@@ -265,7 +265,7 @@ def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_
     for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
         with experiment.plan(*overrides, artifacts=artifacts) as plan, pytest.raises(error):
             plan.check(plan.names)
-    monkeypatch.setattr("a2.pipeline.preflight.find_java", no_java)
+    monkeypatch.setattr("a2.pipeline.doctor.preflight.find_java", no_java)
     with experiment.plan(artifacts=artifacts) as plan:
         plan.check(["calibrate", "extract", "train-xe"])
         for name in ("preprocess", "evaluate"):

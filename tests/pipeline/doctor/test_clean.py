@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.errors import InputError, LockedError
-from a2.pipeline.cleaning import named, removable, remove, size_of
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config, override
+from a2.pipeline.doctor.clean import named, removable, remove, size_of
+from a2.pipeline.doctor.verify import verify
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.plan import Plan
-from a2.pipeline.verification import verify
 
 
 class Copy:

@@ -12,7 +12,7 @@ from a2.extract.weights.initial import random_detector
 from a2.model.captioners.transformer.transformer import TransformerCaptioner
 from a2.model.config import ModelConfig
 from a2.pipeline.config import load_config
-from a2.pipeline.estimates import (
+from a2.pipeline.doctor.estimates import (
     captioner_parameters,
     detector_memory,
     detector_training_disk,

@@ -15,7 +15,7 @@ import numpy as np
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import A2Error, StoreError
 from a2.pipeline.captioning.inputs import named_file, weights_file
-from a2.pipeline.cleaning import size_of
+from a2.pipeline.doctor.clean import size_of
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.runtime.memory import available_memory
 from a2.pipeline.runtime.torchrun import launch
@@ -77,7 +77,7 @@ class Room:
         return f"checkpoints take {_gb(needed)}, {_gb(free)} are left by then"
 
     def _checkpoint_bytes(self, stage: str) -> int:
-        from a2.pipeline.estimates import detector_training_disk, training_disk
+        from a2.pipeline.doctor.estimates import detector_training_disk, training_disk
 
         if stage == train_detector.NAME:
             return detector_training_disk(self._config.detector)
@@ -85,7 +85,7 @@ class Room:
 
     def for_detector(self) -> str:
         """The memory that describing a picture takes; A2Error where it does not fit."""
-        from a2.pipeline.estimates import detector_memory
+        from a2.pipeline.doctor.estimates import detector_memory
 
         config = self._config.extract
         width = _known(lambda: self.feature_width)
@@ -97,13 +97,13 @@ class Room:
 
         On a CPU the processes of torchrun on this machine share it.
         """
-        from a2.pipeline.estimates import training_memory
+        from a2.pipeline.doctor.estimates import training_memory
 
         return self._fits(self._of_all(training_memory), "training", "raise train.accumulate")
 
     def for_self_critical(self) -> str:
         """The memory that a step of self-critical training takes; A2Error where it does not fit."""
-        from a2.pipeline.estimates import self_critical_memory
+        from a2.pipeline.doctor.estimates import self_critical_memory
 
         needed = self._of_all(self_critical_memory)
         return self._fits(needed, "self-critical training", "raise scst.accumulate")
@@ -122,7 +122,7 @@ class Room:
     @cached_property
     def feature_width(self) -> int:
         """F, the numbers per region."""
-        from a2.pipeline.estimates import feature_width
+        from a2.pipeline.doctor.estimates import feature_width
 
         return feature_width(self._config.extract, weights_file(self._config.extract))
 
@@ -178,7 +178,7 @@ class Room:
 
     @cached_property
     def _parameters(self) -> int:
-        from a2.pipeline.estimates import captioner_parameters
+        from a2.pipeline.doctor.estimates import captioner_parameters
 
         width = _known(lambda: self.feature_width)
         return captioner_parameters(self._config.model, width=width, vocabulary=self._vocabulary)

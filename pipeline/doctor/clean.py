@@ -14,6 +14,7 @@ from pathlib import Path
 from a2.data.errors import A2Error, InputError, LockedError
 from a2.data.files.atomic import rename_durably
 from a2.pipeline.config import Config
+from a2.pipeline.doctor.verify import STAGES, is_key
 from a2.pipeline.engine.explain import difference
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import holder, is_locked, stage_lock
@@ -21,7 +22,6 @@ from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.stage import Place, Stage
 from a2.pipeline.plan import Plan
 from a2.pipeline.stages import train_detector
-from a2.pipeline.verification import STAGES, is_key
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 RESUMABLE, UNDECIDED = "resumable", "undecided"

@@ -10,8 +10,8 @@ from a2.data.annotations.read import Skipped, check_limit
 from a2.data.annotations.word_groups import read_word_groups
 from a2.data.errors import A2Error, ConfigError, InputError
 from a2.pipeline.captioning.inputs import captioner_folder, named_file, picture_folder, weights_file
+from a2.pipeline.doctor.resources import NotKnownYet, Room
 from a2.pipeline.metrics.java import find_java
-from a2.pipeline.room import NotKnownYet, Room
 from a2.pipeline.stages import (
     calibrate,
     evaluate,

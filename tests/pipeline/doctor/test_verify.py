@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import InputError
 from a2.pipeline.cli import cli
+from a2.pipeline.doctor.verify import STAGES, verify
 from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.verification import STAGES, verify
 
 REMEDY_OF_A_STORE = 'run "a2 extract --force"'
 

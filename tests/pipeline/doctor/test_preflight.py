@@ -10,16 +10,17 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
-from a2.pipeline import machine, preflight, room
 from a2.pipeline.cli import cli
 from a2.pipeline.config import load_config, override
-from a2.pipeline.estimates import detector_training_disk, training_disk
+from a2.pipeline.doctor import machine, preflight
+from a2.pipeline.doctor import resources as room
+from a2.pipeline.doctor.estimates import detector_training_disk, training_disk
+from a2.pipeline.doctor.preflight import Preflight, require
+from a2.pipeline.doctor.resources import Room
 from a2.pipeline.metrics.java import JavaError
 from a2.pipeline.metrics.score import java
 from a2.pipeline.metrics.score import score as metrics
 from a2.pipeline.plan import Plan
-from a2.pipeline.preflight import Preflight, require
-from a2.pipeline.room import Room
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"

@@ -1,0 +1,1 @@
+"""Checks before, of and after runs."""
