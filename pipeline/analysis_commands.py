@@ -89,7 +89,7 @@ def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[
 
 
 def _trained(experiment: Experiment) -> Path:
-    from a2.pipeline.stages import train
+    from a2.pipeline.stages import train_xe as train
 
     with experiment.plan() as plan:
         return plan.result(train.NAME, wanted_by="analyze").directory

@@ -172,7 +172,8 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
         from a2.pipeline.runtime import torchrun
-        from a2.pipeline.stages import train, train_detector, train_scst
+        from a2.pipeline.stages import train_detector, train_scst
+        from a2.pipeline.stages import train_xe as train
 
         joins = {stage.NAME: stage.join for stage in (train, train_scst, train_detector)}
 

@@ -13,7 +13,8 @@ from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.run import Outcome
 from a2.pipeline.plan import Plan
-from a2.pipeline.stages import evaluate, extract, preprocess, train, train_scst
+from a2.pipeline.stages import evaluate, extract, preprocess, train_scst
+from a2.pipeline.stages import train_xe as train
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0

@@ -22,15 +22,8 @@ from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome, finished, run_stage
 from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
 from a2.pipeline.engine.stage import Input, Place, Stage
-from a2.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
-    preprocess,
-    train,
-    train_detector,
-    train_scst,
-)
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
+from a2.pipeline.stages import train_xe as train
 from a2.pipeline.training.detector.data import input_files, picture_files
 
 

@@ -6,7 +6,7 @@ from a2.data.config import DataConfig
 from a2.data.errors import ConfigError, InputError, WeightsError
 from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
 from a2.pipeline.stages.extract import NO_WEIGHTS
-from a2.pipeline.stages.train import OUTPUTS
+from a2.pipeline.stages.train_xe import OUTPUTS
 from a2.pipeline.weights.detectors import resolve_weights
 
 

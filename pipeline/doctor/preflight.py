@@ -12,15 +12,8 @@ from a2.data.errors import A2Error, ConfigError, InputError
 from a2.pipeline.captioning.inputs import captioner_folder, named_file, picture_folder, weights_file
 from a2.pipeline.doctor.resources import NotKnownYet, Room
 from a2.pipeline.metrics.java import find_java
-from a2.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
-    preprocess,
-    train,
-    train_detector,
-    train_scst,
-)
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
+from a2.pipeline.stages import train_xe as train
 from a2.pipeline.training.detector.data import input_files, picture_files
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from a2.pipeline.doctor.clean import size_of
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.runtime.memory import available_memory
 from a2.pipeline.runtime.torchrun import launch
-from a2.pipeline.stages import extract, preprocess, train, train_detector
+from a2.pipeline.stages import extract, preprocess, train_detector
+from a2.pipeline.stages import train_xe as train
 
 if TYPE_CHECKING:
     import torch

@@ -24,15 +24,8 @@ from a2.pipeline.engine.hash_cache import sha256_of
 from a2.pipeline.engine.key import KEY_LENGTH
 from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2.pipeline.engine.run import SKIPPED
-from a2.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
-    preprocess,
-    train,
-    train_detector,
-    train_scst,
-)
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
+from a2.pipeline.stages import train_xe as train
 from a2.pipeline.stages.extract import EXTRACTOR, WEIGHTS
 from a2.pipeline.training.checkpoint_files import (
     FILES,

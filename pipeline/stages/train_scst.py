@@ -9,7 +9,7 @@ from a2.pipeline.config import RuntimeConfig, ScstConfig
 from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2.pipeline.runtime.model_errors import model_errors
 from a2.pipeline.runtime.torchrun import Announcement, announce
-from a2.pipeline.stages import train
+from a2.pipeline.stages import train_xe as train
 
 NAME = "train-scst"
 CODE_VERSION = 1

@@ -8,7 +8,7 @@ import pytest
 from a2.data.errors import ConfigError
 from a2.pipeline.command_group import Experiment, trains_together
 from a2.pipeline.runtime import torchrun
-from a2.pipeline.stages import train
+from a2.pipeline.stages import train_xe as train
 
 NOT_THERE = Path("/nowhere")
 ANNOUNCED = {"stage": train.NAME}

@@ -24,15 +24,8 @@ from a2.data.captions.caption_file import CaptionFile
 from a2.data.features.store import FeatureStore
 from a2.pipeline.config import load_config
 from a2.pipeline.plan import Plan
-from a2.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
-    preprocess,
-    train,
-    train_detector,
-    train_scst,
-)
+from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
+from a2.pipeline.stages import train_xe as train
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
 STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate, train_detector)

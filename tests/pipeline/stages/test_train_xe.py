@@ -5,7 +5,7 @@ from pathlib import Path
 from a2.model.config import ModelConfig
 from a2.pipeline.config import RuntimeConfig, TrainConfig
 from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.stages import train
+from a2.pipeline.stages import train_xe as train
 from a2.pipeline.training.captioner import cross_entropy
 
 
