@@ -39,7 +39,7 @@ from a2.pipeline.upkeep_commands import UPKEEP
 from a2.pipeline.weights_commands import weights
 
 if TYPE_CHECKING:
-    from a2.pipeline.plan import Plan
+    from a2.pipeline.experiment import Plan
 
 
 @click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

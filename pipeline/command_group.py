@@ -16,7 +16,7 @@ from a2.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
     from a2.pipeline.config import Config
-    from a2.pipeline.plan import Plan
+    from a2.pipeline.experiment import Plan
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
@@ -108,7 +108,7 @@ class Experiment:
 
     def plan(self, *overrides: str) -> "Plan":
         """The experiment's stages, with more fields overridden."""
-        from a2.pipeline.plan import Plan
+        from a2.pipeline.experiment import Plan
 
         log(self.verbose)
         return Plan(self.config(*overrides), self.artifacts)

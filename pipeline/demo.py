@@ -12,7 +12,7 @@ from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config, override
 from a2.pipeline.engine.progress import track
 from a2.pipeline.engine.run import Outcome
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.stages import evaluate, extract, preprocess, train_scst
 from a2.pipeline.stages import train_xe as train
 

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from a2.pipeline.engine.run import Outcome
     from a2.pipeline.engine.shards import ShardOutcome
-    from a2.pipeline.plan import Plan
+    from a2.pipeline.experiment import Plan
 
 _SKIPPED_SHOWN = 10
 """Skipped items that are printed; the file that is named holds them all."""

@@ -17,7 +17,7 @@ from a2.data.files.json_file import read_json, write_json
 from a2.pipeline.config import Config, load_config
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.run import Outcome
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.stages import calibrate, extract, preprocess
 from a2.pipeline.stages import train_xe as train
 

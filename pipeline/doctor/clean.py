@@ -20,7 +20,7 @@ from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import holder, is_locked, stage_lock
 from a2.pipeline.engine.manifest import read_manifest
 from a2.pipeline.engine.stage import Place, Stage
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.stages import train_detector
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"

@@ -17,7 +17,7 @@ from a2.pipeline.stages import train_xe as train
 from a2.pipeline.training.detector.data import input_files, picture_files
 
 if TYPE_CHECKING:
-    from a2.pipeline.plan import Plan
+    from a2.pipeline.experiment import Plan
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from a2.pipeline.stages import train_xe as train
 if TYPE_CHECKING:
     import torch
 
-    from a2.pipeline.plan import Plan
+    from a2.pipeline.experiment import Plan
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ import torch
 from a2.data.features.writer import FeatureWriter
 from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config
+from a2.pipeline.experiment import Plan
 from a2.pipeline.extraction.extract import extract as extraction
-from a2.pipeline.plan import Plan
 
 if TYPE_CHECKING:
     from tests.faults import diary, processes

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from a2.data.scenes.generate import write_scenes
 from a2.pipeline.config import load_config
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.runtime.distributed import Processes
 from a2.pipeline.training.detector.config import DetectorConfig
 

@@ -23,7 +23,7 @@ from a2.data.captions.attention_file import AttentionFile
 from a2.data.captions.caption_file import CaptionFile
 from a2.data.features.store import FeatureStore
 from a2.pipeline.config import load_config
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
 from a2.pipeline.stages import train_xe as train
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from a2.pipeline.config import Config, load_config, override
 from a2.pipeline.engine.explain import difference
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 from a2.pipeline.stages import train_xe as train
 
 READERS = {

@@ -13,7 +13,7 @@ from a2.pipeline.doctor.clean import named, removable, remove, size_of
 from a2.pipeline.doctor.verify import verify
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.plan import Plan
+from a2.pipeline.experiment import Plan
 
 
 class Copy:

@@ -17,10 +17,10 @@ from a2.pipeline.doctor import resources as room
 from a2.pipeline.doctor.estimates import detector_training_disk, training_disk
 from a2.pipeline.doctor.preflight import Preflight, require
 from a2.pipeline.doctor.resources import Room
+from a2.pipeline.experiment import Plan
 from a2.pipeline.metrics.java import JavaError
 from a2.pipeline.metrics.score import java
 from a2.pipeline.metrics.score import score as metrics
-from a2.pipeline.plan import Plan
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"

@@ -10,8 +10,8 @@ import pytest
 
 from a2.data.errors import ConfigError, InputError
 from a2.pipeline.config import override
+from a2.pipeline.experiment import NotFinished, Plan
 from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.plan import NotFinished, Plan
 
 READERS = {
     "calibrate": ("extract", "train-xe", "evaluate"),
