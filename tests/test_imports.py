@@ -86,17 +86,17 @@ def test_nothing_prints(path):
 
 def test_only_the_command_line_imports_click():
     assert {named(path) for path in MODULES if "click" in imported(path)} == {
-        "pipeline/analysis_commands.py",
-        "pipeline/caption_commands.py",
-        "pipeline/cli.py",
-        "pipeline/command_group.py",
-        "pipeline/compare_commands.py",
-        "pipeline/conversion_commands.py",
-        "pipeline/detector_commands.py",
-        "pipeline/printing.py",
-        "pipeline/scenes_commands.py",
-        "pipeline/upkeep_commands.py",
-        "pipeline/weights_commands.py",
+        "pipeline/cli/analyze.py",
+        "pipeline/cli/caption.py",
+        "pipeline/cli/main.py",
+        "pipeline/cli/options.py",
+        "pipeline/cli/compare.py",
+        "pipeline/cli/convert.py",
+        "pipeline/cli/detector.py",
+        "pipeline/cli/output.py",
+        "pipeline/cli/scenes.py",
+        "pipeline/cli/maintenance.py",
+        "pipeline/cli/weights.py",
     }
 
 

@@ -56,7 +56,7 @@ def test_type_checkers_find_each_folder_through_its_link(folder):
 
 def test_the_command_is_installed_and_its_version_is_the_project_s():
     [command] = entry_points(group="console_scripts", name="a2")
-    assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2.pipeline.cli:main"
+    assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2.pipeline.cli.main:main"
     assert version("a2-captioning") == PROJECT["project"]["version"]
 
 

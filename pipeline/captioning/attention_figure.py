@@ -23,7 +23,7 @@ from a2.data.files.atomic import write_durably
 from a2.data.regions import Regions
 from a2.extract.image import read_picture
 from a2.pipeline.captioning.caption_images import Captioned
-from a2.pipeline.named_pictures import NamedPicture
+from a2.pipeline.cli.image_arguments import NamedPicture
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 

@@ -21,8 +21,8 @@ from a2.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2.pipeline.captioning.given_boxes import GivenBoxes
 from a2.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
+from a2.pipeline.cli.image_arguments import NamedPicture
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.named_pictures import NamedPicture
 from a2.pipeline.runtime.device import prepare_device
 from a2.pipeline.runtime.model_errors import model_errors
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import load_config
 from a2.pipeline.demo import run_demo
 

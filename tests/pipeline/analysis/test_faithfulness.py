@@ -19,7 +19,7 @@ from a2.pipeline.analysis.faithfulness import (
 )
 from a2.pipeline.analysis.runs import read_run, trainings_in
 from a2.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu", threads=1)

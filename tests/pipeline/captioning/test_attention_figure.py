@@ -13,7 +13,7 @@ from a2.data.regions import Regions
 from a2.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
 from a2.pipeline.captioning.caption_images import Captioned
 from a2.pipeline.captioning.decoding import Beam
-from a2.pipeline.named_pictures import NamedPicture
+from a2.pipeline.cli.image_arguments import NamedPicture
 
 REGIONS = Regions(
     boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),

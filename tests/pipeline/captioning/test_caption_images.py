@@ -17,9 +17,9 @@ from a2.data.errors import InputError, WeightsError
 from a2.pipeline.captioning.caption_images import attention as caption_attention
 from a2.pipeline.captioning.caption_images import caption_files, extract_config
 from a2.pipeline.captioning.caption_images import caption_images as captioning
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.image_arguments import NamedPicture
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.named_pictures import NamedPicture
 
 CPU = RuntimeConfig(device="cpu")
 

@@ -7,7 +7,7 @@ import pytest
 
 from a2.data.errors import InputError
 from a2.pipeline.captioning.given_boxes import GivenBoxes
-from a2.pipeline.named_pictures import NamedPicture
+from a2.pipeline.cli.image_arguments import NamedPicture
 
 
 @pytest.fixture

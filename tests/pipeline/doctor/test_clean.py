@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.errors import InputError, LockedError
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import load_config, override
 from a2.pipeline.doctor.clean import named, removable, remove, size_of
 from a2.pipeline.doctor.verify import verify

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import load_config, override
 from a2.pipeline.doctor import machine, preflight
 from a2.pipeline.doctor import resources as room

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.errors import InputError
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.doctor.verify import STAGES, verify
 from a2.pipeline.engine.manifest import read_manifest
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from a2.data.errors import ConfigError, InputError
 from a2.data.files.json_file import read_json
 from a2.pipeline.captioning.caption_images import caption_stores as stored_captioning
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.evaluation.coco_server import (
     TEST,
     VAL,

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2.data.errors import InputError
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.evaluation.comparison import compare_captions, compare_runs
 from a2.pipeline.evaluation.scores import write_scores
 from a2.pipeline.metrics.bleu import bleu_values

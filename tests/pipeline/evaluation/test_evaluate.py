@@ -12,7 +12,7 @@ from a2.data.captions.attention_file import AttentionFile
 from a2.data.errors import A2Error, InputError, StoreError
 from a2.data.features.store import FeatureStore
 from a2.pipeline.captioning.saved_captioner import load_model
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import EvaluateConfig, RuntimeConfig, override
 from a2.pipeline.engine.stage import EventLog, Input
 from a2.pipeline.evaluation.evaluate import evaluate as evaluation

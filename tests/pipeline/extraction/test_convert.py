@@ -15,7 +15,7 @@ from a2.data.features.formats.base import Picture
 from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.data.regions import Regions
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.extraction.convert import FORMATS, convert, open_source
 from a2.pipeline.extraction.extract import convert as conversion
 

@@ -17,7 +17,7 @@ from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
 from a2.extract.config import ExtractConfig
 from a2.extract.extractor import Extractor
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.config import RuntimeConfig
 from a2.pipeline.engine.lock import stage_lock
 from a2.pipeline.engine.manifest import read_manifest

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from a2.data.errors import WeightsError
 from a2.extract.config import ExtractConfig
 from a2.pipeline.captioning.inputs import weights_file
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.weights import detectors as detector_checkpoints
 from a2.pipeline.weights.detectors import (
     CHECKPOINTS,

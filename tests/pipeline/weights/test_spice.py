@@ -8,7 +8,7 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.weights import spice as downloads
 from a2.pipeline.weights.download import DownloadError
 from a2.pipeline.weights.spice import Download, FetchedFile, fetch, fetched_files

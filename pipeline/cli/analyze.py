@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from a2.data.errors import InputError
-from a2.pipeline.command_group import Experiment, experiment_options, force_option
+from a2.pipeline.cli.options import Experiment, experiment_options, force_option
 
 if TYPE_CHECKING:
     from a2.pipeline.analysis.faithfulness import AnalysedRun

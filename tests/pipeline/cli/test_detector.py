@@ -14,7 +14,7 @@ from PIL import Image
 
 from a2.data.features.store import FeatureStore
 from a2.extract.weights.load import load_detector, save_detector
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
 from a2.pipeline.doctor.verify import verify
 from a2.pipeline.engine.interruption import Interrupted
 from a2.pipeline.training.checkpoints import Checkpoints

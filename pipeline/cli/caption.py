@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from a2.data.errors import A2Error, ConfigError
-from a2.pipeline.command_group import EXIT_SKIPPED, force_option, log, set_option, verbose_option
+from a2.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_option, verbose_option
 
 if TYPE_CHECKING:
     from a2.pipeline.captioning.caption_images import Captioned
+    from a2.pipeline.cli.image_arguments import NamedPicture
     from a2.pipeline.config import Config
-    from a2.pipeline.named_pictures import NamedPicture
 
     _Draw = Callable[[NamedPicture, Captioned], None]
 
@@ -113,7 +113,7 @@ def caption(
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
     from a2.pipeline.captioning.caption_images import caption_files
-    from a2.pipeline.named_pictures import may_be_many, named_pictures
+    from a2.pipeline.cli.image_arguments import may_be_many, named_pictures
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)

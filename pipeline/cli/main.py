@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.analysis_commands import analyze
-from a2.pipeline.caption_commands import CAPTIONING
-from a2.pipeline.command_group import (
+from a2.pipeline.cli.analyze import analyze
+from a2.pipeline.cli.caption import CAPTIONING
+from a2.pipeline.cli.compare import compare
+from a2.pipeline.cli.convert import CONVERSION
+from a2.pipeline.cli.detector import detector
+from a2.pipeline.cli.maintenance import UPKEEP
+from a2.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     Experiment,
@@ -22,21 +26,17 @@ from a2.pipeline.command_group import (
     trains_together,
     verbose_option,
 )
-from a2.pipeline.compare_commands import compare
-from a2.pipeline.conversion_commands import CONVERSION
-from a2.pipeline.detector_commands import detector
-from a2.pipeline.printing import (
+from a2.pipeline.cli.output import (
     print_evaluation,
     print_scores,
     print_status,
     say_outcome,
     say_shard,
 )
+from a2.pipeline.cli.scenes import scenes
+from a2.pipeline.cli.weights import weights
 from a2.pipeline.runtime.memory import keep_freed_memory
 from a2.pipeline.runtime.openmp import set_waiting
-from a2.pipeline.scenes_commands import scenes
-from a2.pipeline.upkeep_commands import UPKEEP
-from a2.pipeline.weights_commands import weights
 
 if TYPE_CHECKING:
     from a2.pipeline.experiment import Plan

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2.data.errors import ConfigError
-from a2.pipeline.command_group import Experiment, trains_together
+from a2.pipeline.cli.options import Experiment, trains_together
 from a2.pipeline.runtime import torchrun
 from a2.pipeline.stages import train_xe as train
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.command_group import EXIT_SKIPPED, log, verbose_option
+from a2.pipeline.cli.options import EXIT_SKIPPED, log, verbose_option
 
 if TYPE_CHECKING:
     from a2.data.features.record import FeatureType

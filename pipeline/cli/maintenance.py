@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.command_group import (
+from a2.pipeline.cli.options import (
     EXIT_ERROR,
     Experiment,
     artifacts_option,

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from a2.pipeline.command_group import (
+from a2.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     Experiment,
@@ -13,7 +13,7 @@ from a2.pipeline.command_group import (
     log,
     trains_together,
 )
-from a2.pipeline.printing import print_detector, say_outcome
+from a2.pipeline.cli.output import print_detector, say_outcome
 
 
 @click.group(cls=Commands)

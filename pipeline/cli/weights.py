@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from a2.pipeline.command_group import Commands, log, verbose_option
+from a2.pipeline.cli.options import Commands, log, verbose_option
 
 
 @click.group(cls=Commands)

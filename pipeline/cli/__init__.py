@@ -1,0 +1,1 @@
+"""The `a2` command."""
