@@ -1,7 +1,7 @@
 # Everything runs from .venv, which the first command makes; it needs python >= 3.11 and make.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pipeline extract model data tests benchmarks
+SOURCES := a2cap pipeline extract model data tests benchmarks
 
 .PHONY: install demo test check bench faults lint types
 
@@ -24,7 +24,7 @@ lint: install
 	$(BIN)/ruff check $(SOURCES)
 
 types: install
-	$(BIN)/mypy .typing/a2 tests benchmarks
+	$(BIN)/mypy .typing/a2cap tests benchmarks
 
 check: lint types
 	$(BIN)/pytest -n 2 -q -m 'not slow'

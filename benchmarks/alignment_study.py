@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.data.errors import A2Error
-from a2.extract.config import CALIBRATED_RANDOM
+from a2cap.data.errors import A2Error
+from a2cap.extract.config import CALIBRATED_RANDOM
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import print_machine

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from a2.pipeline.config import load_config
-from a2.pipeline.demo import SCENES, run_demo
-from a2.pipeline.engine.run import Outcome
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.demo import SCENES, run_demo
+from a2cap.pipeline.engine.run import Outcome
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import print_machine, print_table, ratio

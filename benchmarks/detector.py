@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from a2.data.detection.coco import read_coco
-from a2.data.detection.labels import DetectionData
-from a2.data.scenes.generate import write_scenes
-from a2.extract.detector.detections import Detections
-from a2.extract.extractor import Extractor
-from a2.extract.image import read_picture
-from a2.extract.weights.load import load_detector
-from a2.pipeline.config import load_config
-from a2.pipeline.demo import CONFIG as DEMO
-from a2.pipeline.training.detector.average_precision import detection_metrics
-from a2.pipeline.training.detector.validation import RECALL_AT, detections_of, detector_figures
-from a2.pipeline.weights.detectors import resolve_weights
+from a2cap.data.detection.coco import read_coco
+from a2cap.data.detection.labels import DetectionData
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.extract.detector.detections import Detections
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.image import read_picture
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.demo import CONFIG as DEMO
+from a2cap.pipeline.training.detector.average_precision import detection_metrics
+from a2cap.pipeline.training.detector.validation import RECALL_AT, detections_of, detector_figures
+from a2cap.pipeline.weights.detectors import resolve_weights
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import print_machine, print_table

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from a2.data.scenes.captions import captions_of
-from a2.data.scenes.generate import make_scene, raw_text
-from a2.pipeline.evaluation.results import read_references, read_results
-from a2.pipeline.metrics.java import find_java
-from a2.pipeline.metrics.score import METRICS, score
-from a2.pipeline.metrics.tokenization import (
+from a2cap.data.scenes.captions import captions_of
+from a2cap.data.scenes.generate import make_scene, raw_text
+from a2cap.pipeline.evaluation.results import read_references, read_results
+from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.metrics.score import METRICS, score
+from a2cap.pipeline.metrics.tokenization import (
     pycocoevalcap_folder,
     tokenize,
     tokenize_references,
@@ -151,7 +151,7 @@ def check_equal(found: Mapping[str, Mapping[str, float]]) -> None:
             if not abs(metrics.get(name, np.nan) - expected[name]) <= TOLERANCE:
                 raise click.ClickException(
                     f"{name} of {form} is {metrics.get(name)}, of {PYCOCOEVALCAP} "
-                    f"{expected[name]}; mend a2.pipeline.metrics.score"
+                    f"{expected[name]}; mend a2cap.pipeline.metrics.score"
                 )
 
 

@@ -24,19 +24,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from a2.data.regions import Regions
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.detector import CHUNK, Detector
-from a2.extract.detector.fused import FusedConvolution, fuse
-from a2.extract.detector.input import picture_blob, picture_scale
-from a2.extract.detector.operators import nms, roi_pool
-from a2.extract.detector.proposals import ScaledSize
-from a2.extract.detector.resnet import STRIDE, Architecture
-from a2.extract.detector.selection import CLASS_OVERLAP, select_regions
-from a2.extract.detectron2_backend import rebuild
-from a2.extract.extractor import Extractor
-from a2.extract.image import read_picture
-from a2.extract.weights.calibrated_random import calibrate
+from a2cap.data.regions import Regions
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.detector import CHUNK, Detector
+from a2cap.extract.detector.fused import FusedConvolution, fuse
+from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.operators import nms, roi_pool
+from a2cap.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.resnet import STRIDE, Architecture
+from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
+from a2cap.extract.detectron2_backend import rebuild
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.image import read_picture
+from a2cap.extract.weights.calibrated_random import calibrate
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import (

@@ -15,10 +15,10 @@ import click
 import cv2
 import numpy as np
 
-from a2.data.captions.attention_file import CaptionAttention
-from a2.data.scenes.generate import draw, make_scene, raw_text
-from a2.pipeline.report.image_card import ShownPicture
-from a2.pipeline.report.report import Report, ReportPicture, write_report
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.scenes.generate import draw, make_scene, raw_text
+from a2cap.pipeline.report.image_card import ShownPicture
+from a2cap.pipeline.report.report import Report, ReportPicture, write_report
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import print_machine, print_table

@@ -29,7 +29,7 @@ ALONE = "1 process"
 
 def write(folder: Path, *, count: int, workers: int) -> None:
     """Runs the command."""
-    command = [sys.executable, "-m", "a2.pipeline", "scenes", str(folder)]
+    command = [sys.executable, "-m", "a2cap.pipeline", "scenes", str(folder)]
     options = ["--count", str(count), "--workers", str(workers)]
     subprocess.run([*command, *options], check=True, capture_output=True)
 

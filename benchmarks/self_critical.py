@@ -15,12 +15,12 @@ import torch
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 from torch import Tensor
 
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.model.self_critical.ngrams import InverseDocumentFrequencies
-from a2.model.self_critical.reward import CaptionReward, References
-from a2.model.self_critical.rollouts import Reward, attempt, self_critical_loss
-from a2.pipeline.runtime.memory import keep_freed_memory
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.reward import CaptionReward, References
+from a2cap.model.self_critical.rollouts import Reward, attempt, self_critical_loss
+from a2cap.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio

@@ -16,16 +16,16 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
-from a2.data.batches.batches import Batch
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.compile import compile_layers
-from a2.model.config import ModelConfig
-from a2.pipeline.config import Precision, ScstConfig, TrainConfig
-from a2.pipeline.runtime.memory import keep_freed_memory
-from a2.pipeline.runtime.precision import matrix_precision
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2.pipeline.training.captioner.rewards import PictureRewards
-from a2.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
+from a2cap.data.batches.batches import Batch
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.compile import compile_layers
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.config import Precision, ScstConfig, TrainConfig
+from a2cap.pipeline.runtime.memory import keep_freed_memory
+from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio

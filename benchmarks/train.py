@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from a2.model.alignment import AlignedAttention, DecoderPass
-from a2.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.model.decoding.beam_search import Hypothesis, beam_search
-from a2.model.layers.packed_linear import UnchangedWeights
-from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
-from a2.model.precision import mixed_precision
-from a2.pipeline.runtime.memory import keep_freed_memory
+from a2cap.model.alignment import AlignedAttention, DecoderPass
+from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.model.decoding.beam_search import Hypothesis, beam_search
+from a2cap.model.layers.packed_linear import UnchangedWeights
+from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from a2cap.model.precision import mixed_precision
+from a2cap.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 LONGEST_ID = 511

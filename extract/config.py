@@ -28,7 +28,8 @@ class ExtractConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     weights: str | None = None
-    """File with the detector's weights in any known layout (see `a2.extract.weights.layouts`), the name of
+    """File with the detector's weights in any known layout (see `a2cap.extract.weights.layouts`),
+    the name of
     a detector that comes along (`scenes`) or that `a2 weights fetch` has brought, or the word
     `calibrated-random` for smoke runs. There is no default: features of unknown weights are
     useless and look like any others."""

@@ -12,10 +12,10 @@ from types import ModuleType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.data.errors import A2Error, WeightsError
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import Detector, Pooling
-from a2.extract.detector.resnet import BLOCKS, Architecture
+from a2cap.data.errors import A2Error, WeightsError
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import Detector, Pooling
+from a2cap.extract.detector.resnet import BLOCKS, Architecture
 
 
 def rebuild(detector: Detector) -> Detector:

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.data.errors import InputError
-from a2.data.regions import Regions
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import DescribedRegions, Detector
-from a2.extract.detector.fused import fuse
-from a2.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
-from a2.extract.detector.proposals import SMALLEST_REGION, ScaledSize
-from a2.extract.detector.scaling import scaled_picture
-from a2.extract.detector.selection import select_regions
-from a2.extract.fingerprint import fingerprint
-from a2.extract.weights.load import save_detector
+from a2cap.data.errors import InputError
+from a2cap.data.regions import Regions
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import DescribedRegions, Detector
+from a2cap.extract.detector.fused import fuse
+from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2cap.extract.detector.proposals import SMALLEST_REGION, ScaledSize
+from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.selection import select_regions
+from a2cap.extract.fingerprint import fingerprint
+from a2cap.extract.weights.load import save_detector
 
 MARGIN = 8
 """Proposals, beside a tenth of the regions, that are described exactly and may be left out."""
@@ -214,7 +214,7 @@ def _network(detector: Detector, config: ExtractConfig) -> Detector:
     """The modules that compute."""
     if config.backend == "native":
         return fuse(detector)
-    from a2.extract.detectron2_backend import rebuild
+    from a2cap.extract.detectron2_backend import rebuild
 
     return rebuild(detector)
 

@@ -9,7 +9,7 @@ import numpy as np
 import PIL
 import torch
 
-from a2.extract.config import ExtractConfig
+from a2cap.extract.config import ExtractConfig
 
 CODE_VERSION = 1
 """Raised by hand whenever extract/ would give another result for the same weights and picture."""

@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from a2.data.errors import ConfigError, WeightsError
-from a2.data.regions import Regions
-from a2.extract.config import ExtractConfig, GridBackbone
-from a2.extract.detector.input import rounded_blob, rounded_size
-from a2.extract.fingerprint import fingerprint
-from a2.extract.weights.torch_files import load_torch_file
+from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.regions import Regions
+from a2cap.extract.config import ExtractConfig, GridBackbone
+from a2cap.extract.detector.input import rounded_blob, rounded_size
+from a2cap.extract.fingerprint import fingerprint
+from a2cap.extract.weights.torch_files import load_torch_file
 
 GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""

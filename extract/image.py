@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 PIXEL_LIMIT = 100_000_000
 """Pixels above which a picture is refused unread; it is 300 MB decoded."""

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from a2.extract.config import ExtractConfig
-from a2.extract.extractor import Extractor
-from a2.extract.grid import GridExtractor, load_grid_weights
-from a2.extract.weights.load import load_detector
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.grid import GridExtractor, load_grid_weights
+from a2cap.extract.weights.load import load_detector
 
 AnyExtractor = Extractor | GridExtractor
 """Both are called with a picture and return its regions."""

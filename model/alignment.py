@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2.model.config import AlignmentConfig
+from a2cap.model.config import AlignmentConfig
 
 
 def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:

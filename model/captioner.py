@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from a2.model.alignment import AlignedAttention
-from a2.model.attention.multi_head import RegionProjection
-from a2.model.layers.kv_cache import WordStore
+from a2cap.model.alignment import AlignedAttention
+from a2cap.model.attention.multi_head import RegionProjection
+from a2cap.model.layers.kv_cache import WordStore
 
 if TYPE_CHECKING:
-    from a2.model.captioners.transformer.decoder import CaptionDecoder
+    from a2cap.model.captioners.transformer.decoder import CaptionDecoder
 
 
 @dataclass(frozen=True)

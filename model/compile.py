@@ -9,7 +9,7 @@ from itertools import product
 
 import torch
 
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 
 
 def compile_layers(

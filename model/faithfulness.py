@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from a2.model.alignment import AlignedAttention, Alignment, renormalise
-from a2.model.captioner import Captioner, Memory, attend, decoder_input
+from a2cap.model.alignment import AlignedAttention, Alignment, renormalise
+from a2cap.model.captioner import Captioner, Memory, attend, decoder_input
 
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:

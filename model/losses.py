@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from a2.model.alignment import AlignedAttention
-from a2.model.captioner import Memory
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.alignment import AlignedAttention
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Lets `python -m a2.pipeline` do what `a2` does."""
+"""Lets `python -m a2cap.pipeline` do what `a2` does."""
 
-from a2.pipeline.cli.main import main
+from a2cap.pipeline.cli.main import main
 
 main()

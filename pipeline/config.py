@@ -14,11 +14,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from a2.data.config import DataConfig, PreprocessConfig
-from a2.data.errors import ConfigError
-from a2.extract.config import ExtractConfig
-from a2.model.config import ModelConfig
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.config import DataConfig, PreprocessConfig
+from a2cap.data.errors import ConfigError
+from a2cap.extract.config import ExtractConfig
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 Section = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False

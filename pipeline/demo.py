@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from a2.data.scenes.generate import write_scenes
-from a2.pipeline.config import load_config, override
-from a2.pipeline.engine.progress import track
-from a2.pipeline.engine.run import Outcome
-from a2.pipeline.experiment import Plan
-from a2.pipeline.stages import evaluate, extract, preprocess, train_scst
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.stages import evaluate, extract, preprocess, train_scst
+from a2cap.pipeline.stages import train_xe as train
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0
@@ -52,7 +52,7 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
 
 def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: Say) -> Path:
     """Runs those of these stages that there are; returns the directory of the last."""
-    config = load_config(Path(str(files("a2.pipeline") / CONFIG)), overrides)
+    config = load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
     with Plan(config, folder) as plan:
         own = [name for name in names if name in plan.names]
         plan.check(own)

@@ -8,23 +8,35 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from a2.data.annotations.read import Annotations, read_annotations, resolve_pictures
-from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.features.shard import Shard
-from a2.data.image_ids import find_pictures
-from a2.extract.config import CALIBRATED_RANDOM
-from a2.pipeline.captioning.inputs import captioner_folder, named_file, picture_folder, weights_file
-from a2.pipeline.config import Config
-from a2.pipeline.engine.explain import difference, latest
-from a2.pipeline.engine.hash_cache import HashCache
-from a2.pipeline.engine.lock import holder, is_locked
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.engine.run import Outcome, finished, run_stage
-from a2.pipeline.engine.shards import ShardOutcome, queue, run_shard
-from a2.pipeline.engine.stage import Input, Place, Stage
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
-from a2.pipeline.stages import train_xe as train
-from a2.pipeline.training.detector.data import input_files, picture_files
+from a2cap.data.annotations.read import Annotations, read_annotations, resolve_pictures
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.features.shard import Shard
+from a2cap.data.image_ids import find_pictures
+from a2cap.extract.config import CALIBRATED_RANDOM
+from a2cap.pipeline.captioning.inputs import (
+    captioner_folder,
+    named_file,
+    picture_folder,
+    weights_file,
+)
+from a2cap.pipeline.config import Config
+from a2cap.pipeline.engine.explain import difference, latest
+from a2cap.pipeline.engine.hash_cache import HashCache
+from a2cap.pipeline.engine.lock import holder, is_locked
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.run import Outcome, finished, run_stage
+from a2cap.pipeline.engine.shards import ShardOutcome, queue, run_shard
+from a2cap.pipeline.engine.stage import Input, Place, Stage
+from a2cap.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train_detector,
+    train_scst,
+)
+from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.training.detector.data import input_files, picture_files
 
 
 class NotFinished(A2Error):
@@ -121,7 +133,7 @@ class Plan:
         self, names: Sequence[str], *, force: bool = False, output: Path | None = None
     ) -> None:
         """Raises all at once what would stop the named stages, before any of them begins."""
-        from a2.pipeline.doctor.preflight import require
+        from a2cap.pipeline.doctor.preflight import require
 
         require(self, names, force=force, output=output)
 

@@ -8,7 +8,7 @@ import click
 import pytest
 import yaml
 
-from a2.pipeline.cli.main import cli
+from a2cap.pipeline.cli.main import cli
 
 DOCS = Path(__file__).parents[1] / "docs"
 STAGES = {"extract", "preprocess", "train", "evaluate"}

@@ -30,7 +30,7 @@ def imported(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{named(path)} imports relatively; write a2.…"
+            assert node.level == 0, f"{named(path)} imports relatively; write a2cap.…"
             names.add(str(node.module))
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
@@ -43,13 +43,13 @@ def test_there_are_modules_to_check():
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_imports_go_one_way(path):
     folder = path.relative_to(ROOT).parts[0]
-    ours = {name.split(".")[1] for name in imported(path) if name.startswith("a2.")}
+    ours = {name.split(".")[1] for name in imported(path) if name.startswith("a2cap.")}
     assert ours <= MAY_IMPORT[folder]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=named)
-def test_folders_are_imported_as_parts_of_a2(path):
-    assert not {name.split(".")[0] for name in imported(path)} & {"a2_captioning", *MAY_IMPORT}
+def test_folders_are_imported_as_parts_of_a2cap(path):
+    assert not {name.split(".")[0] for name in imported(path)} & {*MAY_IMPORT}
 
 
 def test_opencv_is_imported_by_the_extractor_and_by_the_drawing_of_scenes_alone():
@@ -59,7 +59,7 @@ def test_opencv_is_imported_by_the_extractor_and_by_the_drawing_of_scenes_alone(
 
 def test_heavy_packages_are_imported_where_they_are_used():
     at_help = {"torch", "cv2", "h5py", "lmdb", "numpy", "rich"}
-    loaded = imported_at_load(ROOT / "pipeline" / "cli.py")
+    loaded = imported_at_load(ROOT / "pipeline" / "cli" / "main.py")
     assert not {name.split(".")[0] for name in loaded} & at_help
 
 

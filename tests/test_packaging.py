@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import a2cap
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("pipeline", "extract", "model", "data")
 
@@ -32,8 +34,8 @@ def tracked(*patterns):
 
 def test_the_packages_are_the_folders_that_hold_an_init():
     inits = [path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")]
-    found = {".".join(("a2", *path.parent.relative_to(ROOT).parts)) for path in inits}
-    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+    found = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    assert {"a2cap", *found} == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
 def test_every_folder_with_modules_is_a_package():
@@ -41,14 +43,14 @@ def test_every_folder_with_modules_is_a_package():
     assert all((path.parent / "__init__.py").is_file() for path in modules)
 
 
-def test_folder_x_is_a2_x():
-    assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"a2.{name}": name for name in FOLDERS}
-    assert not (ROOT / "a2").exists()  # a namespace: other folders must be able to join it
+def test_folder_x_is_a2cap_x():
+    folders = {f"a2cap.{name}": name for name in FOLDERS}
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == {"a2cap": "a2cap", **folders}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_type_checkers_find_each_folder_through_its_link(folder):
-    link = ROOT / ".typing" / "a2" / folder
+    link = ROOT / ".typing" / "a2cap" / folder
     assert link.is_symlink()
     assert link.readlink() == Path("..") / ".." / folder
     assert (link / "py.typed").is_file()
@@ -56,29 +58,29 @@ def test_type_checkers_find_each_folder_through_its_link(folder):
 
 def test_the_command_is_installed_and_its_version_is_the_project_s():
     [command] = entry_points(group="console_scripts", name="a2")
-    assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2.pipeline.cli.main:main"
-    assert version("a2-captioning") == PROJECT["project"]["version"]
+    assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2cap.pipeline.cli.main:main"
+    assert version("a2cap") == a2cap.__version__
 
 
 def test_files_that_are_no_modules_are_found_where_the_package_lies():
-    assert (files("a2.pipeline") / "demo.yaml").is_file()
-    assert (files("a2.pipeline") / "templates" / "report.html").is_file()
+    assert (files("a2cap.pipeline") / "demo.yaml").is_file()
+    assert (files("a2cap.pipeline.report") / "templates" / "report.html").is_file()
 
 
 def test_the_module_runs_as_the_command():
     answer = subprocess.run(
-        [sys.executable, "-m", "a2.pipeline", "--version"],
+        [sys.executable, "-m", "a2cap.pipeline", "--version"],
         capture_output=True,
         check=True,
         text=True,
     )
-    assert answer.stdout == f"a2, version {PROJECT['project']['version']}\n"
+    assert answer.stdout == f"a2, version {a2cap.__version__}\n"
 
 
 @pytest.mark.slow
 def test_a_wheel_holds_every_file_of_the_folders_and_nothing_else(tmp_path):
     checkout = tmp_path / "checkout"
-    for name in tracked("pyproject.toml", "README.md", "LICENSE", *FOLDERS):
+    for name in tracked("pyproject.toml", "README.md", "LICENSE", "a2cap", *FOLDERS):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name)
     built = subprocess.run(
@@ -92,4 +94,4 @@ def test_a_wheel_holds_every_file_of_the_folders_and_nothing_else(tmp_path):
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert packed == {f"a2/{name}" for name in tracked(*FOLDERS)}
+    assert packed == {*tracked("a2cap"), *(f"a2cap/{name}" for name in tracked(*FOLDERS))}

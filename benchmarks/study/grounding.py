@@ -1,7 +1,8 @@
 """Whether a captioner looks at what a word is about, where `grounding.json` says what that is.
 
 Attention correctness (Liu et al., AAAI 2017, arXiv:1605.09553) over regions, as in
-`a2.pipeline.captioning.grounding`, but by the known things of each word instead of names of categories, so
+`a2cap.pipeline.captioning.grounding`, but by the known things of each word instead of names of
+categories, so
 that "left", "two" and "red" count as well as "ball". At each content word of a true caption: the
 share of the attention's mass on regions that overlap (IoU >= 0.5) a box that the word is about, and
 whether the region of most attention is one of them. Words count where at least one region overlaps
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.pipeline.captioning.grounding import LEAST_OVERLAP, overlaps
+from a2cap.pipeline.captioning.grounding import LEAST_OVERLAP, overlaps
 
 ALL = "all"
 """The group of all content words."""

@@ -10,21 +10,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.data.annotations.instances import Instances, read_instances
-from a2.data.batches.batches import Batch, picture_batches
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.captions.vocabulary import EOS, PAD
-from a2.data.features.store import FeatureStore
-from a2.data.scenes.objects import PLURALS
-from a2.model.alignment import AlignedAttention
-from a2.pipeline.analysis.faithfulness import analyse
-from a2.pipeline.analysis.runs import read_run
-from a2.pipeline.captioning.decoding import caption_batches
-from a2.pipeline.captioning.saved_captioner import SavedModel, load_model
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.metrics.score import cider
-from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS, read_tokens
+from a2cap.data.annotations.instances import Instances, read_instances
+from a2cap.data.batches.batches import Batch, picture_batches
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import EOS, PAD
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.scenes.objects import PLURALS
+from a2cap.model.alignment import AlignedAttention
+from a2cap.pipeline.analysis.faithfulness import analyse
+from a2cap.pipeline.analysis.runs import read_run
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.saved_captioner import SavedModel, load_model
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.stages.extract import FEATURES
+from a2cap.pipeline.stages.preprocess import CAPTIONS, read_tokens
 
 from .grounding import (
     GroundedWord,

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a2.data.files.json_file import read_json, write_json
-from a2.pipeline.config import Config, load_config
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.engine.run import Outcome
-from a2.pipeline.experiment import Plan
-from a2.pipeline.stages import calibrate, extract, preprocess
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.pipeline.config import Config, load_config
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.stages import calibrate, extract, preprocess
+from a2cap.pipeline.stages import train_xe as train
 
 from .grid import Trial
 from .measuring import Subject, measure

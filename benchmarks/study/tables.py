@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from a2.pipeline.analysis.figures import Curve, write_curves
+from a2cap.pipeline.analysis.figures import Curve, write_curves
 
 from .grid import ABLATED, DEVIATED, FUSED, WEIGHED
 from .measuring import ALIGNED, ATTENTION, EVIDENCE

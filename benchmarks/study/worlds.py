@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from a2.data.annotations.split_list import SPLITS
-from a2.data.files.json_file import read_json, write_json
-from a2.data.scenes.generate import write_scenes
-from a2.extract.config import CALIBRATED_RANDOM
-from a2.pipeline.config import override
-from a2.pipeline.engine.progress import track
+from a2cap.data.annotations.split_list import SPLITS
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.extract.config import CALIBRATED_RANDOM
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.progress import track
 
 PLAIN, PLANTED = "plain", "planted"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.json_items import (
+from a2cap.data.annotations.json_items import (
     BadItem,
     key_member,
     list_member,
@@ -16,9 +16,9 @@ from a2.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
-from a2.data.image_ids import image_id
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.data.image_ids import image_id
 
 _Rows = dict[str, list[tuple[int, list[float], object]]]
 """Annotation id, x1 y1 x2 y2 and category id of each box, by image id."""

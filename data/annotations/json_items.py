@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 _LARGEST_COORDINATE = 2**24
 """Pixels; float32 has every whole number up to here."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
-from a2.data.annotations.split_list import read_split_list
-from a2.data.errors import InputError
-from a2.data.files.json_file import parse_json, read_text
-from a2.data.image_ids import image_id
+from a2cap.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
+from a2cap.data.annotations.split_list import read_split_list
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import parse_json, read_text
+from a2cap.data.image_ids import image_id
 
 IN_NO_SPLIT = "in no split"
 """Why a picture is left out that no split names: a choice of the user, not a fault of the file."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from a2.data.annotations.json_items import BadItem, list_member, member
-from a2.data.annotations.layouts import LAYOUTS, Item, read_items
-from a2.data.annotations.split_list import SPLITS
-from a2.data.errors import InputError
-from a2.data.image_ids import find_pictures, image_id
+from a2cap.data.annotations.json_items import BadItem, list_member, member
+from a2cap.data.annotations.layouts import LAYOUTS, Item, read_items
+from a2cap.data.annotations.split_list import SPLITS
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import find_pictures, image_id
 
 LONGEST_CAPTION = 10_000
 """Characters: COCO's longest have a few hundred, so one longer is not a caption."""

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import parse_json, read_text
-from a2.data.image_ids import PICTURE_SUFFIXES, image_id
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import parse_json, read_text
+from a2cap.data.image_ids import PICTURE_SUFFIXES, image_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names as files have them, and the split that each counts as."""

@@ -6,8 +6,8 @@ Plurals and other forms are words of their own; a word stands in one group only.
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
 
 WordGroups = Mapping[str, Set[str]]
 """Group -> its words, each a token of PTB captions: lower case, without spaces."""

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from a2.data.batches.sampling import caption_choice, epoch_order
-from a2.data.captions.vocabulary import PAD
-from a2.data.errors import A2Error, ConfigError, InputError, LostLoader
-from a2.data.features.store import FeatureStore
-from a2.data.regions import Regions
+from a2cap.data.batches.sampling import caption_choice, epoch_order
+from a2cap.data.captions.vocabulary import PAD
+from a2cap.data.errors import A2Error, ConfigError, InputError, LostLoader
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import Regions
 
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]  # (epoch, index)
@@ -39,7 +39,8 @@ LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
 
 
 class CaptionSource(Protocol):
-    """What a dataset asks of the captions: `a2.data.captions.caption_file.CaptionFile`, or a test's stand-in."""
+    """What a dataset asks of the captions: `a2cap.data.captions.caption_file.CaptionFile`, or a
+    test's stand-in."""
 
     def image_ids(self, split: str) -> list[str]:
         """Pictures of a split, always in the same order."""

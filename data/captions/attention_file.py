@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.captions.caption_file import write_texts
-from a2.data.errors import InputError
+from a2cap.data.captions.caption_file import write_texts
+from a2cap.data.errors import InputError
 
 _CHUNK = 1 << 13
 _PER_REGION = ("original", "aligned", "keep")

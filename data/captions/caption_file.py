@@ -14,9 +14,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.read import Picture
-from a2.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
-from a2.data.errors import InputError
+from a2cap.data.annotations.read import Picture
+from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
+from a2cap.data.errors import InputError
 
 _SPLITS = ("train", "val", "test")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.captions.vocabulary import EOS, SPECIALS, Vocabulary
-from a2.data.errors import InputError
+from a2cap.data.captions.vocabulary import EOS, SPECIALS, Vocabulary
+from a2cap.data.errors import InputError
 
 LONGEST_NGRAM = 4
 

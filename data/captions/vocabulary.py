@@ -18,10 +18,10 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
-from a2.data.annotations.json_items import BadItem, list_member, text_member
-from a2.data.annotations.read import Caption, Picture
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json, write_json
+from a2cap.data.annotations.json_items import BadItem, list_member, text_member
+from a2cap.data.annotations.read import Caption, Picture
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json, write_json
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2.data.annotations.json_items import (
+from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
     key_member,
@@ -18,8 +18,8 @@ from a2.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2.data.annotations.read import Skipped, resolve_files
-from a2.data.detection.labels import (
+from a2cap.data.annotations.read import Skipped, resolve_files
+from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
@@ -27,9 +27,9 @@ from a2.data.detection.labels import (
     check_usable,
     labelled_picture,
 )
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
-from a2.data.image_ids import image_id
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.data.image_ids import image_id
 
 
 def read_coco(

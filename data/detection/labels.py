@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.read import Skipped, check_limit
-from a2.data.errors import InputError
+from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.errors import InputError
 
 WITHOUT_AREA = "boxes without an area inside the picture"
 """Why boxes are left out, as `DetectionData.dropped` says it."""

@@ -7,8 +7,8 @@ The layout of bottom-up-attention's data/genome/1600-400-20 (`objects_vocab.txt`
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_text
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_text
 
 
 @dataclass(frozen=True)

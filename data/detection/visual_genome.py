@@ -18,7 +18,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from a2.data.annotations.json_items import (
+from a2cap.data.annotations.json_items import (
     BadItem,
     key_member,
     list_member,
@@ -26,8 +26,8 @@ from a2.data.annotations.json_items import (
     pixel_numbers,
     read_each,
 )
-from a2.data.annotations.read import Skipped
-from a2.data.detection.labels import (
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
@@ -35,10 +35,10 @@ from a2.data.detection.labels import (
     check_usable,
     labelled_picture,
 )
-from a2.data.detection.name_list import NameList, read_name_list
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json_list
-from a2.data.image_ids import image_id
+from a2cap.data.detection.name_list import NameList, read_name_list
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json_list
+from a2cap.data.image_ids import image_id
 
 MOST_ATTRIBUTES = 16
 """Of one box; no box of bottom-up-attention's vocabulary has more."""

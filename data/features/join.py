@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from a2.data.errors import StoreError
-from a2.data.features.lmdb_file import FeatureFile, Record
-from a2.data.features.record import check_record
-from a2.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
-from a2.data.features.shard import Shard, complete_shards
-from a2.data.features.store import merged_records
+from a2cap.data.errors import StoreError
+from a2cap.data.features.lmdb_file import FeatureFile, Record
+from a2cap.data.features.record import check_record
+from a2cap.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
+from a2cap.data.features.shard import Shard, complete_shards
+from a2cap.data.features.store import merged_records
 
 
 def seal_shards(store: Path) -> StoreSeal:

@@ -13,10 +13,10 @@ from weakref import WeakValueDictionary
 
 import lmdb
 
-from a2.data.errors import StoreError
-from a2.data.features.lmdb_check import tree_problem
-from a2.data.features.record import check_record
-from a2.data.features.seal import DATA_FILE, StoreSeal, file_sha256, logical_digest
+from a2cap.data.errors import StoreError
+from a2cap.data.features.lmdb_check import tree_problem
+from a2cap.data.features.record import check_record
+from a2cap.data.features.seal import DATA_FILE, StoreSeal, file_sha256, logical_digest
 
 Record = tuple[memoryview, memoryview]
 """Key and value, in LMDB's own memory."""

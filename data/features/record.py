@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from a2.data.errors import StoreError
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.regions import Regions
 
 FeatureType = Literal["float16", "float32"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from a2.data.errors import StoreError
-from a2.data.features.record import FeatureType
-from a2.data.features.shard import shards_in
+from a2cap.data.errors import StoreError
+from a2cap.data.features.record import FeatureType
+from a2cap.data.features.shard import shards_in
 
 DATA_FILE = "data.mdb"
 SEAL_FILE = "seal.json"

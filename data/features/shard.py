@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from a2.data.errors import ConfigError, StoreError
+from a2cap.data.errors import ConfigError, StoreError
 
 _WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 _FOLDER = re.compile(r"shard-(\d{5,9})-of-(\d{5,9})", re.ASCII)

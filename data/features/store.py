@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 
-from a2.data.errors import StoreError
-from a2.data.features.lmdb_file import FeatureFile, Record
-from a2.data.features.record import FeatureType, decode_regions, record_key
-from a2.data.features.seal import StoreSeal, logical_digest, read_seal
-from a2.data.features.shard import Shard, complete_shards, owner
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.features.lmdb_file import FeatureFile, Record
+from a2cap.data.features.record import FeatureType, decode_regions, record_key
+from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
+from a2cap.data.features.shard import Shard, complete_shards, owner
+from a2cap.data.regions import Regions
 
 _NAMED_MISSING = 5
 

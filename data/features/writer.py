@@ -14,16 +14,16 @@ from types import TracebackType
 
 import lmdb
 
-from a2.data.errors import StoreError
-from a2.data.features.lmdb_check import tree_problem
-from a2.data.features.record import (
+from a2cap.data.errors import StoreError
+from a2cap.data.features.lmdb_check import tree_problem
+from a2cap.data.features.record import (
     FeatureType,
     check_record,
     decode_regions,
     encode_regions,
     record_key,
 )
-from a2.data.features.seal import (
+from a2cap.data.features.seal import (
     DATA_FILE,
     SEAL_FILE,
     StoreSeal,
@@ -31,7 +31,7 @@ from a2.data.features.seal import (
     logical_digest,
     write_seal,
 )
-from a2.data.regions import Regions
+from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
 

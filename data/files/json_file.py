@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")

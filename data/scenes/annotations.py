@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from a2.data.scenes.captions import Caption
-from a2.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, SIZES, TEXTURES, Thing
-from a2.data.scenes.scene import Scene, raw_text
+from a2cap.data.scenes.captions import Caption
+from a2cap.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, SIZES, TEXTURES, Thing
+from a2cap.data.scenes.scene import Scene, raw_text
 
 CATEGORIES = (*KINDS, *CLUTTER)
 """Names of what has boxes; category ids count them from 1."""

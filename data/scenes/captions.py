@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a2.data.scenes.grammar import (
+from a2cap.data.scenes.grammar import (
     BETWEEN,
     BETWEEN_ALIKE,
     INSIDE,
@@ -31,8 +31,8 @@ from a2.data.scenes.grammar import (
     THREE,
     TWO,
 )
-from a2.data.scenes.objects import PLURALS, Thing
-from a2.data.scenes.relations import is_between, is_inside, is_larger, outstanding, relation
+from a2cap.data.scenes.objects import PLURALS, Thing
+from a2cap.data.scenes.relations import is_between, is_inside, is_larger, outstanding, relation
 
 CAPTIONS_PER_SCENE = 5
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.scenes.drawing import footprint
-from a2.data.scenes.layout import anywhere, one_of, places
-from a2.data.scenes.objects import CLUTTER, Thing
+from a2cap.data.scenes.drawing import footprint
+from a2cap.data.scenes.layout import anywhere, one_of, places
+from a2cap.data.scenes.objects import CLUTTER, Thing
 
 COMPANIONS = {"fish": "puddle", "kite": "cloud", "house": "fence", "cup": "mushroom"}
 """Kind of thing to the kind of clutter that can be planted beside it."""

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.scenes.objects import COLOURS, MUTED, Thing, outline
-from a2.data.scenes.silhouettes import Contour, Silhouette
+from a2cap.data.scenes.objects import COLOURS, MUTED, Thing, outline
+from a2cap.data.scenes.silhouettes import Contour, Silhouette
 
 Picture = NDArray[np.uint8]
 """(H, W, 3) uint8, blue, green, red."""

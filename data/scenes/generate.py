@@ -22,12 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from a2.data.errors import InputError
-from a2.data.scenes.annotations import coco_captions, instances, karpathy
-from a2.data.scenes.clutter import COMPANIONS
-from a2.data.scenes.grammar import WORD_GROUPS
-from a2.data.scenes.render import write_pictures
-from a2.data.scenes.scene import Scene, draw, make_scene, raw_text
+from a2cap.data.errors import InputError
+from a2cap.data.scenes.annotations import coco_captions, instances, karpathy
+from a2cap.data.scenes.clutter import COMPANIONS
+from a2cap.data.scenes.grammar import WORD_GROUPS
+from a2cap.data.scenes.render import write_pictures
+from a2cap.data.scenes.scene import Scene, draw, make_scene, raw_text
 
 __all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_scenes"]
 

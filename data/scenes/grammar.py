@@ -5,7 +5,7 @@ are one word about {b}; {is|are} agrees with the first phrase, {b:is|are} with {
 about all things of the sentence, one with ^ about those of {b}.
 """
 
-from a2.data.scenes.objects import COLOURS, PLURALS, TEXTURES
+from a2cap.data.scenes.objects import COLOURS, PLURALS, TEXTURES
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
 

@@ -11,8 +11,8 @@ from math import dist
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.scenes.drawing import footprint
-from a2.data.scenes.objects import COLOURS, KINDS, MAX_TILT, SIZES, TEXTURES, Thing, extent
+from a2cap.data.scenes.drawing import footprint
+from a2cap.data.scenes.objects import COLOURS, KINDS, MAX_TILT, SIZES, TEXTURES, Thing, extent
 
 MOST_THINGS = 7
 PLACES_TRIED, PLACES_COMPARED = 60, 4

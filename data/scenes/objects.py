@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from a2.data.scenes.silhouettes import Silhouette, silhouette_of
+from a2cap.data.scenes.silhouettes import Silhouette, silhouette_of
 
 PLURALS = {
     "ball": "balls",

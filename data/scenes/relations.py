@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from a2.data.scenes.layout import CONTAINERS
-from a2.data.scenes.objects import Thing
+from a2cap.data.scenes.layout import CONTAINERS
+from a2cap.data.scenes.objects import Thing
 
 _LEAN = 0.7
 """Greatest offset across a relation's axis, as a share of the distance along it (35 degrees)."""

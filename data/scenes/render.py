@@ -12,9 +12,9 @@ from pathlib import Path
 
 import cv2
 
-from a2.data.errors import A2Error, InputError
-from a2.data.scenes.drawing import Picture
-from a2.data.scenes.scene import Scene, draw, make_scene
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.scenes.drawing import Picture
+from a2cap.data.scenes.scene import Scene, draw, make_scene
 
 JPEG_QUALITY = 95
 

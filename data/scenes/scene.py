@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from a2.data.scenes.captions import Caption, captions_of
-from a2.data.scenes.clutter import cluttered
-from a2.data.scenes.drawing import PATTERNS, TINTS, Ground, Picture, draw_picture
-from a2.data.scenes.layout import arranged, one_of
-from a2.data.scenes.objects import Thing
+from a2cap.data.scenes.captions import Caption, captions_of
+from a2cap.data.scenes.clutter import cluttered
+from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, Picture, draw_picture
+from a2cap.data.scenes.layout import arranged, one_of
+from a2cap.data.scenes.objects import Thing
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.extract.detector.resnet import STRIDE
+from a2cap.extract.detector.resnet import STRIDE
 
 RATIOS = (0.5, 1.0, 2.0)
 """Height over width."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
-from a2.extract.detector.anchors import caffe_anchors, detectron2_anchors
-from a2.extract.detector.resnet import STRIDE
+from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
+from a2cap.extract.detector.resnet import STRIDE
 
 Procedure = Literal["caffe", "airsplay", "detectron2"]
 LastStage = Literal["dilated", "strided"]

@@ -1,6 +1,7 @@
 """What a detector sees in pictures: things with a class, a score and a box of their own.
 
-Features belong to proposals as they are (`a2.extract.detector.selection`); here boxes are refined by class
+Features belong to proposals as they are (`a2cap.extract.detector.selection`); here boxes are
+refined by class
 and suppressed within it, as detectors are judged (Ren et al. 2015, section 3.3).
 """
 
@@ -13,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.extract.detector.boxes import decode_boxes
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.proposals import ScaledSize, clip_boxes, growth_limit, suppress
-from a2.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.boxes import decode_boxes
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.proposals import ScaledSize, clip_boxes, growth_limit, suppress
+from a2cap.extract.detector.scaling import scaled_picture
 
 Picture = NDArray[np.uint8]
 

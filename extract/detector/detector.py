@@ -7,11 +7,11 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.heads import RegionHeads
-from a2.extract.detector.operators import roi_align, roi_pool
-from a2.extract.detector.proposals import ProposalGenerator, ScaledSize
-from a2.extract.detector.resnet import STRIDE, Architecture, Backbone
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.heads import RegionHeads
+from a2cap.extract.detector.operators import roi_align, roi_pool
+from a2cap.extract.detector.proposals import ProposalGenerator, ScaledSize
+from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
 
 CHUNK = 100
 """Regions described at a time; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
@@ -22,7 +22,7 @@ class Pooling(Protocol):
     """`roi_pool`, or what takes its place."""
 
     def __call__(self, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-        """Arguments and result as of `a2.extract.detector.operators.roi_pool`."""
+        """Arguments and result as of `a2cap.extract.detector.operators.roi_pool`."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import EPSILON, NormalizedConvolution
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import EPSILON, NormalizedConvolution
 
 
 class FusedConvolution(nn.Module):

@@ -1,7 +1,8 @@
 """What a region is: its class, and its attribute (Anderson et al. 2018, section 3.1).
 
 Background and "no attribute" are the last rows. `bbox_pred` refines boxes by class; published
-features belong to the proposals as they are, so only detection (`a2.extract.detector.detections`) and
+features belong to the proposals as they are, so only detection
+(`a2cap.extract.detector.detections`) and
 training call it.
 """
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.extract.detector.resnet import Architecture, residual_stage
+from a2cap.extract.detector.resnet import Architecture, residual_stage
 
 
 class BoxPredictor(nn.Module):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 SMALLEST_SIDE = 3
 """Pixels of the thinnest scaled picture that the stem's 7x7 and 3x3 windows can pass."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from a2.extract.detector.detector import CHUNK, Detector
+from a2cap.extract.detector.detector import CHUNK, Detector
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from a2.data.errors import A2Error
+from a2cap.data.errors import A2Error
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2.extract.detector.anchors import anchor_grid
-from a2.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.operators import nms
-from a2.extract.detector.resnet import Architecture
+from a2cap.extract.detector.anchors import anchor_grid
+from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.operators import nms
+from a2cap.extract.detector.resnet import Architecture
 
 CANDIDATES = 6000
 """Best boxes that enter non-maximum suppression."""

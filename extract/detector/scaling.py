@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.input import picture_blob, picture_scale, rounded_blob, rounded_size
-from a2.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.input import picture_blob, picture_scale, rounded_blob, rounded_size
+from a2cap.extract.detector.proposals import ScaledSize
 
 
 def scaled_picture(

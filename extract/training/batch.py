@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.proposals import ScaledSize
-from a2.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.scaling import scaled_picture
 
 NO_ATTRIBUTE = -1
 """Fills rows of `LabelledBatch.attribute_ids`."""
 
 
 class Labels(Protocol):
-    """What is known of one picture; `a2.data.detection.labels.LabelledPicture` is one."""
+    """What is known of one picture; `a2cap.data.detection.labels.LabelledPicture` is one."""
 
     @property
     def boxes(self) -> NDArray[np.float32]:

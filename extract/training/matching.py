@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from a2.extract.detector.operators import torchvision_module
+from a2cap.extract.detector.operators import torchvision_module
 
 BACKGROUND, IGNORED = -1, -2
 """Matches of regions that stand for nothing, and of those that are not learnt from."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2.extract.detector.boxes import encode_boxes
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.proposals import ScaledSize, ScoredAnchors, best_proposals
-from a2.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
-from a2.extract.training.batch import LabelledBatch
-from a2.extract.training.losses import (
+from a2cap.extract.detector.boxes import encode_boxes
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.proposals import ScaledSize, ScoredAnchors, best_proposals
+from a2cap.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
+from a2cap.extract.training.batch import LabelledBatch
+from a2cap.extract.training.losses import (
     DetectorLosses,
     Sampled,
     attribute_loss,
@@ -25,7 +25,7 @@ from a2.extract.training.losses import (
     class_loss,
     objectness_loss,
 )
-from a2.extract.training.matching import (
+from a2cap.extract.training.matching import (
     ANCHOR_RULE,
     BACKGROUND,
     IGNORED,
@@ -33,7 +33,7 @@ from a2.extract.training.matching import (
     match,
     sample,
 )
-from a2.extract.weights.load import assemble_detector
+from a2cap.extract.weights.load import assemble_detector
 
 _COUNTERS = "num_batches_tracked"
 """What a learning normalisation has beside a frozen one's tensors."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2.data.errors import WeightsError
+from a2cap.data.errors import WeightsError
 
 Blobs = dict[str, list[NDArray[np.float32]]]
 """Layer name -> its arrays, as caffe lists them."""

@@ -13,14 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a2.data.errors import InputError
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.heads import BoxPredictor
-from a2.extract.detector.input import picture_blob, picture_scale
-from a2.extract.detector.operators import roi_pool
-from a2.extract.detector.proposals import ProposalHead
-from a2.extract.detector.resnet import STRIDE, Architecture, BasicBlock, Bottleneck, FrozenBatchNorm
+from a2cap.data.errors import InputError
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.heads import BoxPredictor
+from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.operators import roi_pool
+from a2cap.extract.detector.proposals import ProposalHead
+from a2cap.extract.detector.resnet import (
+    STRIDE,
+    Architecture,
+    BasicBlock,
+    Bottleneck,
+    FrozenBatchNorm,
+)
 
 BOXES_PER_PICTURE = 8
 """Random regions per picture from which the heads take their statistics."""

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from a2.data.errors import WeightsError
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import Architecture
+from a2cap.data.errors import WeightsError
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import Architecture
 
 SPREAD = 0.01
 """Standard deviation of the proposal network's and the classifiers' weights."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from a2.data.errors import WeightsError
-from a2.extract.detector.conventions import (
+from a2cap.data.errors import WeightsError
+from a2cap.extract.detector.conventions import (
     DetectorMeta,
     airsplay_meta,
     as_anchors,
@@ -70,7 +70,7 @@ def make_canonical(
         raise WeightsError(
             f"weights {name!r} are of no known layout: they score {anchors} anchors, published "
             f"ones {_VISUAL_GENOME_ANCHORS} (Visual Genome) or {_COCO_ANCHORS} (COCO); write them "
-            "with a2.extract.weights.load.save_detector"
+            "with a2cap.extract.weights.load.save_detector"
         )
     return weights, meta
 

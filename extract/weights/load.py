@@ -1,6 +1,7 @@
 """Detector weights on disk: canonical safetensors, and the public layouts turned into them.
 
-Canonical means what `a2.extract.weights.layouts` says, with a `DetectorMeta` as JSON in the file's
+Canonical means what `a2cap.extract.weights.layouts` says, with a `DetectorMeta` as JSON in the
+file's
 metadata. Sizes are read from the tensors' shapes, the kind of file from its first bytes.
 """
 
@@ -13,17 +14,17 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from a2.data.errors import WeightsError
-from a2.data.files.tensors import save_tensors
-from a2.data.files.unfilled import Unfilled
-from a2.extract.config import CALIBRATED_RANDOM
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import BLOCKS, Architecture
-from a2.extract.weights.caffemodel import load_caffemodel
-from a2.extract.weights.layouts import make_canonical
-from a2.extract.weights.pickles import load_pickle
-from a2.extract.weights.torch_files import load_torch_file
+from a2cap.data.errors import WeightsError
+from a2cap.data.files.tensors import save_tensors
+from a2cap.data.files.unfilled import Unfilled
+from a2cap.extract.config import CALIBRATED_RANDOM
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import BLOCKS, Architecture
+from a2cap.extract.weights.caffemodel import load_caffemodel
+from a2cap.extract.weights.layouts import make_canonical
+from a2cap.extract.weights.pickles import load_pickle
+from a2cap.extract.weights.torch_files import load_torch_file
 
 META_KEY = "a2.detector"
 """Metadata entry of a safetensors file that holds the DetectorMeta."""
@@ -195,7 +196,7 @@ def _load_canonical(path: Path) -> tuple[dict[str, Tensor], DetectorMeta]:
     if META_KEY not in metadata:
         raise WeightsError(
             f"weights {path.name!r} do not state their conventions: no {META_KEY!r} in the "
-            "metadata; write them with a2.extract.weights.load.save_detector"
+            "metadata; write them with a2cap.extract.weights.load.save_detector"
         )
     return tensors, _parse_meta(metadata[META_KEY], name=path.name)
 
@@ -209,7 +210,7 @@ def _parse_meta(text: str, *, name: str) -> DetectorMeta:
         )
         raise WeightsError(
             f"weights {name!r} state conventions that this version does not know: {problems}; "
-            "write them with a2.extract.weights.load.save_detector"
+            "write them with a2cap.extract.weights.load.save_detector"
         ) from error
 
 

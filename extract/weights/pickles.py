@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2.data.errors import WeightsError
-from a2.extract.weights.unpickle import load_arrays
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.unpickle import load_arrays
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2.data.errors import WeightsError
+from a2cap.data.errors import WeightsError
 
 
 def load_torch_file(path: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from a2.data.errors import WeightsError
+from a2cap.data.errors import WeightsError
 
 _reconstruct: Callable[..., object] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
 

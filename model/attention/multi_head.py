@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2.model.alignment import AlignedAttention, Alignment, DecoderPass, widened
-from a2.model.config import AlignmentConfig
-from a2.model.layers.kv_cache import WordStore
+from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, widened
+from a2cap.model.config import AlignmentConfig
+from a2cap.model.layers.kv_cache import WordStore
 
 
 def projection(in_width: int, out_width: int, *, parts: int = 1) -> nn.Linear:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from a2.model.captioner import Captioner, Memory
+from a2cap.model.captioner import Captioner, Memory
 
 _BLOCK = 128
 """Scores that are looked at together when the best ones are sought on a CPU."""

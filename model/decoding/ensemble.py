@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from a2.model.captioner import Captioner, DecoderState, Memory, StepAttention, StepOutput
+from a2cap.model.captioner import Captioner, DecoderState, Memory, StepAttention, StepOutput
 
 Average = Literal["probabilities", "log_probabilities"]
 

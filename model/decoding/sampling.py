@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from a2.model.captioner import Captioner, Memory
+from a2cap.model.captioner import Captioner, Memory
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from a2.model.attention.multi_head import projection
+from a2cap.model.attention.multi_head import projection
 
 
 class FeedForward(nn.Module):

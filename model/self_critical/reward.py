@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from a2.model.captioner import SpecialTokens
-from a2.model.self_critical.ngrams import (
+from a2cap.model.captioner import SpecialTokens
+from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
     LONGEST,

@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from a2.model.captioner import Captioner, Memory
-from a2.model.decoding.beam_search import beam_search
-from a2.model.decoding.sampling import sample_captions
+from a2cap.model.captioner import Captioner, Memory
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.sampling import sample_captions
 
 Baseline = Literal["leave_one_out", "greedy", "beam_mean"]
 Reward = Callable[[Tensor], Tensor]

@@ -14,25 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.errors import InputError
-from a2.data.features.store import FeatureStore
-from a2.data.files.atomic import write_durably
-from a2.model.config import AlignmentConfig
-from a2.model.faithfulness import Faithfulness, LayerFaithfulness
-from a2.pipeline.analysis.figures import Curve, write_curves
-from a2.pipeline.analysis.runs import Run
-from a2.pipeline.captioning.saved_captioner import load_model
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.progress import track
-from a2.pipeline.engine.run import read_skipped
-from a2.pipeline.evaluation.evaluate import require_width
-from a2.pipeline.metrics.score import METRICS
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.errors import InputError
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.atomic import write_durably
+from a2cap.model.config import AlignmentConfig
+from a2cap.model.faithfulness import Faithfulness, LayerFaithfulness
+from a2cap.pipeline.analysis.figures import Curve, write_curves
+from a2cap.pipeline.analysis.runs import Run
+from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.evaluation.evaluate import require_width
+from a2cap.pipeline.metrics.score import METRICS
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.model_errors import model_errors
+from a2cap.pipeline.stages.extract import FEATURES
+from a2cap.pipeline.stages.preprocess import CAPTIONS
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"

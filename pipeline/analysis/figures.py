@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from a2.data.files.atomic import write_durably
+from a2cap.data.files.atomic import write_durably
 
 
 @dataclass(frozen=True)

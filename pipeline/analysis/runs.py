@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from a2.data.errors import A2Error, InputError
-from a2.data.files.json_file import read_json
-from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
-from a2.pipeline.stages import evaluate, extract, preprocess
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
+from a2cap.pipeline.stages import evaluate, extract, preprocess
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from a2.data.annotations.instances import Instances
-from a2.data.batches.batches import Batch
-from a2.data.captions.attention_file import AttentionFile, CaptionAttention
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.regions import Regions
-from a2.model.captioner import Captioner, StepAttention, attend
-from a2.pipeline.captioning.grounding import Grounding, category_names, ground
+from a2cap.data.annotations.instances import Instances
+from a2cap.data.batches.batches import Batch
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.regions import Regions
+from a2cap.model.captioner import Captioner, StepAttention, attend
+from a2cap.pipeline.captioning.grounding import Grounding, category_names, ground
 
 
 @torch.inference_mode()

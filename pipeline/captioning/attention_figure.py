@@ -17,13 +17,13 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from a2.data.captions.attention_file import CaptionAttention
-from a2.data.errors import A2Error, ConfigError
-from a2.data.files.atomic import write_durably
-from a2.data.regions import Regions
-from a2.extract.image import read_picture
-from a2.pipeline.captioning.caption_images import Captioned
-from a2.pipeline.cli.image_arguments import NamedPicture
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.errors import A2Error, ConfigError
+from a2cap.data.files.atomic import write_durably
+from a2cap.data.regions import Regions
+from a2cap.extract.image import read_picture
+from a2cap.pipeline.captioning.caption_images import Captioned
+from a2cap.pipeline.cli.image_arguments import NamedPicture
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 
-from a2.data.batches.batches import Batch, Item, collate, strongest
-from a2.data.errors import A2Error, ConfigError, InputError
-from a2.data.files.json_file import read_json
-from a2.data.regions import Regions
-from a2.extract.config import ExtractConfig
-from a2.extract.image import read_picture
-from a2.extract.loading import AnyExtractor, load_extractor
-from a2.pipeline.captioning.decoding import Beam, caption_as_configured
-from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
-from a2.pipeline.captioning.given_boxes import GivenBoxes
-from a2.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
-from a2.pipeline.cli.image_arguments import NamedPicture
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.model_errors import model_errors
+from a2cap.data.batches.batches import Batch, Item, collate, strongest
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.data.regions import Regions
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.image import read_picture
+from a2cap.extract.loading import AnyExtractor, load_extractor
+from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.given_boxes import GivenBoxes
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
+from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.model_errors import model_errors
 
 if TYPE_CHECKING:
-    from a2.data.captions.attention_file import CaptionAttention
+    from a2cap.data.captions.attention_file import CaptionAttention
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class _Decoder:
 
     def with_attention(self, captioned: Captioned) -> Captioned:
         """The same, with the attention at each word of the best caption."""
-        from a2.pipeline.captioning.attention import attention_of_captions  # loads h5py
+        from a2cap.pipeline.captioning.attention import attention_of_captions  # loads h5py
 
         paid = attention_of_captions(
             self.loaded.captioner,

@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from a2.data.batches.batches import picture_batches
-from a2.data.errors import InputError, StoreError
-from a2.data.features.store import FeatureStore
-from a2.data.files.json_file import read_json
-from a2.pipeline.captioning.decoding import Beam, caption_as_configured
-from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
-from a2.pipeline.captioning.saved_captioner import EXTRACTOR
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.engine.progress import track
-from a2.pipeline.evaluation.results import named
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.stages.extract import FEATURES
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.evaluation.results import named
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.model_errors import model_errors
+from a2cap.pipeline.stages.extract import FEATURES
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from itertools import groupby
 
 import torch
 
-from a2.data.batches.batches import Batch
-from a2.data.captions.vocabulary import Vocabulary
-from a2.model.captioner import Captioner
-from a2.model.decoding.beam_search import beam_search
-from a2.model.layers.packed_linear import UnchangedWeights
-from a2.pipeline.captioning.ensemble import LoadedCaptioner
-from a2.pipeline.config import EvaluateConfig
+from a2cap.data.batches.batches import Batch
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.model.captioner import Captioner
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.layers.packed_linear import UnchangedWeights
+from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
+from a2cap.pipeline.config import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def caption_batches(
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yields (image id, beams with the best first) for each picture, in the batches' order.
 
-    What the captions are searched by is explained in `a2.model.decoding.beam_search`. collapse_repeats: a
+    What the captions are searched by is explained in `a2cap.model.decoding.beam_search`.
+    collapse_repeats: a
     word that follows itself is said once; scores stay those of what was decoded. The captioner's
     weights must stay as they are until the last batch.
     """

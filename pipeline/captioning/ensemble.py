@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, InputError
-from a2.data.files.json_file import read_json
-from a2.model.captioner import Captioner
-from a2.model.decoding.ensemble import Average, Ensemble
-from a2.pipeline.captioning.saved_captioner import (
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.model.captioner import Captioner
+from a2cap.model.decoding.ensemble import Average, Ensemble
+from a2cap.pipeline.captioning.saved_captioner import (
     EXTRACTOR,
     ModelDescription,
     SavedModel,

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.instances import read_boxes
-from a2.data.errors import InputError
-from a2.data.image_ids import image_id
-from a2.pipeline.cli.image_arguments import NamedPicture
+from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import image_id
+from a2cap.pipeline.cli.image_arguments import NamedPicture
 
 _NAMED = 3
 """How many pictures of the same name a message names."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.instances import Instances
-from a2.data.captions.attention_file import CaptionAttention
+from a2cap.data.annotations.instances import Instances
+from a2cap.data.captions.attention_file import CaptionAttention
 
 LEAST_OVERLAP = 0.5
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from a2.data.config import DataConfig
-from a2.data.errors import ConfigError, InputError, WeightsError
-from a2.extract.config import CALIBRATED_RANDOM, ExtractConfig
-from a2.pipeline.stages.extract import NO_WEIGHTS
-from a2.pipeline.stages.train_xe import OUTPUTS
-from a2.pipeline.weights.detectors import resolve_weights
+from a2cap.data.config import DataConfig
+from a2cap.data.errors import ConfigError, InputError, WeightsError
+from a2cap.extract.config import CALIBRATED_RANDOM, ExtractConfig
+from a2cap.pipeline.stages.extract import NO_WEIGHTS
+from a2cap.pipeline.stages.train_xe import OUTPUTS
+from a2cap.pipeline.weights.detectors import resolve_weights
 
 
 def named_file(path: Path | None, field: str) -> Path:

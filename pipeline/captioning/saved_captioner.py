@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error
-from a2.data.files.json_file import read_json, write_json
-from a2.data.files.tensors import save_tensors
-from a2.data.files.unfilled import Unfilled
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.tensors import save_tensors
+from a2cap.data.files.unfilled import Unfilled
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.data.errors import InputError
-from a2.pipeline.cli.options import Experiment, experiment_options, force_option
+from a2cap.data.errors import InputError
+from a2cap.pipeline.cli.options import Experiment, experiment_options, force_option
 
 if TYPE_CHECKING:
-    from a2.pipeline.analysis.faithfulness import AnalysedRun
-    from a2.pipeline.analysis.runs import Run
+    from a2cap.pipeline.analysis.faithfulness import AnalysedRun
+    from a2cap.pipeline.analysis.runs import Run
 
 
 @click.command()
@@ -47,7 +47,7 @@ def analyze(
       a2 analyze -c configs/a2-gate.yaml --pictures 500
       a2 analyze artifacts/train-xe --output comparison
     """
-    from a2.pipeline.analysis.faithfulness import RUNS, analyse, write_analysis
+    from a2cap.pipeline.analysis.faithfulness import RUNS, analyse, write_analysis
 
     if (output / RUNS).exists() and not force:
         raise InputError(
@@ -65,7 +65,7 @@ def analyze(
 
 def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[Run]":
     """The trainings that are named, each once."""
-    from a2.pipeline.analysis.runs import read_run, trainings_in
+    from a2cap.pipeline.analysis.runs import read_run, trainings_in
 
     models: dict[Path, str] = {}
     for path in named:
@@ -89,7 +89,7 @@ def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[
 
 
 def _trained(experiment: Experiment) -> Path:
-    from a2.pipeline.stages import train_xe as train
+    from a2cap.pipeline.stages import train_xe as train
 
     with experiment.plan() as plan:
         return plan.result(train.NAME, wanted_by="analyze").directory

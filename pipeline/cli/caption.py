@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.data.errors import A2Error, ConfigError
-from a2.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_option, verbose_option
+from a2cap.data.errors import A2Error, ConfigError
+from a2cap.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_option, verbose_option
 
 if TYPE_CHECKING:
-    from a2.pipeline.captioning.caption_images import Captioned
-    from a2.pipeline.cli.image_arguments import NamedPicture
-    from a2.pipeline.config import Config
+    from a2cap.pipeline.captioning.caption_images import Captioned
+    from a2cap.pipeline.cli.image_arguments import NamedPicture
+    from a2cap.pipeline.config import Config
 
     _Draw = Callable[[NamedPicture, Captioned], None]
 
@@ -112,8 +112,8 @@ def caption(
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
-    from a2.pipeline.captioning.caption_images import caption_files
-    from a2.pipeline.cli.image_arguments import may_be_many, named_pictures
+    from a2cap.pipeline.captioning.caption_images import caption_files
+    from a2cap.pipeline.cli.image_arguments import may_be_many, named_pictures
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)
@@ -201,7 +201,7 @@ def submit(
             "captions come from --val-results and --test-results, or from --model and --features; "
             "name both options of one pair"
         )
-    from a2.pipeline.evaluation.evaluate import coco_server as submission
+    from a2cap.pipeline.evaluation import coco_server as submission
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device)
@@ -222,7 +222,7 @@ def _settings(
     overrides: tuple[str, ...], *, beam_size: int | None, device: str | None, at_least: int = 1
 ) -> "Config":
     """The configuration, with at least so many beams; only `evaluate` and `runtime` count."""
-    from a2.pipeline.config import load_config, override
+    from a2cap.pipeline.config import load_config, override
 
     counting = {f"evaluate.{name}" for name in _COUNTING}
     for field in (setting.partition("=")[0].strip() for setting in overrides):
@@ -243,7 +243,7 @@ def _settings(
 
 
 def _drawing(place: Path, *, many: bool) -> "_Draw":
-    from a2.pipeline.captioning.attention_figure import FigurePlaces, write_figure
+    from a2cap.pipeline.captioning.attention_figure import FigurePlaces, write_figure
 
     places = FigurePlaces(place, many=many)
     return lambda picture, found: write_figure(places.of(picture.path), picture, found)

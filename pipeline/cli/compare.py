@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from a2.pipeline.evaluation.comparison import Difference
+    from a2cap.pipeline.evaluation.comparison import Difference
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 
@@ -33,8 +33,8 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
     """
-    from a2.pipeline.evaluation.comparison import compare_captions, compare_runs
-    from a2.pipeline.report.comparison import write_comparison
+    from a2cap.pipeline.evaluation.comparison import compare_captions, compare_runs
+    from a2cap.pipeline.report.comparison import write_comparison
 
     found = compare_runs(first, second)
     if report is not None:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.cli.options import EXIT_SKIPPED, log, verbose_option
+from a2cap.pipeline.cli.options import EXIT_SKIPPED, log, verbose_option
 
 if TYPE_CHECKING:
-    from a2.data.features.record import FeatureType
-    from a2.pipeline.extraction.convert import Format
+    from a2cap.data.features.record import FeatureType
+    from a2cap.pipeline.extraction.convert import Format
 
 FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 
@@ -60,8 +60,8 @@ def convert(
       a2 convert train2014_obj36.tsv features
       a2 convert features coco_detections.hdf5 --to m2
     """
-    from a2.pipeline.extraction.convert import convert as converted
-    from a2.pipeline.extraction.convert import skipped_file
+    from a2cap.pipeline.extraction.convert import convert as converted
+    from a2cap.pipeline.extraction.convert import skipped_file
 
     log(verbose)
     made = converted(source, target, form=form, dtype=dtype, sizes=sizes, prefix=prefix)

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from a2.pipeline.cli.options import (
+from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     Experiment,
@@ -13,7 +13,7 @@ from a2.pipeline.cli.options import (
     log,
     trains_together,
 )
-from a2.pipeline.cli.output import print_detector, say_outcome
+from a2cap.pipeline.cli.output import print_detector, say_outcome
 
 
 @click.group(cls=Commands)
@@ -35,7 +35,8 @@ def train(experiment: Experiment, force: bool) -> None:
 
     Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
     `detector` of the configuration names them. Prints how well the best epoch finds, and where its
-    weights are. With several GPUs: torchrun --nproc-per-node 2 -m a2.pipeline detector train, and
+    weights are. With several GPUs: torchrun --nproc-per-node 2 -m a2cap.pipeline detector train,
+    and
     the options below; the batch is that of all processes together.
 
     \b
@@ -43,7 +44,7 @@ def train(experiment: Experiment, force: bool) -> None:
       a2 detector train -c configs/detector-scenes.yaml
       a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
     """
-    from a2.pipeline.stages.train_detector import FIGURES, NAME, WEIGHTS
+    from a2cap.pipeline.stages.train_detector import FIGURES, NAME, WEIGHTS
 
     with experiment.plan() as plan:
         plan.check([NAME], force=force)
@@ -71,7 +72,7 @@ def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
     Example:
       a2 detector evaluate -c configs/detector-scenes.yaml --weights scenes
     """
-    from a2.pipeline.training.detector.evaluate import evaluate_detector
+    from a2cap.pipeline.training.detector.evaluate import evaluate_detector
 
     log(experiment.verbose)
     config = experiment.config()

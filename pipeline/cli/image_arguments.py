@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from a2.data.errors import InputError
-from a2.data.image_ids import list_pictures
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import list_pictures
 
 STANDARD_INPUT = Path("-")
 

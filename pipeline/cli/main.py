@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.cli.analyze import analyze
-from a2.pipeline.cli.caption import CAPTIONING
-from a2.pipeline.cli.compare import compare
-from a2.pipeline.cli.convert import CONVERSION
-from a2.pipeline.cli.detector import detector
-from a2.pipeline.cli.maintenance import UPKEEP
-from a2.pipeline.cli.options import (
+from a2cap.pipeline.cli.analyze import analyze
+from a2cap.pipeline.cli.caption import CAPTIONING
+from a2cap.pipeline.cli.compare import compare
+from a2cap.pipeline.cli.convert import CONVERSION
+from a2cap.pipeline.cli.detector import detector
+from a2cap.pipeline.cli.maintenance import UPKEEP
+from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     Experiment,
@@ -26,24 +26,24 @@ from a2.pipeline.cli.options import (
     trains_together,
     verbose_option,
 )
-from a2.pipeline.cli.output import (
+from a2cap.pipeline.cli.output import (
     print_evaluation,
     print_scores,
     print_status,
     say_outcome,
     say_shard,
 )
-from a2.pipeline.cli.scenes import scenes
-from a2.pipeline.cli.weights import weights
-from a2.pipeline.runtime.memory import keep_freed_memory
-from a2.pipeline.runtime.openmp import set_waiting
+from a2cap.pipeline.cli.scenes import scenes
+from a2cap.pipeline.cli.weights import weights
+from a2cap.pipeline.runtime.memory import keep_freed_memory
+from a2cap.pipeline.runtime.openmp import set_waiting
 
 if TYPE_CHECKING:
-    from a2.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Plan
 
 
 @click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="a2-captioning", prog_name="a2")
+@click.version_option(package_name="a2cap", prog_name="a2")
 def cli() -> None:
     """The A2 Transformer: COCO pictures to region features to captions to a report.
 
@@ -91,7 +91,7 @@ def extract(
         raise click.UsageError("--images and --output belong together; name both or neither")
     folder: tuple[str, ...] = ()
     if images is not None:
-        from a2.pipeline.config import override
+        from a2cap.pipeline.config import override
 
         folder = (override("data.images", images), "data.annotations=null")
     with experiment.plan(*folder) as plan:
@@ -137,7 +137,8 @@ def train(
 ) -> None:
     """Features and captions to a trained captioner.
 
-    With several GPUs: torchrun --nproc-per-node 2 -m a2.pipeline train, and the options below. The
+    With several GPUs: torchrun --nproc-per-node 2 -m a2cap.pipeline train, and the options below.
+    The
     batch is that of all processes together; stages, keys and results are those of one.
 
     \b
@@ -197,8 +198,8 @@ def evaluate(
         with experiment.plan() as plan:
             _run_stages(plan, ["evaluate"], force=force)
         return
-    from a2.pipeline.evaluation.evaluate import score_results
-    from a2.pipeline.evaluation.results import without_caption
+    from a2cap.pipeline.evaluation.evaluate import score_results
+    from a2cap.pipeline.evaluation.results import without_caption
 
     log(experiment.verbose)
     config = experiment.config()
@@ -283,7 +284,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     Example:
       a2 demo
     """
-    from a2.pipeline.demo import run_demo
+    from a2cap.pipeline.demo import run_demo
 
     log(verbose)
     print_evaluation(run_demo(folder, overrides, say=say_outcome))
@@ -315,7 +316,7 @@ def _run_stages(
 
 
 def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) -> None:
-    from a2.pipeline.extraction.cluster import shard_of
+    from a2cap.pipeline.extraction.cluster import shard_of
 
     shard = shard_of(named, os.environ)
     plan.check(["extract"], force=force, output=output)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2.pipeline.cli.options import (
+from a2cap.pipeline.cli.options import (
     EXIT_ERROR,
     Experiment,
     artifacts_option,
@@ -15,8 +15,8 @@ from a2.pipeline.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from a2.pipeline.doctor.clean import Removable
-    from a2.pipeline.doctor.verify import Verified
+    from a2cap.pipeline.doctor.clean import Removable
+    from a2cap.pipeline.doctor.verify import Verified
 
 
 @click.command()
@@ -35,7 +35,7 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
       a2 verify --data
       a2 verify artifacts/extract/0123456789ab/features.lmdb --data
     """
-    from a2.pipeline.doctor.verify import verify as verified_in
+    from a2cap.pipeline.doctor.verify import verify as verified_in
 
     log(verbose)
     damaged = count = 0
@@ -66,7 +66,7 @@ def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
       a2 clean -c configs/a2-gate.yaml artifacts/extract/0123456789ab
       a2 clean -c configs/a2-gate.yaml --yes
     """
-    from a2.pipeline.doctor.clean import BY_NAME_ONLY, named, removable, remove
+    from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, named, removable, remove
 
     with experiment.plan() as plan:
         config_file = experiment.config_file
@@ -92,8 +92,8 @@ def doctor(experiment: Experiment) -> None:
     Example:
       a2 doctor -c configs/a2-gate.yaml
     """
-    from a2.pipeline.doctor.machine import describe_machine
-    from a2.pipeline.doctor.preflight import Preflight
+    from a2cap.pipeline.doctor.machine import describe_machine
+    from a2cap.pipeline.doctor.preflight import Preflight
 
     with experiment.plan() as plan:
         for name, found in describe_machine(plan.config.runtime, plan.artifacts).items():

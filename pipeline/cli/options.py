@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from a2.data.errors import A2Error, ConfigError, LockedError
-from a2.pipeline.engine.interruption import Interrupted, raise_interrupted
+from a2cap.data.errors import A2Error, ConfigError, LockedError
+from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
-    from a2.pipeline.config import Config
-    from a2.pipeline.experiment import Plan
+    from a2cap.pipeline.config import Config
+    from a2cap.pipeline.experiment import Plan
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
@@ -102,13 +102,13 @@ class Experiment:
 
     def config(self, *overrides: str) -> "Config":
         """The experiment's configuration, with more fields overridden."""
-        from a2.pipeline.config import load_config
+        from a2cap.pipeline.config import load_config
 
         return load_config(self.config_file, (*self.overrides, *overrides))
 
     def plan(self, *overrides: str) -> "Plan":
         """The experiment's stages, with more fields overridden."""
-        from a2.pipeline.experiment import Plan
+        from a2cap.pipeline.experiment import Plan
 
         log(self.verbose)
         return Plan(self.config(*overrides), self.artifacts)
@@ -171,9 +171,9 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
-        from a2.pipeline.runtime import torchrun
-        from a2.pipeline.stages import train_detector, train_scst
-        from a2.pipeline.stages import train_xe as train
+        from a2cap.pipeline.runtime import torchrun
+        from a2cap.pipeline.stages import train_detector, train_scst
+        from a2cap.pipeline.stages import train_xe as train
 
         joins = {stage.NAME: stage.join for stage in (train, train_scst, train_detector)}
 

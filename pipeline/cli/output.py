@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from a2.pipeline.engine.run import Outcome
-    from a2.pipeline.engine.shards import ShardOutcome
-    from a2.pipeline.experiment import Plan
+    from a2cap.pipeline.engine.run import Outcome
+    from a2cap.pipeline.engine.shards import ShardOutcome
+    from a2cap.pipeline.experiment import Plan
 
 _SKIPPED_SHOWN = 10
 """Skipped items that are printed; the file that is named holds them all."""
@@ -20,7 +20,7 @@ _CLASSES_SHOWN = 5
 
 def say_outcome(name: str, outcome: "Outcome") -> None:
     """How a stage ended, where its result is, and what it left out."""
-    from a2.pipeline.engine.progress import duration
+    from a2cap.pipeline.engine.progress import duration
 
     seconds = duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
@@ -41,7 +41,7 @@ def say_shard(outcome: "ShardOutcome") -> None:
 
 
 def _say_skipped(name: str, outcome: "Outcome") -> None:
-    from a2.pipeline.engine.run import SKIPPED
+    from a2cap.pipeline.engine.run import SKIPPED
 
     listed = outcome.directory / SKIPPED
     click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
@@ -95,7 +95,7 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """One line per metric, those that have not run last, with the reason."""
-    from a2.pipeline.metrics.score import METRICS
+    from a2cap.pipeline.metrics.score import METRICS
 
     for name in METRICS:
         if name in metrics:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from a2.pipeline.cli.options import log, verbose_option
+from a2cap.pipeline.cli.options import log, verbose_option
 
 
 @click.command()
@@ -54,8 +54,8 @@ def scenes(
       a2 run -c configs/smoke.yaml --set data.images=scenes/images \\
              --set data.annotations=scenes/dataset_coco.json
     """
-    from a2.data.scenes.generate import write_scenes
-    from a2.pipeline.engine.progress import track
+    from a2cap.data.scenes.generate import write_scenes
+    from a2cap.pipeline.engine.progress import track
 
     log(verbose)
     with track("draw scenes", total=count) as progress:
@@ -76,8 +76,8 @@ def scenes(
 
 
 def _say_contents(folder: Path, count: int) -> None:
-    from a2.data.scenes.captions import CAPTIONS_PER_SCENE
-    from a2.pipeline.config import override
+    from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
+    from a2cap.pipeline.config import override
 
     click.echo(
         f"{folder}: {count:,} pictures (images), {CAPTIONS_PER_SCENE * count:,} captions "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from a2.pipeline.cli.options import Commands, log, verbose_option
+from a2cap.pipeline.cli.options import Commands, log, verbose_option
 
 
 @click.group(cls=Commands)
@@ -30,8 +30,8 @@ def list_weights(as_json: bool) -> None:
     Example:
       a2 weights list
     """
-    from a2.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, kept_detector
-    from a2.pipeline.weights.spice import DOWNLOADS, fetched_files, folder_of
+    from a2cap.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, kept_detector
+    from a2cap.pipeline.weights.spice import DOWNLOADS, fetched_files, folder_of
 
     rows = [
         (name, wanted.purpose, folder_of(name) if fetched_files(name) else None)
@@ -66,9 +66,9 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
       a2 weights fetch spice
       a2 weights fetch airsplay-attributes
     """
-    from a2.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, fetch_checkpoint
-    from a2.pipeline.weights.spice import DOWNLOADS
-    from a2.pipeline.weights.spice import fetch as fetch_files
+    from a2cap.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, fetch_checkpoint
+    from a2cap.pipeline.weights.spice import DOWNLOADS
+    from a2cap.pipeline.weights.spice import fetch as fetch_files
 
     log(verbose)
     if name in SHIPPED:
@@ -99,7 +99,7 @@ def import_weights(file: Path, verbose: bool) -> None:
     Example:
       a2 weights import faster_rcnn_from_caffe_attr.pkl
     """
-    from a2.pipeline.weights.detectors import import_detector
+    from a2cap.pipeline.weights.detectors import import_detector
 
     log(verbose)
     click.echo(import_detector(file))
@@ -114,8 +114,8 @@ def show(named: str) -> None:
     Example:
       a2 weights show faster_rcnn_from_caffe_attr.pkl
     """
-    from a2.pipeline.weights.describe import describe_detector
-    from a2.pipeline.weights.detectors import resolve_weights
+    from a2cap.pipeline.weights.describe import describe_detector
+    from a2cap.pipeline.weights.detectors import resolve_weights
 
     for name, value in describe_detector(resolve_weights(named)).items():
         click.echo(f"{name:<20} {value}")

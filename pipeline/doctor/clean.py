@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.errors import A2Error, InputError, LockedError
-from a2.data.files.atomic import rename_durably
-from a2.pipeline.config import Config
-from a2.pipeline.doctor.verify import STAGES, is_key
-from a2.pipeline.engine.explain import difference
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.lock import holder, is_locked, stage_lock
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.engine.stage import Place, Stage
-from a2.pipeline.experiment import Plan
-from a2.pipeline.stages import train_detector
+from a2cap.data.errors import A2Error, InputError, LockedError
+from a2cap.data.files.atomic import rename_durably
+from a2cap.pipeline.config import Config
+from a2cap.pipeline.doctor.verify import STAGES, is_key
+from a2cap.pipeline.engine.explain import difference
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.stage import Place, Stage
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.stages import train_detector
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 RESUMABLE, UNDECIDED = "resumable", "undecided"

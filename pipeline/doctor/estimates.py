@@ -12,16 +12,16 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from a2.data.errors import WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.detector import CHUNK, Detector
-from a2.extract.detector.resnet import Architecture
-from a2.extract.grid import grid_width
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.pipeline.config import Config
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.detector import CHUNK, Detector
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.grid import grid_width
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.config import Config
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048
 """F of the published detectors, for weights whose header does not say."""

@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-from a2.data.errors import ConfigError
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.manifest import installed_versions
-from a2.pipeline.metrics.java import JavaError, find_java
-from a2.pipeline.runtime.memory import available_memory
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.manifest import installed_versions
+from a2cap.pipeline.metrics.java import JavaError, find_java
+from a2cap.pipeline.runtime.memory import available_memory
 
 
 def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
@@ -26,7 +26,7 @@ def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
 def _device(runtime: RuntimeConfig) -> str:
     import torch
 
-    from a2.pipeline.runtime.device import prepare_device
+    from a2cap.pipeline.runtime.device import prepare_device
 
     try:
         device = prepare_device(runtime)

@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2.data.annotations.read import Skipped, check_limit
-from a2.data.annotations.word_groups import read_word_groups
-from a2.data.errors import A2Error, ConfigError, InputError
-from a2.pipeline.captioning.inputs import captioner_folder, named_file, picture_folder, weights_file
-from a2.pipeline.doctor.resources import NotKnownYet, Room
-from a2.pipeline.metrics.java import find_java
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
-from a2.pipeline.stages import train_xe as train
-from a2.pipeline.training.detector.data import input_files, picture_files
+from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.pipeline.captioning.inputs import (
+    captioner_folder,
+    named_file,
+    picture_folder,
+    weights_file,
+)
+from a2cap.pipeline.doctor.resources import NotKnownYet, Room
+from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train_detector,
+    train_scst,
+)
+from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.training.detector.data import input_files, picture_files
 
 if TYPE_CHECKING:
-    from a2.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Plan
 
 
 @dataclass(frozen=True)
@@ -174,7 +186,7 @@ class Preflight:
 
     def start(self, stage: str) -> str:
         """Whether a detector's training can begin with the weights that are named."""
-        from a2.pipeline.training.detector.train import start_tensors
+        from a2cap.pipeline.training.detector.train import start_tensors
 
         start = self._config.detector.start
         if start is None:
@@ -188,7 +200,7 @@ class Preflight:
 
     def spice(self, stage: str) -> str:
         """Whether SPICE can run; where it cannot, the stage does without."""
-        from a2.pipeline.metrics.score import spice_obstacle
+        from a2cap.pipeline.metrics.score import spice_obstacle
 
         if not self._config.evaluate.spice:
             return "not asked for"
@@ -197,7 +209,7 @@ class Preflight:
 
     def device(self, stage: str) -> str:
         """Whether torch has the device."""
-        from a2.pipeline.runtime.device import prepare_device
+        from a2cap.pipeline.runtime.device import prepare_device
 
         return str(prepare_device(self._config.runtime))
 

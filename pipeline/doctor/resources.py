@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, StoreError
-from a2.pipeline.captioning.inputs import named_file, weights_file
-from a2.pipeline.doctor.clean import size_of
-from a2.pipeline.engine.stage import Place
-from a2.pipeline.runtime.memory import available_memory
-from a2.pipeline.runtime.torchrun import launch
-from a2.pipeline.stages import extract, preprocess, train_detector
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, StoreError
+from a2cap.pipeline.captioning.inputs import named_file, weights_file
+from a2cap.pipeline.doctor.clean import size_of
+from a2cap.pipeline.engine.stage import Place
+from a2cap.pipeline.runtime.memory import available_memory
+from a2cap.pipeline.runtime.torchrun import launch
+from a2cap.pipeline.stages import extract, preprocess, train_detector
+from a2cap.pipeline.stages import train_xe as train
 
 if TYPE_CHECKING:
     import torch
 
-    from a2.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Plan
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Room:
         return f"checkpoints take {_gb(needed)}, {_gb(free)} are left by then"
 
     def _checkpoint_bytes(self, stage: str) -> int:
-        from a2.pipeline.doctor.estimates import detector_training_disk, training_disk
+        from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
 
         if stage == train_detector.NAME:
             return detector_training_disk(self._config.detector)
@@ -86,7 +86,7 @@ class Room:
 
     def for_detector(self) -> str:
         """The memory that describing a picture takes; A2Error where it does not fit."""
-        from a2.pipeline.doctor.estimates import detector_memory
+        from a2cap.pipeline.doctor.estimates import detector_memory
 
         config = self._config.extract
         width = _known(lambda: self.feature_width)
@@ -98,13 +98,13 @@ class Room:
 
         On a CPU the processes of torchrun on this machine share it.
         """
-        from a2.pipeline.doctor.estimates import training_memory
+        from a2cap.pipeline.doctor.estimates import training_memory
 
         return self._fits(self._of_all(training_memory), "training", "raise train.accumulate")
 
     def for_self_critical(self) -> str:
         """The memory that a step of self-critical training takes; A2Error where it does not fit."""
-        from a2.pipeline.doctor.estimates import self_critical_memory
+        from a2cap.pipeline.doctor.estimates import self_critical_memory
 
         needed = self._of_all(self_critical_memory)
         return self._fits(needed, "self-critical training", "raise scst.accumulate")
@@ -123,14 +123,14 @@ class Room:
     @cached_property
     def feature_width(self) -> int:
         """F, the numbers per region."""
-        from a2.pipeline.doctor.estimates import feature_width
+        from a2cap.pipeline.doctor.estimates import feature_width
 
         return feature_width(self._config.extract, weights_file(self._config.extract))
 
     @cached_property
     def given_regions(self) -> int:
         """Given boxes of all pictures that have a file; InputError where a picture has none."""
-        from a2.pipeline.extraction.extract import given_boxes
+        from a2cap.pipeline.extraction.extract import given_boxes
 
         path = named_file(self._config.data.instances, "data.instances")
         pictures = _known(lambda: self._plan.pictures)
@@ -162,7 +162,7 @@ class Room:
 
     @cached_property
     def _device(self) -> "torch.device":
-        from a2.pipeline.runtime.device import prepare_device
+        from a2cap.pipeline.runtime.device import prepare_device
 
         return _known(lambda: prepare_device(self._config.runtime))
 
@@ -179,7 +179,7 @@ class Room:
 
     @cached_property
     def _parameters(self) -> int:
-        from a2.pipeline.doctor.estimates import captioner_parameters
+        from a2cap.pipeline.doctor.estimates import captioner_parameters
 
         width = _known(lambda: self.feature_width)
         return captioner_parameters(self._config.model, width=width, vocabulary=self._vocabulary)

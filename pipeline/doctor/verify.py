@@ -15,19 +15,26 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, InputError
-from a2.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
-from a2.data.features.store import FeatureStore
-from a2.data.files.json_file import read_json
-from a2.pipeline.engine.hash_cache import sha256_of
-from a2.pipeline.engine.key import KEY_LENGTH
-from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
-from a2.pipeline.engine.run import SKIPPED
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
-from a2.pipeline.stages import train_xe as train
-from a2.pipeline.stages.extract import EXTRACTOR, WEIGHTS
-from a2.pipeline.training.checkpoint_files import (
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.pipeline.engine.key import KEY_LENGTH
+from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
+from a2cap.pipeline.engine.run import SKIPPED
+from a2cap.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train_detector,
+    train_scst,
+)
+from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.stages.extract import EXTRACTOR, WEIGHTS
+from a2cap.pipeline.training.checkpoint_files import (
     FILES,
     MANIFEST,
     STATE,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 
 _ABSENT = object()
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from a2.data.errors import LockedError
+from a2cap.data.errors import LockedError
 
 _PATIENCE = 0.2
 """Seconds until a lock counts as taken: who only looks whether it is holds it for a moment."""

@@ -7,12 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 
-from a2.data.errors import A2Error
-from a2.data.files.atomic import write_durably
-from a2.pipeline.engine.key import PreImage, digest_of
+from a2cap.data.errors import A2Error
+from a2cap.data.files.atomic import write_durably
+from a2cap.pipeline.engine.key import PreImage, digest_of
 
 FILE_NAME = "manifest.json"
-_RECORDED_PACKAGES = ("a2-captioning", "torch", "torchvision", "numpy", "opencv-python-headless")
+_RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
 
 
 @dataclass(frozen=True)

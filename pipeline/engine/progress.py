@@ -14,7 +14,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from a2.pipeline.engine.events import EventLog, running_events
+from a2cap.pipeline.engine.events import EventLog, running_events
 
 logger = logging.getLogger(__name__)
 

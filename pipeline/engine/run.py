@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import A2Error, LockedError
-from a2.data.features.shard import Shard
-from a2.data.files.atomic import discard, fsync, rename_durably, write_durably
-from a2.pipeline.engine.explain import difference
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.lock import holder, is_locked, stage_lock
-from a2.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
-from a2.pipeline.engine.stage import EventLog, Place, Stage
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import A2Error, LockedError
+from a2cap.data.features.shard import Shard
+from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
+from a2cap.pipeline.engine.explain import difference
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
+from a2cap.pipeline.engine.stage import EventLog, Place, Stage
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from a2.data.errors import A2Error
-from a2.data.features.seal import DATA_FILE, SEAL_FILE
-from a2.data.features.shard import Shard, shards_in
-from a2.data.files.atomic import discard
-from a2.pipeline.engine.lock import is_locked, stage_lock
-from a2.pipeline.engine.manifest import FILE_NAME as MANIFEST
-from a2.pipeline.engine.run import (
+from a2cap.data.errors import A2Error
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
+from a2cap.data.features.shard import Shard, shards_in
+from a2cap.data.files.atomic import discard
+from a2cap.pipeline.engine.lock import is_locked, stage_lock
+from a2cap.pipeline.engine.manifest import FILE_NAME as MANIFEST
+from a2cap.pipeline.engine.run import (
     Outcome,
     complete,
     finished,
@@ -28,7 +28,7 @@ from a2.pipeline.engine.run import (
     refuse_running_shards,
     unfinished,
 )
-from a2.pipeline.engine.stage import EventLog, Place, ShardWork, Stage
+from a2cap.pipeline.engine.stage import EventLog, Place, ShardWork, Stage
 
 
 @dataclass(frozen=True)

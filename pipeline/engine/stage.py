@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.data.features.shard import Shard
-from a2.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
-from a2.pipeline.engine.hash_cache import sha256_of
-from a2.pipeline.engine.key import PreImage
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.features.shard import Shard
+from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
+from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.pipeline.engine.key import PreImage
 
 
 @dataclass(frozen=True)

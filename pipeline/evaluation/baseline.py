@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
-from a2.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 
 @dataclass(frozen=True)

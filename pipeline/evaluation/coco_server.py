@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations.json_items import BadItem, list_member, member
-from a2.data.errors import ConfigError, InputError
-from a2.data.files.atomic import write_durably
-from a2.data.files.json_file import read_json
-from a2.data.image_ids import image_id, results_id
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.evaluation.results import named, read_results
+from a2cap.data.annotations.json_items import BadItem, list_member, member
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.json_file import read_json
+from a2cap.data.image_ids import image_id, results_id
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.evaluation.results import named, read_results
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def make_captions(
     Raises StoreError, before a model is loaded, where a picture has no features, and InputError
     where the features are not what the captioner learnt from.
     """
-    from a2.pipeline.captioning.caption_stores import caption_sets
+    from a2cap.pipeline.captioning.caption_stores import caption_sets
 
     by_name = caption_sets(models, stores, {of.name: ids[of] for of in ids}, config, runtime)
     return {of: by_name[of.name] for of in ids}

@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
-from a2.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
-from a2.pipeline.metrics.ngrams import Floats
-from a2.pipeline.metrics.word_groups import GroupCounts, group_values
-from a2.pipeline.report.comparison import ComparedMetric, ComparedPicture, Comparison
-from a2.pipeline.report.summary import in_order
-from a2.pipeline.stages.evaluate import METRICS as METRICS_FILE
-from a2.pipeline.stages.evaluate import PER_PICTURE
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
+from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.word_groups import GroupCounts, group_values
+from a2cap.pipeline.report.comparison import ComparedMetric, ComparedPicture, Comparison
+from a2cap.pipeline.report.summary import in_order
+from a2cap.pipeline.stages.evaluate import METRICS as METRICS_FILE
+from a2cap.pipeline.stages.evaluate import PER_PICTURE
 
 _OF_WORDS = "words: "
 """Begins the families that are groups of words."""

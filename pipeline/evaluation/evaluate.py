@@ -7,47 +7,47 @@ from statistics import fmean
 
 import torch
 
-from a2.data.annotations.instances import read_instances
-from a2.data.annotations.read import Skipped
-from a2.data.annotations.word_groups import WordGroups, read_word_groups
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.attention_file import AttentionFile, write_attention
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.errors import InputError, StoreError
-from a2.data.features.store import FeatureStore
-from a2.pipeline.captioning.attention import attention_of_captions
-from a2.pipeline.captioning.decoding import Beam, caption_as_configured
-from a2.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
-from a2.pipeline.captioning.grounding import Grounding, mean_grounding
-from a2.pipeline.captioning.saved_captioner import SavedModel
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.engine.hash_cache import sha256_of
-from a2.pipeline.engine.progress import counted, track
-from a2.pipeline.engine.run import read_skipped
-from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.evaluation.baseline import read_baseline
-from a2.pipeline.evaluation.images import EvaluatedPictures
-from a2.pipeline.evaluation.provenance import provenance_of
-from a2.pipeline.evaluation.results import (
+from a2cap.data.annotations.instances import read_instances
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.attention_file import AttentionFile, write_attention
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.captioning.attention import attention_of_captions
+from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
+from a2cap.pipeline.captioning.saved_captioner import SavedModel
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.pipeline.engine.progress import counted, track
+from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.evaluation.baseline import read_baseline
+from a2cap.pipeline.evaluation.images import EvaluatedPictures
+from a2cap.pipeline.evaluation.provenance import provenance_of
+from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.evaluation.scores import write_scores
-from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
-from a2.pipeline.metrics.java import find_java
-from a2.pipeline.metrics.score import Scores, score
-from a2.pipeline.metrics.tokenization import tokenize
-from a2.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
-from a2.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
-from a2.pipeline.report.summary import in_words
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
-from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
-from a2.pipeline.stages.preprocess import read_tokens
+from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
+from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.metrics.score import Scores, score
+from a2cap.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
+from a2cap.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
+from a2cap.pipeline.report.summary import in_words
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
+from a2cap.pipeline.stages.extract import FEATURES
+from a2cap.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
+from a2cap.pipeline.stages.preprocess import read_tokens
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.annotations.instances import Instances
-from a2.data.batches.batches import strongest
-from a2.data.captions.attention_file import AttentionFile
-from a2.data.features.store import FeatureStore
-from a2.data.regions import Regions
-from a2.pipeline.captioning.attention import ground_captions
-from a2.pipeline.captioning.grounding import Grounding, region_names
-from a2.pipeline.report.image_card import ShownPicture
+from a2cap.data.annotations.instances import Instances
+from a2cap.data.batches.batches import strongest
+from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import Regions
+from a2cap.pipeline.captioning.attention import ground_captions
+from a2cap.pipeline.captioning.grounding import Grounding, region_names
+from a2cap.pipeline.report.image_card import ShownPicture
 
 
 @dataclass(frozen=True)

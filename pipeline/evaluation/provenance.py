@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from a2.data.errors import A2Error
-from a2.data.files.json_file import read_json
-from a2.pipeline.captioning.ensemble import LoadedCaptioner
-from a2.pipeline.captioning.saved_captioner import EXTRACTOR
-from a2.pipeline.config import EvaluateConfig, read_yaml
-from a2.pipeline.engine.manifest import installed_versions, read_manifest
-from a2.pipeline.engine.run import CONFIG
-from a2.pipeline.engine.stage import Input
-from a2.pipeline.stages import train_scst
+from a2cap.data.errors import A2Error
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
+from a2cap.pipeline.config import EvaluateConfig, read_yaml
+from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
+from a2cap.pipeline.engine.run import CONFIG
+from a2cap.pipeline.engine.stage import Input
+from a2cap.pipeline.stages import train_scst
 
 
 def provenance_of(

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from a2.data.annotations.read import LONGEST_CAPTION, read_annotations
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json, write_json
-from a2.data.image_ids import image_id, results_id
-from a2.pipeline.metrics.tokenization import tokenize_references
+from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.image_ids import image_id, results_id
+from a2cap.pipeline.metrics.tokenization import tokenize_references
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ def read_references(path: Path) -> dict[str, list[str]]:
 
 
 def read_reference_tokens(path: Path) -> dict[str, list[str]]:
-    """The PTB tokens of each picture's references, as `a2.pipeline.metrics.score.score` wants them.
+    """The PTB tokens of each picture's references, as `a2cap.pipeline.metrics.score.score` wants
+    them.
 
     A `references.json` holds them and is not tokenised again, which would alter some: "m&m"
     becomes "m & m".

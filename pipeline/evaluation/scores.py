@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-from a2.data.files.json_file import write_json
-from a2.pipeline.captioning.grounding import Grounding
-from a2.pipeline.metrics.score import Scores
-from a2.pipeline.metrics.word_groups import WordGroupScores
-from a2.pipeline.stages.evaluate import METRICS, PER_PICTURE
+from a2cap.data.files.json_file import write_json
+from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.word_groups import WordGroupScores
+from a2cap.pipeline.stages.evaluate import METRICS, PER_PICTURE
 
 
 def write_scores(

@@ -6,8 +6,8 @@ never decides what is extracted.
 
 from collections.abc import Mapping
 
-from a2.data.errors import ConfigError
-from a2.data.features.shard import Shard
+from a2cap.data.errors import ConfigError
+from a2cap.data.features.shard import Shard
 
 _TORCHRUN = ("RANK", "WORLD_SIZE")
 _SLURM = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError, StoreError
-from a2.data.features.formats.base import (
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
     Picture,
     Sizes,
@@ -18,17 +18,17 @@ from a2.data.features.formats.base import (
     Target,
     checksum,
 )
-from a2.data.features.formats.hdf5 import M2Source, M2Target
-from a2.data.features.formats.image_sizes import PictureSizes, sizes_in_coco
-from a2.data.features.formats.npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
-from a2.data.features.formats.tsv import TsvSource, TsvTarget
-from a2.data.features.record import FeatureType
-from a2.data.features.seal import DATA_FILE, SEAL_FILE
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.files.atomic import write_durably
-from a2.data.regions import Regions
-from a2.pipeline.engine.progress import track
+from a2cap.data.features.formats.hdf5 import M2Source, M2Target
+from a2cap.data.features.formats.image_sizes import PictureSizes, sizes_in_coco
+from a2cap.data.features.formats.npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
+from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
+from a2cap.data.features.record import FeatureType
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.files.atomic import write_durably
+from a2cap.data.regions import Regions
+from a2cap.pipeline.engine.progress import track
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.instances import read_boxes
-from a2.data.annotations.read import Skipped, check_limit
-from a2.data.errors import InputError, StoreError
-from a2.data.features.seal import SEAL_FILE
-from a2.data.features.shard import Shard
-from a2.data.features.writer import FeatureWriter
-from a2.data.files.json_file import write_json
-from a2.extract.config import ExtractConfig
-from a2.extract.image import read_picture
-from a2.extract.loading import AnyExtractor, load_extractor
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.progress import track
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.seal import SEAL_FILE
+from a2cap.data.features.shard import Shard
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.files.json_file import write_json
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.image import read_picture
+from a2cap.extract.loading import AnyExtractor, load_extractor
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
 
 logger = logging.getLogger(__name__)
 

@@ -3,26 +3,26 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped, check_limit
-from a2.data.features.join import seal_shards
-from a2.data.features.seal import SEAL_FILE
-from a2.data.features.shard import Shard, complete_shards
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.extract.config import ExtractConfig
-from a2.extract.loading import load_extractor
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.run import read_skipped, write_skipped
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.extraction.extract import (
+from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.features.join import seal_shards
+from a2cap.data.features.seal import SEAL_FILE
+from a2cap.data.features.shard import Shard, complete_shards
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.loading import load_extractor
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.run import read_skipped, write_skipped
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.extraction.extract import (
     commits_in,
     describe_extractor,
     describe_pictures,
     given_boxes,
     require_some,
 )
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.stages.extract import FEATURES
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.stages.extract import FEATURES
 
 
 def extract_shard(

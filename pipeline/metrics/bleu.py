@@ -8,7 +8,7 @@ pictures can be drawn anew without counting again.
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.pipeline.metrics.ngrams import LONGEST, CountedPair, Floats, Ints, matches
+from a2cap.pipeline.metrics.ngrams import LONGEST, CountedPair, Floats, Ints, matches
 
 COLUMNS = (
     "words",

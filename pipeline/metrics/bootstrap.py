@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from a2.pipeline.metrics.bleu import bleu_values
-from a2.pipeline.metrics.meteor import meteor_values
-from a2.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.bleu import bleu_values
+from a2cap.pipeline.metrics.meteor import meteor_values
+from a2cap.pipeline.metrics.ngrams import Floats
 
 RESAMPLES = 1000
 """Draws: the ends of a 95 % interval then rest on 25 of them each."""

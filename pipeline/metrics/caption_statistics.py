@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from a2.pipeline.metrics.ngrams import (
+from a2cap.pipeline.metrics.ngrams import (
     Floats,
     Ints,
     NgramCounts,

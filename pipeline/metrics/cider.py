@@ -5,7 +5,7 @@ Equal to `pycocoevalcap.cider` 1.2 but for the last bits, as sums are taken in a
 
 import numpy as np
 
-from a2.pipeline.metrics.ngrams import (
+from a2cap.pipeline.metrics.ngrams import (
     LONGEST,
     CountedPair,
     Floats,

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from a2.data.errors import A2Error
+from a2cap.data.errors import A2Error
 
 logger = logging.getLogger(__name__)
 

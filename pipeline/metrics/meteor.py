@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.pipeline.metrics.java import JavaError, java_process
-from a2.pipeline.metrics.ngrams import Floats
-from a2.pipeline.metrics.paraphrases import paraphrases_for
-from a2.pipeline.metrics.tokenization import LINE_BREAKS, pycocoevalcap_folder
+from a2cap.pipeline.metrics.java import JavaError, java_process
+from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.paraphrases import paraphrases_for
+from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, pycocoevalcap_folder
 
 logger = logging.getLogger(__name__)
 

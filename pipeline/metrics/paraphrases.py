@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
-from a2.data.files.cache import read_entry, write_entry
-from a2.pipeline.metrics.tokenization import pycocoevalcap_folder
+from a2cap.data.files.cache import read_entry, write_entry
+from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
 
 _BLOCK = 1 << 22
 """Compressed bytes read at once."""

@@ -13,16 +13,16 @@ from statistics import fmean
 
 import numpy as np
 
-from a2.data.errors import InputError
-from a2.pipeline.engine.progress import track
-from a2.pipeline.metrics.bleu import bleu_statistics
-from a2.pipeline.metrics.bootstrap import SUMMED, interval, resampled
-from a2.pipeline.metrics.cider import cider_values
-from a2.pipeline.metrics.java import JavaError, find_java, java_threads
-from a2.pipeline.metrics.meteor import meteor_statistics
-from a2.pipeline.metrics.ngrams import Floats, count_pair
-from a2.pipeline.metrics.rouge import rouge_values
-from a2.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.data.errors import InputError
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.metrics.bleu import bleu_statistics
+from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resampled
+from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.java import JavaError, find_java, java_threads
+from a2cap.pipeline.metrics.meteor import meteor_statistics
+from a2cap.pipeline.metrics.ngrams import Floats, count_pair
+from a2cap.pipeline.metrics.rouge import rouge_values
+from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from a2.data.files.cache import read_entry, write_entry
-from a2.pipeline.metrics.java import JavaError, JavaProcess, java_process
-from a2.pipeline.metrics.tokenization import pycocoevalcap_folder
-from a2.pipeline.weights.spice import fetched_files
+from a2cap.data.files.cache import read_entry, write_entry
+from a2cap.pipeline.metrics.java import JavaError, JavaProcess, java_process
+from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
+from a2cap.pipeline.weights.spice import fetched_files
 
 logger = logging.getLogger(__name__)
 

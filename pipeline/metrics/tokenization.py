@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
-from a2.data.files.cache import read_entry, write_entry
-from a2.pipeline.metrics.java import JavaError, run_java
+from a2cap.data.files.cache import read_entry, write_entry
+from a2cap.pipeline.metrics.java import JavaError, run_java
 
 # What COCOEvalCap drops after tokenisation. Brackets are lower-cased by then, so -lrb- stays, as it
 # does there.

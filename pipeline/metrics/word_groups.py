@@ -5,7 +5,7 @@ recall is ROUGE-1 (Lin 2004) of them, both of sums over all pictures. So a word 
 a caption is right twice where one reference has it twice. Where references of a picture choose
 different words, no caption has a recall of 1.
 
-Pairs (`a2.pipeline.metrics.word_pairs`): precision is the share of a caption's pairs that a
+Pairs (`a2cap.pipeline.metrics.word_pairs`): precision is the share of a caption's pairs that a
 reference says too. Many a true one is said by none, so that accuracy is over those that are judged,
 where a reference says something of the same topic: a colour of balls, or how ball and cup lie to
 each other. It is no more than what the references know: of a red and a blue ball they may name one.
@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from a2.data.annotations.word_groups import WordGroups
-from a2.pipeline.metrics.ngrams import Floats
-from a2.pipeline.metrics.word_pairs import NOUNS, Pair, PairReader
+from a2cap.data.annotations.word_groups import WordGroups
+from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.word_pairs import NOUNS, Pair, PairReader
 
 _Said = TypeVar("_Said", str, Pair)
 

@@ -22,8 +22,8 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from a2.data.annotations.word_groups import WordGroups
-from a2.pipeline.captioning.grounding import plurals
+from a2cap.data.annotations.word_groups import WordGroups
+from a2cap.pipeline.captioning.grounding import plurals
 
 NOUNS, COLOURS, RELATIONS = "kinds", "colours", "relations"
 """The groups that are read otherwise than the rest."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2.data.errors import InputError
-from a2.pipeline.report.html import write_page
-from a2.pipeline.report.summary import in_order, shown_name
+from a2cap.data.errors import InputError
+from a2cap.pipeline.report.html import write_page
+from a2cap.pipeline.report.summary import in_order, shown_name
 
 LEAST_CHANGE = 0.1
 """CIDEr of one picture; differences of less are often one function word."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from a2.data.captions.attention_file import CaptionAttention
+from a2cap.data.captions.attention_file import CaptionAttention
 
 THUMBNAIL_SIDE = 320
 """Pixels of the longer side."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2.pipeline.captioning.grounding import Grounding
-from a2.pipeline.metrics.word_groups import GroupScore
-from a2.pipeline.report.html import write_page
-from a2.pipeline.report.image_card import ShownPicture
-from a2.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
+from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.metrics.word_groups import GroupScore
+from a2cap.pipeline.report.html import write_page
+from a2cap.pipeline.report.image_card import ShownPicture
+from a2cap.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
 
 
 @dataclass(frozen=True)

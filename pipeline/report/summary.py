@@ -7,8 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from a2.pipeline.metrics.score import METRICS
-from a2.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
+from a2cap.pipeline.metrics.score import METRICS
+from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 _BINS = 32
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from a2.data.errors import ConfigError
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.runtime.torchrun import launch
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.torchrun import launch
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from a2.data.errors import A2Error
-from a2.pipeline.engine.interruption import StopRequest
+from a2cap.data.errors import A2Error
+from a2cap.pipeline.engine.interruption import StopRequest
 
 Value = TypeVar("Value")
 

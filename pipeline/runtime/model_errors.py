@@ -1,4 +1,4 @@
-"""Errors of a2.model as errors of this project.
+"""Errors of a2cap.model as errors of this project.
 
 The model imports nothing of ours and raises ValueError with texts that tell a user what to do.
 """
@@ -6,16 +6,16 @@ The model imports nothing of ours and raises ValueError with texts that tell a u
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from a2.data.errors import A2Error
+from a2cap.data.errors import A2Error
 
 
 @contextmanager
 def model_errors() -> Iterator[None]:
-    """Turns a ValueError that a2.model itself raised into an A2Error; any other is a fault."""
+    """Turns a ValueError that a2cap.model itself raised into an A2Error; any other is a fault."""
     try:
         yield
     except ValueError as error:
-        if _raised_in(error).startswith("a2.model."):
+        if _raised_in(error).startswith("a2cap.model."):
             raise A2Error(str(error)) from error
         raise
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
-from a2.model.precision import mixed_precision
-from a2.pipeline.config import Precision
+from a2cap.model.precision import mixed_precision
+from a2cap.pipeline.config import Precision
 
 
 def forward_precision(precision: Precision, device: torch.device) -> torch.autocast:

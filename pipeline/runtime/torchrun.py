@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from a2.pipeline.config import RuntimeConfig
+from a2cap.pipeline.config import RuntimeConfig
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -119,7 +119,7 @@ def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    from a2.pipeline.runtime.device import prepare_device
+    from a2cap.pipeline.runtime.device import prepare_device
 
     device = prepare_device(runtime)
     if device.type == "cuda":

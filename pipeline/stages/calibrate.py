@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError
-from a2.extract.config import ExtractConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError
+from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 
 NAME = "calibrate"
 CODE_VERSION = 2
@@ -43,10 +43,10 @@ def calibrate_stage(
 def _calibrate(
     config: ExtractConfig, pictures: Sequence[Path], directory: Path, events: EventLog
 ) -> Sequence[Skipped]:
-    from a2.extract.detector.resnet import Architecture
-    from a2.extract.image import read_picture
-    from a2.extract.weights.calibrated_random import calibrate
-    from a2.extract.weights.load import save_detector
+    from a2cap.extract.detector.resnet import Architecture
+    from a2cap.extract.image import read_picture
+    from a2cap.extract.weights.calibrated_random import calibrate
+    from a2cap.extract.weights.load import save_detector
 
     readable = []
     for path in pictures:

@@ -1,17 +1,18 @@
 """Stage evaluate: captions of a split, their scores, and the report.
 
 `captions.json` (COCO results), `metrics.json`, `report.html`, and unless `evaluate.attention` is
-none `attention.h5` (`a2.data.captions.attention_file`): where the captioner looked at each word of them.
+none `attention.h5` (`a2cap.data.captions.attention_file`): where the captioner looked at each word
+of them.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.runtime.model_errors import model_errors
+from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.model_errors import model_errors
 
 NAME = "evaluate"
 CODE_VERSION = 7
@@ -67,7 +68,7 @@ def _evaluate(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.evaluation.evaluate import evaluate_captioner
+    from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
 
     with model_errors():
         return evaluate_captioner(

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.data.features.shard import Shard, shards_in
-from a2.data.features.store import FeatureStore
-from a2.extract.config import ExtractConfig
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.features.shard import Shard, shards_in
+from a2cap.data.features.store import FeatureStore
+from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 
 NAME = "extract"
 CODE_VERSION = 5
@@ -69,8 +69,8 @@ def _extract(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.extraction.extract import extract_features
-    from a2.pipeline.extraction.shards import join_shards
+    from a2cap.pipeline.extraction.extract import extract_features
+    from a2cap.pipeline.extraction.shards import join_shards
 
     if shards_in(directory / FEATURES):
         return join_shards(config, weights, pictures, directory=directory, events=events)
@@ -89,7 +89,7 @@ def _fill_shard(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    from a2.pipeline.extraction.shards import extract_shard
+    from a2cap.pipeline.extraction.shards import extract_shard
 
     return extract_shard(
         config, weights, pictures, boxes, runtime, shard, directory=directory, events=events

@@ -5,17 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from a2.data.annotations.layouts import IN_NO_SPLIT
-from a2.data.annotations.read import Annotations, Picture, Skipped, check_limit, read_annotations
-from a2.data.captions.caption_file import write_captions
-from a2.data.captions.document_frequencies import count_document_frequencies
-from a2.data.captions.vocabulary import Vocabulary, count_words
-from a2.data.config import PreprocessConfig
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json, write_json
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.metrics.java import find_java
-from a2.pipeline.metrics.tokenization import tokenize
+from a2cap.data.annotations.layouts import IN_NO_SPLIT
+from a2cap.data.annotations.read import Annotations, Picture, Skipped, check_limit, read_annotations
+from a2cap.data.captions.caption_file import write_captions
+from a2cap.data.captions.document_frequencies import count_document_frequencies
+from a2cap.data.captions.vocabulary import Vocabulary, count_words
+from a2cap.data.config import PreprocessConfig
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.metrics.tokenization import tokenize
 
 NAME = "preprocess"
 CODE_VERSION = 2

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.runtime.torchrun import Announcement, announce
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.torchrun import Announcement, announce
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 NAME = "train-detector"
 CODE_VERSION = 1
@@ -46,7 +46,7 @@ def train_detector_stage(
 
 def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
     """Takes part in the training that the first process announces, without writing anything."""
-    from a2.pipeline.training.detector.train import train_detector
+    from a2cap.pipeline.training.detector.train import train_detector
 
     directory = Path(announcement["directory"])
     config = DetectorConfig.model_validate(announcement["detector"])
@@ -56,7 +56,7 @@ def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
 def _train(
     config: DetectorConfig, runtime: RuntimeConfig, directory: Path, events: EventLog
 ) -> Sequence[Skipped]:
-    from a2.pipeline.training.detector.train import train_detector
+    from a2cap.pipeline.training.detector.train import train_detector
 
     announce(
         {

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.pipeline.config import RuntimeConfig, ScstConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.runtime.torchrun import Announcement, announce
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.config import RuntimeConfig, ScstConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.model_errors import model_errors
+from a2cap.pipeline.runtime.torchrun import Announcement, announce
+from a2cap.pipeline.stages import train_xe as train
 
 NAME = "train-scst"
 CODE_VERSION = 1
@@ -80,7 +80,7 @@ def _fill(
     directory: Path,
     events: EventLog,
 ) -> None:
-    from a2.pipeline.training.captioner.self_critical import refine_captioner
+    from a2cap.pipeline.training.captioner.self_critical import refine_captioner
 
     with model_errors():
         refine_captioner(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped
-from a2.model.config import ModelConfig
-from a2.pipeline.config import RuntimeConfig, TrainConfig
-from a2.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
-from a2.pipeline.runtime.model_errors import model_errors
-from a2.pipeline.runtime.torchrun import Announcement, announce
+from a2cap.data.annotations.read import Skipped
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.config import RuntimeConfig, TrainConfig
+from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.model_errors import model_errors
+from a2cap.pipeline.runtime.torchrun import Announcement, announce
 
 NAME = "train-xe"
 CODE_VERSION = 2
@@ -85,7 +85,7 @@ def _fill(
     directory: Path,
     events: EventLog,
 ) -> None:
-    from a2.pipeline.training.captioner.cross_entropy import train_captioner
+    from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
 
     with model_errors():
         train_captioner(

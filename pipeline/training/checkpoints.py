@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from a2.data.errors import A2Error
-from a2.data.files.atomic import fsync, rename_durably, write_durably
-from a2.data.files.tensors import save_tensors
-from a2.pipeline.engine.hash_cache import sha256_of
-from a2.pipeline.training.checkpoint_files import (
+from a2cap.data.errors import A2Error
+from a2cap.data.files.atomic import fsync, rename_durably, write_durably
+from a2cap.data.files.tensors import save_tensors
+from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.pipeline.training.checkpoint_files import (
     FILES,
     MANIFEST,
     STATE,

@@ -16,13 +16,13 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from a2.data.batches.batches import lost_loader
-from a2.data.errors import A2Error, LostLoader
-from a2.pipeline.engine.interruption import StopRequest, stop_between_steps
-from a2.pipeline.engine.progress import duration, track
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.distributed import LostProcesses, Processes
-from a2.pipeline.training.checkpoints import (
+from a2cap.data.batches.batches import lost_loader
+from a2cap.data.errors import A2Error, LostLoader
+from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
+from a2cap.pipeline.engine.progress import duration, track
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.distributed import LostProcesses, Processes
+from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
     random_states,
@@ -30,8 +30,8 @@ from a2.pipeline.training.checkpoints import (
     surroundings,
     surroundings_changed,
 )
-from a2.pipeline.training.record import TrainingRecord, training_record
-from a2.pipeline.training.task import Part, Phase, Update
+from a2cap.pipeline.training.record import TrainingRecord, training_record
+from a2cap.pipeline.training.task import Part, Phase, Update
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from a2.data.files.atomic import write_durably
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.training.task import Update
+from a2cap.data.files.atomic import write_durably
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.training.task import Update
 
 BOARD_EVERY = 20
 """Updates between TensorBoard scalars."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from a2.extract.weights.load import load_detector
-from a2.pipeline.weights.detectors import sha256_of
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.weights.detectors import sha256_of
 
 
 def describe_detector(weights: Path) -> dict[str, str]:

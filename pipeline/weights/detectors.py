@@ -2,7 +2,8 @@
 
 Of the published is known where people said they lie. No README gives a digest, so that of the first
 file that came is recorded and later ones must have it. What is fetched is read as
-`a2.extract.weights.load` reads any file, with nothing in it run, and kept as canonical safetensors; the
+`a2cap.extract.weights.load` reads any file, with nothing in it run, and kept as canonical
+safetensors; the
 file itself is not needed afterwards.
 """
 
@@ -14,10 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
-from a2.data.errors import A2Error, WeightsError
-from a2.data.files.cache import cache_folder
-from a2.data.files.json_file import read_json, write_json
-from a2.pipeline.weights.download import DownloadError, download
+from a2cap.data.errors import A2Error, WeightsError
+from a2cap.data.files.cache import cache_folder
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A detector that comes with this package. file: within `a2.extract`; sha256: of its bytes."""
+    """A detector that comes with this package. file: within `a2cap.extract`; sha256: of its
+    bytes."""
 
     purpose: str
     file: str
@@ -43,7 +45,7 @@ class Shipped:
     @property
     def path(self) -> Path:
         """Where it lies."""
-        return Path(str(files("a2.extract") / self.file))
+        return Path(str(files("a2cap.extract.weights") / self.file))
 
 
 SHIPPED: Mapping[str, Shipped] = {
@@ -212,7 +214,7 @@ def _keep(name: str, file: Path, address: str) -> Path:
 
 
 def _convert(file: Path, target: Path) -> None:
-    from a2.extract.weights.load import load_detector, save_detector
+    from a2cap.extract.weights.load import load_detector, save_detector
 
     detector = load_detector(file)
     target.parent.mkdir(parents=True, exist_ok=True)

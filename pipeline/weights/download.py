@@ -7,8 +7,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from a2.data.errors import A2Error
-from a2.pipeline.engine.progress import track
+from a2cap.data.errors import A2Error
+from a2cap.pipeline.engine.progress import track
 
 logger = logging.getLogger(__name__)
 

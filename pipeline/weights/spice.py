@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.errors import A2Error
-from a2.data.files.cache import cache_folder
-from a2.pipeline.weights.download import DownloadError, download
+from a2cap.data.errors import A2Error
+from a2cap.data.files.cache import cache_folder
+from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2.data.annotations.instances import Instances
+from a2cap.data.annotations.instances import Instances
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

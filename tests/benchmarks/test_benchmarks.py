@@ -145,5 +145,5 @@ def test_a_metric_unlike_pycocoevalcaps_is_refused(monkeypatch):
     with pytest.raises(click.ClickException) as caught:
         evaluate["check_equal"]({"pycocoevalcap": right, "ours": {**right, "CIDEr": 0.6}})
     assert caught.value.message == (
-        "CIDEr of ours is 0.6, of pycocoevalcap 0.5; mend a2.pipeline.metrics.score"
+        "CIDEr of ours is 0.6, of pycocoevalcap 0.5; mend a2cap.pipeline.metrics.score"
     )

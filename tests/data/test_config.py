@@ -1,4 +1,4 @@
-"""What `a2.data.config` promises."""
+"""What `a2cap.data.config` promises."""
 
 from pathlib import Path
 from typing import get_args
@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from a2.data.captions.vocabulary import PRESETS
-from a2.data.config import DataConfig, PreprocessConfig
+from a2cap.data.captions.vocabulary import PRESETS
+from a2cap.data.config import DataConfig, PreprocessConfig
 
 
 def test_nothing_is_named_by_default_and_captions_are_cut_at_twenty():

@@ -1,4 +1,4 @@
-"""What `a2.data.image_ids` promises."""
+"""What `a2cap.data.image_ids` promises."""
 
 import unicodedata
 from pathlib import Path, PurePosixPath
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from a2.data.errors import InputError
-from a2.data.image_ids import PICTURE_SUFFIXES, find_pictures, image_id, results_id
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import PICTURE_SUFFIXES, find_pictures, image_id, results_id
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(

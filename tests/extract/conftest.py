@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from a2.extract.detector.resnet import Architecture
-from a2.extract.weights.calibrated_random import calibrate
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.weights.calibrated_random import calibrate
 
 
 @pytest.fixture(scope="module", autouse=True)

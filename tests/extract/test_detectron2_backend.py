@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.errors import A2Error, WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import detectron2_meta
-from a2.extract.detector.fused import fuse
-from a2.extract.detector.input import picture_blob
-from a2.extract.detector.proposals import ScaledSize, select_proposals
-from a2.extract.detector.resnet import Architecture
-from a2.extract.detectron2_backend import rebuild
-from a2.extract.extractor import Extractor
-from a2.extract.weights.calibrated_random import calibrate
-from a2.extract.weights.load import assemble_detector
+from a2cap.data.errors import A2Error, WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import detectron2_meta
+from a2cap.extract.detector.fused import fuse
+from a2cap.extract.detector.input import picture_blob
+from a2cap.extract.detector.proposals import ScaledSize, select_proposals
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.detectron2_backend import rebuild
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.weights.calibrated_random import calibrate
+from a2cap.extract.weights.load import assemble_detector
 
 NATIVE = ExtractConfig(
     min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from a2.data.errors import InputError
-from a2.extract.config import ExtractConfig
-from a2.extract.extractor import BATCH, Extractor
-from a2.extract.weights.load import assemble_detector
+from a2cap.data.errors import InputError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import BATCH, Extractor
+from a2cap.extract.weights.load import assemble_detector
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
 
@@ -108,7 +108,7 @@ def test_many_pictures_equal_single_ones(extractor, make_picture):
 
 def test_regions_in_chunks_equal_regions_at_once(extractor, make_picture, monkeypatch):
     whole = extractor(make_picture(0), BOXES).features
-    monkeypatch.setattr("a2.extract.detector.detector.CHUNK", 2)
+    monkeypatch.setattr("a2cap.extract.detector.detector.CHUNK", 2)
     assert relative(extractor(make_picture(0), BOXES).features, whole) < 1e-5
 
 

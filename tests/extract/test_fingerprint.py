@@ -3,10 +3,10 @@ import json
 
 import pytest
 
-from a2.extract.config import ExtractConfig
-from a2.extract.extractor import Extractor
-from a2.extract.fingerprint import CODE_VERSION
-from a2.extract.weights.load import load_detector, save_detector
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.fingerprint import CODE_VERSION
+from a2cap.extract.weights.load import load_detector, save_detector
 
 
 @pytest.fixture

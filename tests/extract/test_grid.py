@@ -4,11 +4,11 @@ import torch
 import torchvision
 from pydantic import ValidationError
 
-from a2.data.errors import ConfigError, WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.input import rounded_size
-from a2.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
-from a2.extract.loading import load_extractor
+from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.input import rounded_size
+from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
+from a2cap.extract.loading import load_extractor
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128
@@ -154,7 +154,7 @@ def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
 
 
 def test_a_detectors_weights_are_no_grids(detector, tmp_path):
-    from a2.extract.weights.load import save_detector
+    from a2cap.extract.weights.load import save_detector
 
     save_detector(detector, tmp_path / "a.safetensors")
     with pytest.raises(WeightsError, match=r"'a\.safetensors' are of no grid backbone, "):

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.errors import InputError
-from a2.extract.image import picture_size, read_picture
+from a2cap.data.errors import InputError
+from a2cap.extract.image import picture_size, read_picture
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_a_header_that_claims_too_much_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("a2.extract.image.PIXEL_LIMIT", 1_000_000)
+    monkeypatch.setattr("a2cap.extract.image.PIXEL_LIMIT", 1_000_000)
     Image.new("1", (2000, 1000)).save(tmp_path / "a.png")
     message = "picture 'a.png' is too large: 2000 x 1000 pixels, limit 1 million; scale it down"
     with pytest.raises(InputError, match=message):

@@ -57,27 +57,27 @@ def keep(path: Path) -> None:
 
         return make
 
-    writer = "a2.data.features.writer:FeatureWriter"
+    writer = "a2cap.data.features.writer:FeatureWriter"
     wrap(f"{writer}.__init__", noting(lambda _, self, *__: note("found", sorted(self.done()))))
     pending = lambda self: [key.decode() for key in self._pending]  # noqa: E731
     wrap(f"{writer}._commit", noting(lambda ids, _: note("committed", ids), before=pending))
     begun = lambda _, jobs, *__: note("described", [job.image_id for job in jobs])  # noqa: E731
-    wrap("a2.pipeline.extraction.extract:_describe", noting(lambda *_: None, before=begun))
-    training = "a2.pipeline.training.loop:Training"
+    wrap("a2cap.pipeline.extraction.extract:_describe", noting(lambda *_: None, before=begun))
+    training = "a2cap.pipeline.training.loop:Training"
     wrap(f"{training}.resume", noting(lambda _, self: note("resumed", self.position.step)))
     for update in (
-        "a2.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
-        "a2.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
-        "a2.pipeline.training.detector.optimization:DetectorOptimisation.step",
+        "a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
+        "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
+        "a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step",
     ):
         wrap(update, noting(lambda _, __, ___, number: note("step", number)))
-    save = "a2.pipeline.training.checkpoints:Checkpoints.save"
+    save = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
     wrap(save, noting(lambda _, __, step: note("checkpoint", step)))
     wrap(
-        "a2.pipeline.engine.run:_work",
+        "a2cap.pipeline.engine.run:_work",
         noting(lambda *_: None, before=lambda *_: note("worked")),
     )
-    wrap("a2.pipeline.engine.manifest:Manifest.write", noting(lambda *_: note("sealed")))
+    wrap("a2cap.pipeline.engine.manifest:Manifest.write", noting(lambda *_: note("sealed")))
 
 
 def read(path: Path) -> Run:

@@ -56,13 +56,13 @@ SHARES: Mapping[str, float] = {
 """Of all kills: fewer where a rerun waits ten seconds for Java."""
 
 IMPORTED = (
-    "a2.extract.weights.calibrated_random",
-    "a2.extract.weights.load",
-    "a2.pipeline.training.captioner.cross_entropy",
-    "a2.pipeline.training.detector.train",
-    "a2.pipeline.evaluation.evaluate",
-    "a2.pipeline.training.captioner.self_critical",
-    "a2.pipeline.training.loop",
+    "a2cap.extract.weights.calibrated_random",
+    "a2cap.extract.weights.load",
+    "a2cap.pipeline.training.captioner.cross_entropy",
+    "a2cap.pipeline.training.detector.train",
+    "a2cap.pipeline.evaluation.evaluate",
+    "a2cap.pipeline.training.captioner.self_critical",
+    "a2cap.pipeline.training.loop",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",
     "pycocoevalcap.rouge.rouge",

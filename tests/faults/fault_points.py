@@ -53,15 +53,15 @@ class Fault:
 
 
 _ENGINE = (
-    Point("a2.data.files.atomic:write_durably"),
-    Point("a2.data.files.atomic:rename_durably"),
-    Point("a2.data.files.atomic:discard"),
-    Point("a2.pipeline.engine.manifest:Manifest.write"),
-    Point("a2.pipeline.engine.run:prepare"),
-    Point("a2.pipeline.engine.run:_publish"),
-    Point("a2.pipeline.engine.run:write_skipped"),
-    Point("a2.pipeline.engine.stage:EventLog.write"),
-    Point("a2.pipeline.engine.hash_cache:HashCache.pictures"),
+    Point("a2cap.data.files.atomic:write_durably"),
+    Point("a2cap.data.files.atomic:rename_durably"),
+    Point("a2cap.data.files.atomic:discard"),
+    Point("a2cap.pipeline.engine.manifest:Manifest.write"),
+    Point("a2cap.pipeline.engine.run:prepare"),
+    Point("a2cap.pipeline.engine.run:_publish"),
+    Point("a2cap.pipeline.engine.run:write_skipped"),
+    Point("a2cap.pipeline.engine.stage:EventLog.write"),
+    Point("a2cap.pipeline.engine.hash_cache:HashCache.pictures"),
     Point("os:fsync"),
     Point("pathlib:Path.mkdir"),
     Point("pathlib:Path.unlink"),
@@ -70,24 +70,24 @@ _ENGINE = (
     Point("shutil:rmtree", removes=0),
 )
 
-_JSON = Point("a2.data.files.json_file:write_json", writes=0)
-_DETECTOR = Point("a2.extract.weights.load:save_detector", writes=1)
+_JSON = Point("a2cap.data.files.json_file:write_json", writes=0)
+_DETECTOR = Point("a2cap.extract.weights.load:save_detector", writes=1)
 
 _TRAINING_AT_ALL = (
     *_ENGINE,
     _JSON,
-    Point("a2.pipeline.training.checkpoints:Checkpoints.save"),
-    Point("a2.pipeline.training.checkpoints:Checkpoints.drop_old"),
-    Point("a2.data.files.tensors:save_tensors", writes=0),
+    Point("a2cap.pipeline.training.checkpoints:Checkpoints.save"),
+    Point("a2cap.pipeline.training.checkpoints:Checkpoints.drop_old"),
+    Point("a2cap.data.files.tensors:save_tensors", writes=0),
     Point("torch:save"),
-    Point("a2.pipeline.training.record:TrainingRecord.epoch"),
-    Point("a2.pipeline.training.loop:Training._end_epoch"),
+    Point("a2cap.pipeline.training.record:TrainingRecord.epoch"),
+    Point("a2cap.pipeline.training.loop:Training._end_epoch"),
 )
 
 _TRAINING = (
     *_TRAINING_AT_ALL,
-    Point("a2.pipeline.training.captioner.task:CaptionValidation.figures"),
-    Point("a2.pipeline.captioning.saved_captioner:save_model"),
+    Point("a2cap.pipeline.training.captioner.task:CaptionValidation.figures"),
+    Point("a2cap.pipeline.captioning.saved_captioner:save_model"),
     Point("shutil:copyfile", writes=1),
 )
 
@@ -95,56 +95,56 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "calibrate": (
         *_ENGINE,
         _DETECTOR,
-        Point("a2.extract.weights.calibrated_random:calibrate"),
-        Point("a2.extract.image:read_picture"),
+        Point("a2cap.extract.weights.calibrated_random:calibrate"),
+        Point("a2cap.extract.image:read_picture"),
     ),
     "extract": (
         *_ENGINE,
         _DETECTOR,
         _JSON,
-        Point("a2.extract.extractor:Extractor.extract_many"),
-        Point("a2.data.features.writer:FeatureWriter.add"),
-        Point("a2.data.features.writer:FeatureWriter._commit"),
-        Point("a2.data.features.writer:FeatureWriter.seal"),
-        Point("a2.data.features.writer:FeatureWriter.close"),
-        Point("a2.data.features.seal:write_seal"),
+        Point("a2cap.extract.extractor:Extractor.extract_many"),
+        Point("a2cap.data.features.writer:FeatureWriter.add"),
+        Point("a2cap.data.features.writer:FeatureWriter._commit"),
+        Point("a2cap.data.features.writer:FeatureWriter.seal"),
+        Point("a2cap.data.features.writer:FeatureWriter.close"),
+        Point("a2cap.data.features.seal:write_seal"),
     ),
     "preprocess": (
         *_ENGINE,
         _JSON,
-        Point("a2.data.annotations.read:read_annotations"),
-        Point("a2.data.captions.vocabulary:Vocabulary.save", writes=1),
-        Point("a2.data.captions.caption_file:write_captions", writes=0),
-        Point("a2.pipeline.metrics.java:run_java"),
-        Point("a2.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
+        Point("a2cap.data.annotations.read:read_annotations"),
+        Point("a2cap.data.captions.vocabulary:Vocabulary.save", writes=1),
+        Point("a2cap.data.captions.caption_file:write_captions", writes=0),
+        Point("a2cap.pipeline.metrics.java:run_java"),
+        Point("a2cap.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
         *_TRAINING,
-        Point("a2.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step"),
+        Point("a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step"),
     ),
     "train-scst": (
         *_TRAINING,
-        Point("a2.model.self_critical.rollouts:attempt"),
-        Point("a2.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
+        Point("a2cap.model.self_critical.rollouts:attempt"),
+        Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
     ),
     "evaluate": (
         *_ENGINE,
-        Point("a2.pipeline.evaluation.results:write_results", writes=0),
-        Point("a2.pipeline.metrics.java:run_java"),
-        Point("a2.pipeline.metrics.java:JavaProcess.send"),
-        Point("a2.pipeline.metrics.java:JavaProcess.receive"),
-        Point("a2.data.captions.attention_file:write_attention", writes=0),
-        Point("a2.pipeline.evaluation.scores:write_scores"),
-        Point("a2.pipeline.report.report:write_report", writes=0),
+        Point("a2cap.pipeline.evaluation.results:write_results", writes=0),
+        Point("a2cap.pipeline.metrics.java:run_java"),
+        Point("a2cap.pipeline.metrics.java:JavaProcess.send"),
+        Point("a2cap.pipeline.metrics.java:JavaProcess.receive"),
+        Point("a2cap.data.captions.attention_file:write_attention", writes=0),
+        Point("a2cap.pipeline.evaluation.scores:write_scores"),
+        Point("a2cap.pipeline.report.report:write_report", writes=0),
     ),
     "train-detector": (
         *_TRAINING_AT_ALL,
         _DETECTOR,
-        Point("a2.extract.image:read_picture"),
-        Point("a2.pipeline.training.detector.data:read_detector_data"),
-        Point("a2.pipeline.training.detector.optimization:DetectorOptimisation.step"),
-        Point("a2.pipeline.training.detector.validation:DetectorValidation.figures"),
-        Point("a2.pipeline.training.detector.validation:detector_figures"),
+        Point("a2cap.extract.image:read_picture"),
+        Point("a2cap.pipeline.training.detector.data:read_detector_data"),
+        Point("a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step"),
+        Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
+        Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),
 }
 """Stage -> where its runs are killed."""
@@ -165,7 +165,7 @@ def wrap(target: str, make: Callable[[Function], Function]) -> None:
 
 def _importers(original: Function, name: str) -> Iterator[ModuleType]:
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("a2.") and vars(module).get(name) is original:
+        if module.__name__.startswith("a2cap.") and vars(module).get(name) is original:
             yield module
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from a2.data.features.store import FeatureStore
+from a2cap.data.features.store import FeatureStore
 
 Outcome = dict[str, str]
 """Path inside the stage's directory -> digest of what it says."""

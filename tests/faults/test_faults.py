@@ -66,19 +66,19 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
 
 
 FORGETS_CHECKPOINTS = """
-from a2.pipeline.training.checkpoints import Checkpoints
+from a2cap.pipeline.training.checkpoints import Checkpoints
 Checkpoints.latest = lambda self: None
 """
 
 WRITES_WHAT_DIFFERS = """
 import os
-import a2.pipeline.extraction.extract as extraction
+import a2cap.pipeline.extraction.extract as extraction
 write = extraction.write_json
 extraction.write_json = lambda path, value: write(path, value | {"process": os.getpid()})
 """
 
 CHANGES_AN_INPUT = """
-import a2.pipeline.captioning.saved_captioner as saved_model
+import a2cap.pipeline.captioning.saved_captioner as saved_model
 link = saved_model._link
 def link_and_change(source, target):
     link(source, target)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import cv2
 import torch
 
-from a2.data.features.writer import FeatureWriter
-from a2.data.scenes.generate import write_scenes
-from a2.pipeline.config import load_config
-from a2.pipeline.experiment import Plan
-from a2.pipeline.extraction.extract import extract as extraction
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.extraction import extract as extraction
 
 if TYPE_CHECKING:
     from tests.faults import diary, processes

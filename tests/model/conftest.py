@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from a2.model.captioner import Memory
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import AlignmentConfig, ModelConfig
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2.model.alignment import (
+from a2cap.model.alignment import (
     Alignment,
     BilinearMask,
     DecoderPass,
@@ -20,7 +20,7 @@ from a2.model.alignment import (
     renormalise,
     uniform_average,
 )
-from a2.model.config import AlignmentConfig
+from a2cap.model.config import AlignmentConfig
 
 B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4
 FUSIONS = ["max", "moving", "decay", "gate"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from a2.model.alignment import Alignment, DecoderPass, evidence, perturb, uniform_average
-from a2.model.config import AlignmentConfig
-from a2.model.losses import caption_loss, mask_loss, mask_penalty
+from a2cap.model.alignment import Alignment, DecoderPass, evidence, perturb, uniform_average
+from a2cap.model.config import AlignmentConfig
+from a2cap.model.losses import caption_loss, mask_loss, mask_penalty
 
 B, R, F, D, V, L = 4, 5, 6, 8, 9, 4
 FUSIONS = ["max", "moving", "decay", "gate"]

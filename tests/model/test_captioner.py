@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2.model.captioner import attend, decoder_input
+from a2cap.model.captioner import attend, decoder_input
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from a2.model import compile as compilation
-from a2.model.compile import compile_layers
-from a2.model.decoding.beam_search import beam_search
-from a2.model.losses import two_losses
+from a2cap.model import compile as compilation
+from a2cap.model.compile import compile_layers
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.losses import two_losses
 
 
 def _losses(captioner, pictures):

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.config import AlignmentConfig, ModelConfig
 
 
 def test_defaults_are_the_papers_sizes_and_our_reading_of_what_it_leaves_open():

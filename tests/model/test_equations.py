@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from a2.model.losses import two_losses
+from a2cap.model.losses import two_losses
 
 STEP = 30_000
 FUSIONS = ["none", "max", "moving", "decay", "gate"]

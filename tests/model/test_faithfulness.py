@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from a2.model.captioner import attend, decoder_input
-from a2.model.faithfulness import (
+from a2cap.model.captioner import attend, decoder_input
+from a2cap.model.faithfulness import (
     Faithfulness,
     differentiable_masks,
     divergence_by_layer,

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 
 FUSIONS = ["max", "moving", "decay", "gate"]
 

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from a2.data.scenes.generate import write_scenes
-from a2.pipeline.config import load_config
-from a2.pipeline.experiment import Plan
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

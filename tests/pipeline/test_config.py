@@ -6,8 +6,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from a2.data.errors import ConfigError
-from a2.pipeline.config import Config, load_config, override
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.config import Config, load_config, override
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from a2.data.errors import ConfigError
-from a2.pipeline.config import Config, load_config, override
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.config import Config, load_config, override
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

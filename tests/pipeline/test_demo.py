@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import load_config
-from a2.pipeline.demo import run_demo
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.demo import run_demo
 
 SMALL = (
     "train.epochs=1",

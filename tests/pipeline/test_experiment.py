@@ -8,10 +8,10 @@ import shutil
 
 import pytest
 
-from a2.data.errors import ConfigError, InputError
-from a2.pipeline.config import override
-from a2.pipeline.experiment import NotFinished, Plan
-from a2.pipeline.metrics.java import JavaError
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.pipeline.config import override
+from a2cap.pipeline.experiment import NotFinished, Plan
+from a2cap.pipeline.metrics.java import JavaError
 
 READERS = {
     "calibrate": ("extract", "train-xe", "evaluate"),
@@ -265,7 +265,7 @@ def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_
     for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
         with experiment.plan(*overrides, artifacts=artifacts) as plan, pytest.raises(error):
             plan.check(plan.names)
-    monkeypatch.setattr("a2.pipeline.doctor.preflight.find_java", no_java)
+    monkeypatch.setattr("a2cap.pipeline.doctor.preflight.find_java", no_java)
     with experiment.plan(artifacts=artifacts) as plan:
         plan.check(["calibrate", "extract", "train-xe"])
         for name in ("preprocess", "evaluate"):

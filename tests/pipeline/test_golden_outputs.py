@@ -19,13 +19,20 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from a2.data.captions.attention_file import AttentionFile
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.features.store import FeatureStore
-from a2.pipeline.config import load_config
-from a2.pipeline.experiment import Plan
-from a2.pipeline.stages import calibrate, evaluate, extract, preprocess, train_detector, train_scst
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.stages import (
+    calibrate,
+    evaluate,
+    extract,
+    preprocess,
+    train_detector,
+    train_scst,
+)
+from a2cap.pipeline.stages import train_xe as train
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
 STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate, train_detector)

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from a2.pipeline.config import Config, load_config, override
-from a2.pipeline.engine.explain import difference
-from a2.pipeline.experiment import Plan
-from a2.pipeline.stages import train_xe as train
+from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.explain import difference
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.stages import train_xe as train
 
 READERS = {
     "calibrate": ("extract",),

@@ -11,11 +11,17 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError
-from a2.data.features.formats.base import Picture, Sizes, decimal_id, regions_of, size_of_picture
-from a2.data.image_ids import image_id as identity_of
-from a2.data.regions import Regions
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_format import (
+    Picture,
+    Sizes,
+    decimal_id,
+    regions_of,
+    size_of_picture,
+)
+from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
 

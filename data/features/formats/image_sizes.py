@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from PIL import Image
 
-from a2.data.errors import InputError
-from a2.data.features.formats.base import Sizes
-from a2.data.files.json_file import read_json
-from a2.data.image_ids import find_pictures
-from a2.data.image_ids import image_id as identity_of
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_format import Sizes
+from a2cap.data.files.json_file import read_json
+from a2cap.data.image_ids import find_pictures
+from a2cap.data.image_ids import image_id as identity_of
 
 
 def sizes_in_coco(path: Path) -> Sizes:

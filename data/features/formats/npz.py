@@ -13,11 +13,17 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError
-from a2.data.features.formats.base import Picture, Sizes, decimal_id, regions_of, size_of_picture
-from a2.data.image_ids import image_id as identity_of
-from a2.data.regions import Regions
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_format import (
+    Picture,
+    Sizes,
+    decimal_id,
+    regions_of,
+    size_of_picture,
+)
+from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.regions import Regions
 
 _NAME = "cocobu"
 """What ImageCaptioning.pytorch calls bottom-up features."""

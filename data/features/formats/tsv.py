@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError
-from a2.data.features.formats.base import Picture, decimal_id, regions_of
-from a2.data.image_ids import image_id as identity_of
-from a2.data.regions import Regions
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_format import Picture, decimal_id, regions_of
+from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.regions import Regions
 
 Columns = Literal["caffe", "lxmert"]
 

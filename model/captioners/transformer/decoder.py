@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2.model.alignment import AlignedAttention, DecoderPass
-from a2.model.attention.multi_head import CrossAttention, RegionProjection, SelfAttention
-from a2.model.config import ModelConfig
-from a2.model.layers.dropout import Dropout
-from a2.model.layers.feed_forward import FeedForward
-from a2.model.layers.kv_cache import WordStore, visible_words
-from a2.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
+from a2cap.model.alignment import AlignedAttention, DecoderPass
+from a2cap.model.attention.multi_head import CrossAttention, RegionProjection, SelfAttention
+from a2cap.model.config import ModelConfig
+from a2cap.model.layers.dropout import Dropout
+from a2cap.model.layers.feed_forward import FeedForward
+from a2cap.model.layers.kv_cache import WordStore, visible_words
+from a2cap.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
 class WordEmbedding(nn.Module):

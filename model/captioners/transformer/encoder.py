@@ -7,10 +7,10 @@ computed after a projection whose bias hides the padding, and never fires.
 
 from torch import Tensor, nn
 
-from a2.model.attention.multi_head import SelfAttention, projection
-from a2.model.config import ModelConfig
-from a2.model.layers.dropout import Dropout
-from a2.model.layers.feed_forward import FeedForward
+from a2cap.model.attention.multi_head import SelfAttention, projection
+from a2cap.model.config import ModelConfig
+from a2cap.model.layers.dropout import Dropout
+from a2cap.model.layers.feed_forward import FeedForward
 
 BOX_VALUES = 5
 """x1, y1, x2, y2 in [0, 1] of the picture's width and height, and the box's share of its area."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2.model.alignment import AlignedAttention, Alignment, DecoderPass
-from a2.model.attention.multi_head import RegionProjection
-from a2.model.captioner import (
+from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass
+from a2cap.model.attention.multi_head import RegionProjection
+from a2cap.model.captioner import (
     DecoderState,
     Memory,
     SpecialTokens,
@@ -24,11 +24,11 @@ from a2.model.captioner import (
     decoder_input,
     summarise,
 )
-from a2.model.captioners.transformer.decoder import Begun, CaptionDecoder
-from a2.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
-from a2.model.config import ModelConfig
-from a2.model.layers.kv_cache import next_places
-from a2.model.layers.packed_linear import packed
+from a2cap.model.captioners.transformer.decoder import Begun, CaptionDecoder
+from a2cap.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
+from a2cap.model.config import ModelConfig
+from a2cap.model.layers.kv_cache import next_places
+from a2cap.model.layers.packed_linear import packed
 
 
 @contextmanager

@@ -5,11 +5,11 @@ import logging
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.vocabulary import EOS, PAD
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.faithfulness import divergence_by_layer
-from a2.pipeline.training.captioner.data import TrainingData
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.vocabulary import EOS, PAD
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.faithfulness import divergence_by_layer
+from a2cap.pipeline.training.captioner.data import TrainingData
 
 logger = logging.getLogger(__name__)
 

@@ -5,19 +5,23 @@ from pathlib import Path
 
 import torch
 
-from a2.data.batches.batches import CaptionDataset
-from a2.model.compile import compile_layers
-from a2.model.config import ModelConfig
-from a2.pipeline.captioning.saved_captioner import ModelDescription, new_captioner, save_captioner
-from a2.pipeline.config import RuntimeConfig, TrainConfig
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.runtime.precision import matrix_precision
-from a2.pipeline.training.captioner.data import read_training_data
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2.pipeline.training.captioner.task import captioner_phase
-from a2.pipeline.training.loop import run_training
+from a2cap.data.batches.batches import CaptionDataset
+from a2cap.model.compile import compile_layers
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.captioning.saved_captioner import (
+    ModelDescription,
+    new_captioner,
+    save_captioner,
+)
+from a2cap.pipeline.config import RuntimeConfig, TrainConfig
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.captioner.task import captioner_phase
+from a2cap.pipeline.training.loop import run_training
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import InputError
-from a2.data.features.store import FeatureStore
-from a2.pipeline.engine.run import SKIPPED, read_skipped
-from a2.pipeline.stages.extract import FEATURES
-from a2.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import InputError
+from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.engine.run import SKIPPED, read_skipped
+from a2cap.pipeline.stages.extract import FEATURES
+from a2cap.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
 
 
 @dataclass(frozen=True)

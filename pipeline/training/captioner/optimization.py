@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from a2.data.batches.batches import Batch
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.losses import TwoLosses, two_losses
-from a2.pipeline.config import TrainConfig
-from a2.pipeline.runtime.distributed import ALONE, Processes
-from a2.pipeline.runtime.precision import forward_precision
+from a2cap.data.batches.batches import Batch
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.losses import TwoLosses, two_losses
+from a2cap.pipeline.config import TrainConfig
+from a2cap.pipeline.runtime.distributed import ALONE, Processes
+from a2cap.pipeline.runtime.precision import forward_precision
 
 _READ_EVERY = 20
 """Updates on a GPU between two looks at their figures."""

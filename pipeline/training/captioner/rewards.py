@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.captions.document_frequencies import DocumentFrequencies
-from a2.data.captions.vocabulary import SPECIALS, Vocabulary
-from a2.data.errors import InputError
-from a2.model.self_critical.ngrams import InverseDocumentFrequencies
-from a2.model.self_critical.reward import CaptionReward, References
-from a2.pipeline.config import ScstConfig
-from a2.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.document_frequencies import DocumentFrequencies
+from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
+from a2cap.data.errors import InputError
+from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.reward import CaptionReward, References
+from a2cap.pipeline.config import ScstConfig
+from a2cap.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
 
 
 class PictureRewards:

@@ -14,24 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2.data.batches.batches import Batch, CaptionDataset
-from a2.data.errors import A2Error
-from a2.model.captioner import Memory
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.losses import masking_loss
-from a2.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
-from a2.pipeline.captioning.saved_captioner import load_model, save_captioner
-from a2.pipeline.config import RuntimeConfig, ScstConfig
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.evaluation.evaluate import require_width
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.distributed import ALONE, Processes
-from a2.pipeline.runtime.precision import forward_precision, matrix_precision
-from a2.pipeline.training.captioner.data import read_training_data
-from a2.pipeline.training.captioner.optimization import SidedAdam
-from a2.pipeline.training.captioner.rewards import PictureRewards
-from a2.pipeline.training.captioner.task import captioner_phase
-from a2.pipeline.training.loop import run_training
+from a2cap.data.batches.batches import Batch, CaptionDataset
+from a2cap.data.errors import A2Error
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.losses import masking_loss
+from a2cap.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
+from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
+from a2cap.pipeline.config import RuntimeConfig, ScstConfig
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.evaluation.evaluate import require_width
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.distributed import ALONE, Processes
+from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.optimization import SidedAdam
+from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.task import captioner_phase
+from a2cap.pipeline.training.loop import run_training
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from a2.data.batches.batches import (
+from a2cap.data.batches.batches import (
     Batch,
     CaptionDataset,
     Share,
@@ -14,17 +14,17 @@ from a2.data.batches.batches import (
     picture_batches,
     training_batches,
 )
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.pipeline.captioning.decoding import caption_batches
-from a2.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
-from a2.pipeline.metrics.score import cider
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.captioner.alignment_monitor import (
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
+from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.captioner.alignment_monitor import (
     validation_divergences,
     warn_of_idle_masks,
 )
-from a2.pipeline.training.captioner.data import TrainingData
-from a2.pipeline.training.task import Optimisation, Phase
+from a2cap.pipeline.training.captioner.data import TrainingData
+from a2cap.pipeline.training.task import Optimisation, Phase
 
 CaptionerSettings = TrainConfig | ScstConfig
 """How long a captioner trains in a phase, and how it is validated."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.data.errors import InputError
-from a2.extract.detector.detections import Detections
-from a2.pipeline.captioning.grounding import overlaps
+from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.errors import InputError
+from a2cap.extract.detector.detections import Detections
+from a2cap.pipeline.captioning.grounding import overlaps
 
 MOST_DETECTIONS = (1, 10, 100)
 """For which COCO reports average recall; average precision is at the last."""

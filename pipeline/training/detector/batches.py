@@ -1,7 +1,7 @@
 """Batches of labelled pictures, as a detector learns from them.
 
 An item is named by (epoch, index) and is a pure function of these and the seed, as in
-`a2.data.batches.batches`.
+`a2cap.data.batches.batches`.
 """
 
 import math
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from a2.data.batches.batches import ItemKey, Share, epoch_batches
-from a2.data.batches.sampling import is_mirrored
-from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.extract.detector.conventions import DetectorMeta
-from a2.extract.image import read_picture
-from a2.extract.training.batch import LabelledBatch, labelled_batch
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.batches.batches import ItemKey, Share, epoch_batches
+from a2cap.data.batches.sampling import is_mirrored
+from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.image import read_picture
+from a2cap.extract.training.batch import LabelledBatch, labelled_batch
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 Pixels = NDArray[np.uint8]
 

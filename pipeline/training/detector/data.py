@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2.data.annotations.read import Skipped, check_limit
-from a2.data.annotations.split_list import read_ids
-from a2.data.detection.coco import read_coco
-from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.data.detection.visual_genome import read_visual_genome
-from a2.data.errors import ConfigError, InputError
-from a2.data.image_ids import find_pictures
-from a2.extract.image import picture_size
-from a2.pipeline.captioning.inputs import named_file
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.detection.coco import read_coco
+from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.detection.visual_genome import read_visual_genome
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.image_ids import find_pictures
+from a2cap.extract.image import picture_size
+from a2cap.pipeline.captioning.inputs import named_file
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 _FILES = ("labels", "ids", "validation_labels", "validation_ids")
 _VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")

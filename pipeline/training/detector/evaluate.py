@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from a2.data.detection.labels import DetectionData
-from a2.data.errors import ConfigError
-from a2.data.files.json_file import read_json
-from a2.extract.weights.load import load_detector
-from a2.pipeline.captioning.inputs import named_file
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.stages.train_detector import NAMES
-from a2.pipeline.training.detector.config import DetectorConfig
-from a2.pipeline.training.detector.data import read_validation_data
-from a2.pipeline.training.detector.validation import detector_figures
-from a2.pipeline.weights.detectors import resolve_weights
+from a2cap.data.detection.labels import DetectionData
+from a2cap.data.errors import ConfigError
+from a2cap.data.files.json_file import read_json
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.captioning.inputs import named_file
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.stages.train_detector import NAMES
+from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.data import read_validation_data
+from a2cap.pipeline.training.detector.validation import detector_figures
+from a2cap.pipeline.weights.detectors import resolve_weights
 
 
 def evaluate_detector(

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a2.extract.training.trainable import Sampling, TrainableDetector
-from a2.pipeline.runtime.distributed import ALONE, Processes
-from a2.pipeline.runtime.precision import forward_precision
-from a2.pipeline.training.detector.batches import DetectorPart
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.extract.training.trainable import Sampling, TrainableDetector
+from a2cap.pipeline.runtime.distributed import ALONE, Processes
+from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.training.detector.batches import DetectorPart
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 MOMENTUM = 0.9
 """Of SGD, as published."""

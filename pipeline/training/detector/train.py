@@ -6,31 +6,31 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2.data.batches.batches import Share
-from a2.data.detection.labels import DetectionData
-from a2.data.errors import WeightsError
-from a2.data.files.json_file import write_json
-from a2.extract.detector.conventions import meta_for
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import Architecture
-from a2.extract.training.trainable import TrainableDetector
-from a2.extract.weights.imagenet import resnet_tensors
-from a2.extract.weights.initial import begin_with, random_detector
-from a2.extract.weights.load import load_detector, save_detector
-from a2.extract.weights.torch_files import load_torch_file
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.device import prepare_device
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.runtime.precision import matrix_precision
-from a2.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
-from a2.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
-from a2.pipeline.training.detector.config import DetectorConfig
-from a2.pipeline.training.detector.data import DetectorData, read_detector_data
-from a2.pipeline.training.detector.optimization import DetectorOptimisation
-from a2.pipeline.training.detector.validation import DetectorValidation, detector_figures
-from a2.pipeline.training.loop import run_training
-from a2.pipeline.training.task import Phase
+from a2cap.data.batches.batches import Share
+from a2cap.data.detection.labels import DetectionData
+from a2cap.data.errors import WeightsError
+from a2cap.data.files.json_file import write_json
+from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.training.trainable import TrainableDetector
+from a2cap.extract.weights.imagenet import resnet_tensors
+from a2cap.extract.weights.initial import begin_with, random_detector
+from a2cap.extract.weights.load import load_detector, save_detector
+from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
+from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
+from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
+from a2cap.pipeline.training.detector.optimization import DetectorOptimisation
+from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
+from a2cap.pipeline.training.loop import run_training
+from a2cap.pipeline.training.task import Phase
 
 logger = logging.getLogger(__name__)
 

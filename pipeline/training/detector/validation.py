@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from a2.data.detection.labels import DetectionData, LabelledPicture
-from a2.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
-from a2.extract.detector.detector import Detector
-from a2.extract.image import read_picture
-from a2.extract.training.trainable import TrainableDetector
-from a2.pipeline.engine.progress import track
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.detector.average_precision import (
+from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.image import read_picture
+from a2cap.extract.training.trainable import TrainableDetector
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.detector.average_precision import (
     DetectionMetrics,
     detection_metrics,
     proposal_recall,
 )
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What `a2.data.annotations.instances` promises."""
+"""What `a2cap.data.annotations.instances` promises."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2.data.annotations.instances import read_boxes, read_instances
-from a2.data.errors import InputError
+from a2cap.data.annotations.instances import read_boxes, read_instances
+from a2cap.data.errors import InputError
 
 
 def box(order: int = 1, image: object = 42, **changes: object) -> dict[str, object]:

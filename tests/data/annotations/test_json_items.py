@@ -1,10 +1,10 @@
-"""What `a2.data.annotations.json_items` promises."""
+"""What `a2cap.data.annotations.json_items` promises."""
 
 from pathlib import Path
 
 import pytest
 
-from a2.data.annotations.json_items import (
+from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
     key_member,
@@ -14,7 +14,7 @@ from a2.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 ITEM = {"text": "a", "list": [1], "number": 3, "flag": True, "none": None}
 

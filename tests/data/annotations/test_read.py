@@ -1,4 +1,4 @@
-"""What `a2.data.annotations.read` promises."""
+"""What `a2cap.data.annotations.read` promises."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations.read import (
+from a2cap.data.annotations.read import (
     Annotations,
     Caption,
     Picture,
@@ -16,7 +16,7 @@ from a2.data.annotations.read import (
     resolve_pictures,
     tokenize,
 )
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 needs_shared = [
@@ -451,7 +451,7 @@ def test_the_folder_is_not_scanned_while_names_are_found(tmp_path, monkeypatch):
     touch(tmp_path, "a.jpg", "a.png")
     assert resolve_pictures(annotated("a.jpg"), tmp_path) == {"0": tmp_path / "a.jpg"}
     monkeypatch.setattr(
-        "a2.data.annotations.read.find_pictures", lambda folder: {"1": folder / "x.jpg"}
+        "a2cap.data.annotations.read.find_pictures", lambda folder: {"1": folder / "x.jpg"}
     )
     assert resolve_pictures(annotated("a.jpg", "b.jpg"), tmp_path) == {
         "0": tmp_path / "a.jpg",

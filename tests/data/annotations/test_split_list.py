@@ -1,12 +1,12 @@
-"""What `a2.data.annotations.split_list` promises."""
+"""What `a2cap.data.annotations.split_list` promises."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from a2.data.annotations.split_list import read_ids, read_split_list
-from a2.data.errors import InputError
+from a2cap.data.annotations.split_list import read_ids, read_split_list
+from a2cap.data.errors import InputError
 
 
 def written(folder: Path, content: object) -> Path:

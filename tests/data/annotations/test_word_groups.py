@@ -1,12 +1,12 @@
-"""What `a2.data.annotations.word_groups` promises."""
+"""What `a2cap.data.annotations.word_groups` promises."""
 
 import gzip
 import json
 
 import pytest
 
-from a2.data.annotations.word_groups import read_word_groups
-from a2.data.errors import InputError
+from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.data.errors import InputError
 
 
 @pytest.fixture

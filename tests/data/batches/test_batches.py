@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils import signal_handling
 
-from a2.data.batches.batches import (
+from a2cap.data.batches import batches as batches_module
+from a2cap.data.batches.batches import (
     ALL,
     Batch,
     CaptionDataset,
@@ -25,12 +26,11 @@ from a2.data.batches.batches import (
     picture_batches,
     training_batches,
 )
-from a2.data.batches.batches import batches as batches_module
-from a2.data.batches.sampling import caption_choice, epoch_order
-from a2.data.errors import ConfigError, InputError, LostLoader, StoreError
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.regions import Regions
+from a2cap.data.batches.sampling import caption_choice, epoch_order
+from a2cap.data.errors import ConfigError, InputError, LostLoader, StoreError
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
 
 WIDTH = 6
 IDS = [f"{number:012d}" for number in range(11)]
@@ -265,7 +265,7 @@ def test_a_signal_to_a_loader_that_has_just_started_does_not_end_it(store, monke
 HELD_AT_ITS_END = """
 import sys
 from pathlib import Path
-from a2.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import picture_batches
 
 store, *image_ids = sys.argv[1:]
 held = iter(picture_batches(Path(store), image_ids, batch_size=1, workers=2))

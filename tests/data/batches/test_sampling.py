@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.batches.sampling import caption_choice, epoch_order, is_mirrored
+from a2cap.data.batches.sampling import caption_choice, epoch_order, is_mirrored
 
 seeds = st.integers(0, 2**63)
 epochs = st.integers(0, 1000)

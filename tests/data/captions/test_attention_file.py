@@ -1,11 +1,11 @@
-"""What `a2.data.captions.attention_file` promises."""
+"""What `a2cap.data.captions.attention_file` promises."""
 
 import h5py
 import numpy as np
 import pytest
 
-from a2.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
-from a2.data.errors import InputError
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
+from a2cap.data.errors import InputError
 
 RNG = np.random.default_rng(0)
 SHAPES = {"000000000042": (3, 2), "été/7": (0, 4), "7": (2, 5)}

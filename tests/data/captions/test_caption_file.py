@@ -1,4 +1,4 @@
-"""What `a2.data.captions.caption_file` promises."""
+"""What `a2cap.data.captions.caption_file` promises."""
 
 import pickle
 import time
@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from a2.data.annotations.read import Caption, Picture, tokenize
-from a2.data.captions.caption_file import CaptionFile, write_captions
-from a2.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
-from a2.data.errors import InputError
+from a2cap.data.annotations.read import Caption, Picture, tokenize
+from a2cap.data.captions.caption_file import CaptionFile, write_captions
+from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
+from a2cap.data.errors import InputError
 
 VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "runs": 7})
 A, DOG, RUNS = 4, 5, 6

@@ -1,4 +1,4 @@
-"""What `a2.data.captions.document_frequencies` promises."""
+"""What `a2cap.data.captions.document_frequencies` promises."""
 
 import zipfile
 from pathlib import Path
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from a2.data.captions.document_frequencies import DocumentFrequencies, count_document_frequencies
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import InputError
+from a2cap.data.captions.document_frequencies import DocumentFrequencies, count_document_frequencies
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import InputError
 
 VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "cat": 7})
 REFERENCES = {"1": ["a dog runs", "a dog"], "2": ["the dog runs"], "3": []}

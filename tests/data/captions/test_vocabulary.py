@@ -1,4 +1,4 @@
-"""What `a2.data.captions.vocabulary` promises."""
+"""What `a2cap.data.captions.vocabulary` promises."""
 
 import json
 from collections import Counter
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2.data.annotations.read import Caption, Picture, tokenize
-from a2.data.captions.vocabulary import (
+from a2cap.data.annotations.read import Caption, Picture, tokenize
+from a2cap.data.captions.vocabulary import (
     BOS,
     EOS,
     PAD,
@@ -19,8 +19,8 @@ from a2.data.captions.vocabulary import (
     count_words,
     tokens_of,
 )
-from a2.data.errors import InputError
-from a2.data.files.json_file import read_json
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")

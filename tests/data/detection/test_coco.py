@@ -1,14 +1,14 @@
-"""What `a2.data.detection.coco` promises."""
+"""What `a2cap.data.detection.coco` promises."""
 
 import json
 
 import numpy as np
 import pytest
 
-from a2.data.detection.coco import read_coco
-from a2.data.detection.labels import WITHOUT_AREA
-from a2.data.errors import InputError
-from a2.data.scenes.generate import write_scenes
+from a2cap.data.detection.coco import read_coco
+from a2cap.data.detection.labels import WITHOUT_AREA
+from a2cap.data.errors import InputError
+from a2cap.data.scenes.generate import write_scenes
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "hot dog"}]
 ATTRIBUTES = [{"id": 2, "name": "small"}, {"id": 1, "name": "red"}]

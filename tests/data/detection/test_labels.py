@@ -1,4 +1,4 @@
-"""What `a2.data.detection.labels` promises."""
+"""What `a2cap.data.detection.labels` promises."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.annotations.read import Skipped
-from a2.data.detection.labels import DetectionData, Label, check_usable, labelled_picture
-from a2.data.errors import InputError
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.detection.labels import DetectionData, Label, check_usable, labelled_picture
+from a2cap.data.errors import InputError
 
 coordinates = st.floats(-500, 500, width=32)
 

@@ -1,11 +1,11 @@
-"""What `a2.data.detection.name_list` promises."""
+"""What `a2cap.data.detection.name_list` promises."""
 
 from pathlib import Path
 
 import pytest
 
-from a2.data.detection.name_list import read_name_list
-from a2.data.errors import InputError
+from a2cap.data.detection.name_list import read_name_list
+from a2cap.data.errors import InputError
 
 VOCABULARY = Path(__file__).parents[3].parent / "shared/reference/visual_genome_vocab"
 

@@ -1,4 +1,4 @@
-"""What `a2.data.detection.visual_genome` promises."""
+"""What `a2cap.data.detection.visual_genome` promises."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from a2.data.detection.labels import WITHOUT_AREA
-from a2.data.detection.visual_genome import (
+from a2cap.data.detection.labels import WITHOUT_AREA
+from a2cap.data.detection.visual_genome import (
     ABOVE_MOST,
     MOST_ATTRIBUTES,
     NO_KNOWN_OBJECT,
@@ -18,7 +18,7 @@ from a2.data.detection.visual_genome import (
     split_attribute,
     split_object_name,
 )
-from a2.data.errors import InputError
+from a2cap.data.errors import InputError
 
 OBJECTS = "dog,puppy\ntraffic light\nstop sign,stopsign\nlight"
 ATTRIBUTES = "gray,grey\nred\nblack and white\nwet\nsmall"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2.data.errors import StoreError
-from a2.data.features.join import seal_shards
-from a2.data.features.shard import Shard
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.features.join import seal_shards
+from a2cap.data.features.shard import Shard
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
 
 IDS = [f"{number:012d}" for number in range(12)]
 

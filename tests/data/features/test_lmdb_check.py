@@ -7,7 +7,7 @@ import struct
 import lmdb
 import pytest
 
-from a2.data.features.lmdb_check import tree_problem
+from a2cap.data.features.lmdb_check import tree_problem
 
 PAGE = 4096
 RECORDS = {f"{number:012d}".encode(): bytes([number % 256]) * 3000 for number in range(400)}

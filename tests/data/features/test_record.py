@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from a2.data.errors import StoreError
-from a2.data.features.record import check_record, decode_regions, encode_regions, record_key
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.features.record import check_record, decode_regions, encode_regions, record_key
+from a2cap.data.regions import Regions
 
 
 def make_regions(count=3, width=8, seed=0, attributes=True):

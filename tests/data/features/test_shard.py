@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.errors import ConfigError, StoreError
-from a2.data.features.shard import Shard, complete_shards, owner, shards_in
+from a2cap.data.errors import ConfigError, StoreError
+from a2cap.data.features.shard import Shard, complete_shards, owner, shards_in
 
 image_ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
@@ -39,7 +39,7 @@ def test_the_assignment_is_stable_across_processes_and_versions():
     # the last digit of what `printf %s ID | sha256sum` prints, modulo 8
     known = {"000000000139": 0, "000000391895": 5, "own/straße": 7}
     assert {image_id: owner(image_id, 8) for image_id in known} == known
-    code = "from a2.data.features.shard import owner; print(owner('000000391895', 8))"
+    code = "from a2cap.data.features.shard import owner; print(owner('000000391895', 8))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert int(answer.stdout) == known["000000391895"]
 

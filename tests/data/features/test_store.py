@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2.data.errors import StoreError
-from a2.data.features import lmdb_file as feature_file
-from a2.data.features.seal import StoreSeal, read_seal
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.features import lmdb_file as feature_file
+from a2cap.data.features.seal import StoreSeal, read_seal
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
 
 IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]
 

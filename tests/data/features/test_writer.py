@@ -17,10 +17,10 @@ import lmdb
 import numpy as np
 import pytest
 
-from a2.data.errors import StoreError
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.regions import Regions
+from a2cap.data.errors import StoreError
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
 
 IDS = [f"{number:012d}" for number in range(12)]
 
@@ -293,9 +293,9 @@ DISK_FULL = """
     import resource, sys
     from pathlib import Path
     import numpy as np
-    from a2.data.errors import StoreError
-    from a2.data.features.writer import FeatureWriter
-    from a2.data.regions import Regions
+    from a2cap.data.errors import StoreError
+    from a2cap.data.features.writer import FeatureWriter
+    from a2cap.data.regions import Regions
 
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
@@ -439,8 +439,8 @@ KILLED = """
     import sys
     from pathlib import Path
     import numpy as np
-    from a2.data.features.writer import FeatureWriter
-    from a2.data.regions import Regions
+    from a2cap.data.features.writer import FeatureWriter
+    from a2cap.data.regions import Regions
 
     def regions(number):
         draw = np.random.default_rng(number)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.files.cache import cache_folder, read_entry, write_entry
+from a2cap.data.files.cache import cache_folder, read_entry, write_entry
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `a2.data.files.json_file` promises."""
+"""What `a2cap.data.files.json_file` promises."""
 
 import gzip
 import json
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2.data.errors import InputError
-from a2.data.files.json_file import parse_json, read_json, read_json_list, read_text, write_json
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import parse_json, read_json, read_json_list, read_text, write_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2.data.files.tensors import save_tensors
+from a2cap.data.files.tensors import save_tensors
 
 
 def test_tensors_that_are_not_contiguous_keep_their_values(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from a2.data.files.unfilled import Unfilled
+from a2cap.data.files.unfilled import Unfilled
 
 
 class Part(nn.Module):
@@ -63,7 +63,7 @@ def test_modules_are_filled_again_outside():
 def test_on_the_meta_device_the_compiler_is_not_loaded():
     script = (
         "import sys, torch\n"
-        "from a2.data.files.unfilled import Unfilled\n"
+        "from a2cap.data.files.unfilled import Unfilled\n"
         "with torch.device('meta'), Unfilled():\n"
         "    made = torch.nn.Linear(3, 4)\n"
         "assert made.weight.is_meta\n"

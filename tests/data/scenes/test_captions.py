@@ -3,11 +3,11 @@ import re
 import numpy as np
 import pytest
 
-from a2.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, captions_of
-from a2.data.scenes.generate import Scene, make_scene
-from a2.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
-from a2.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, PLURALS, Thing
-from a2.data.scenes.relations import is_between, is_inside, is_larger, relation
+from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, captions_of
+from a2cap.data.scenes.generate import Scene, make_scene
+from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
+from a2cap.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, PLURALS, Thing
+from a2cap.data.scenes.relations import is_between, is_inside, is_larger, relation
 
 SINGULAR = {plural: kind for kind, plural in PLURALS.items()} | {kind: kind for kind in KINDS}
 COUNTS = {word: number for number, word in enumerate(NUMBERS) if number > 1} | {

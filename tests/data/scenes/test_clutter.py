@@ -3,10 +3,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from a2.data.scenes.clutter import CHANCE, COMPANIONS, cluttered
-from a2.data.scenes.drawing import silhouette_mask
-from a2.data.scenes.layout import arranged
-from a2.data.scenes.objects import CLUTTER, KINDS, MUTED, Thing
+from a2cap.data.scenes.clutter import CHANCE, COMPANIONS, cluttered
+from a2cap.data.scenes.drawing import silhouette_mask
+from a2cap.data.scenes.layout import arranged
+from a2cap.data.scenes.objects import CLUTTER, KINDS, MUTED, Thing
 
 COUNT, SIDE = 600, 128
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from a2.data.scenes.drawing import PATTERNS, TINTS, Ground, draw_picture, silhouette_mask
-from a2.data.scenes.objects import COLOURS, KINDS, MAX_TILT, TEXTURES, Thing, extent
+from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, draw_picture, silhouette_mask
+from a2cap.data.scenes.objects import COLOURS, KINDS, MAX_TILT, TEXTURES, Thing, extent
 
 PLAIN = Ground("gradient", "stone", seed=3)
 

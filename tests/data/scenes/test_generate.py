@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from a2.data.errors import InputError
-from a2.data.scenes.clutter import COMPANIONS
-from a2.data.scenes.generate import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
-from a2.data.scenes.grammar import WORD_GROUPS
-from a2.data.scenes.objects import CLUTTER, KINDS
+from a2cap.data.errors import InputError
+from a2cap.data.scenes.clutter import COMPANIONS
+from a2cap.data.scenes.generate import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
+from a2cap.data.scenes.grammar import WORD_GROUPS
+from a2cap.data.scenes.objects import CLUTTER, KINDS
 
 COUNT, SEED, SIDE = 30, 5, 160
 

@@ -1,6 +1,6 @@
-from a2.data.scenes.generate import grammar as scene_grammar
-from a2.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
-from a2.data.scenes.objects import COLOURS, KINDS, PLURALS, SIZES, TEXTURES
+from a2cap.data.scenes import grammar as scene_grammar
+from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
+from a2cap.data.scenes.objects import COLOURS, KINDS, PLURALS, SIZES, TEXTURES
 
 
 def patterns() -> list[str]:

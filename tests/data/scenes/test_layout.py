@@ -4,8 +4,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from a2.data.scenes.drawing import silhouette_mask
-from a2.data.scenes.layout import (
+from a2cap.data.scenes.drawing import silhouette_mask
+from a2cap.data.scenes.layout import (
     CONTAINERS,
     MOST_SHARED,
     MOST_SHARED_ALIKE,
@@ -13,7 +13,7 @@ from a2.data.scenes.layout import (
     Layout,
     arranged,
 )
-from a2.data.scenes.objects import COLOURS, KINDS, SIZES, TEXTURES, Thing
+from a2cap.data.scenes.objects import COLOURS, KINDS, SIZES, TEXTURES, Thing
 
 
 @pytest.fixture(scope="module")

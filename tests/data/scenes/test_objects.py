@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from a2.data.scenes.objects import (
+from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
     KINDS,
@@ -13,7 +13,7 @@ from a2.data.scenes.objects import (
     extent,
     outline,
 )
-from a2.data.scenes.silhouettes import silhouette_of
+from a2cap.data.scenes.silhouettes import silhouette_of
 
 BOX = (10.5, 20.25, 50.0, 70.0)
 

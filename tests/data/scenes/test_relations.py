@@ -1,7 +1,7 @@
 import pytest
 
-from a2.data.scenes.objects import Thing
-from a2.data.scenes.relations import is_between, is_inside, is_larger, outstanding, relation
+from a2cap.data.scenes.objects import Thing
+from a2cap.data.scenes.relations import is_between, is_inside, is_larger, outstanding, relation
 
 
 def square(x: float, y: float, *, kind: str = "box", half: float = 12) -> Thing:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.errors import A2Error
-from a2.data.scenes.generate import render as scene_pictures
-from a2.data.scenes.render import write_pictures
-from a2.data.scenes.scene import make_scene
+from a2cap.data.errors import A2Error
+from a2cap.data.scenes import render as scene_pictures
+from a2cap.data.scenes.render import write_pictures
+from a2cap.data.scenes.scene import make_scene
 
 
 def drawn(folder: Path, *, workers: int, count: int = 70) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def test_a_process_that_is_ended_from_outside_is_an_error(tmp_path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from a2.data.scenes.generate import write_scenes
+from a2cap.data.scenes.generate import write_scenes
 if __name__ == "__main__":
     say = lambda _: print("drawn", flush=True)
     write_scenes(Path(sys.argv[1]), count=20000, side=96, workers=2, progress=say)

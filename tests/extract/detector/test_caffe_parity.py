@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.anchors import anchor_grid, caffe_anchors, detectron2_anchors
-from a2.extract.detector.conventions import CAFFE_MEAN, caffe_meta
-from a2.extract.detector.input import picture_blob, picture_scale
-from a2.extract.detector.proposals import ScaledSize, select_proposals
-from a2.extract.detector.selection import select_regions
-from a2.extract.extractor import Extractor
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors, detectron2_anchors
+from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
+from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.proposals import ScaledSize, select_proposals
+from a2cap.extract.detector.selection import select_regions
+from a2cap.extract.extractor import Extractor
 
 META = caffe_meta(origin="test", classes=1600)
 
@@ -143,7 +143,7 @@ def test_only_the_best_6000_candidates_compete(monkeypatch):
     logits = torch.tensor([3.0, 2.0, 1.0])
     anchors = torch.tensor([[0.0, 0, 40, 40], [50, 0, 90, 40], [0, 50, 40, 90]])
     size = ScaledSize(height=100, width=100, scale=1, factors=(1, 1))
-    monkeypatch.setattr("a2.extract.detector.proposals.CANDIDATES", 2)
+    monkeypatch.setattr("a2cap.extract.detector.proposals.CANDIDATES", 2)
     found = select_proposals(
         logits, torch.zeros(3, 4), anchors=anchors, size=size, count=300, meta=META
     )

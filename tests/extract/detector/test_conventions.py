@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2.extract.detector.conventions import (
+from a2cap.extract.detector.conventions import (
     DetectorMeta,
     airsplay_meta,
     caffe_meta,

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import caffe_meta, detectron2_meta
-from a2.extract.detector.detections import (
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import caffe_meta, detectron2_meta
+from a2cap.extract.detector.detections import (
     DetectionRule,
     detect_objects,
     propose_regions,
     refined_boxes,
 )
-from a2.extract.detector.proposals import ScaledSize
-from a2.extract.detector.scaling import scaled_picture
-from a2.extract.extractor import Extractor
+from a2cap.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.extractor import Extractor
 
 
 def close(found, expected):

@@ -1,8 +1,8 @@
 import torch
 
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.fused import FusedConvolution, fuse
-from a2.extract.detector.resnet import FrozenBatchNorm, NormalizedConvolution
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.fused import FusedConvolution, fuse
+from a2cap.extract.detector.resnet import FrozenBatchNorm, NormalizedConvolution
 
 
 def test_a_fused_convolution_equals_the_two_steps():

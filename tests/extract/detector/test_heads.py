@@ -1,7 +1,7 @@
 import torch
 
-from a2.extract.detector.heads import BoxPredictor
-from a2.extract.detector.resnet import Architecture
+from a2cap.extract.detector.heads import BoxPredictor
+from a2cap.extract.detector.resnet import Architecture
 
 TINY = Architecture(18, width=2, classes=3, attributes=4, embedding_width=5, attribute_width=6)
 

@@ -2,9 +2,9 @@ import cv2
 import numpy as np
 import pytest
 
-from a2.data.errors import InputError
-from a2.extract.detector.conventions import CAFFE_MEAN
-from a2.extract.detector.input import picture_blob, picture_scale, rounded_blob, rounded_size
+from a2cap.data.errors import InputError
+from a2cap.extract.detector.conventions import CAFFE_MEAN
+from a2cap.extract.detector.input import picture_blob, picture_scale, rounded_blob, rounded_size
 
 
 # Heights and widths of the ten pictures of the published features, and what caffe made of them.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.detector import mixed_precision as mixed
-from a2.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
-from a2.extract.extractor import Extractor
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector import mixed_precision as mixed
+from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2cap.extract.extractor import Extractor
 
 EXACT = ExtractConfig(
     min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
@@ -74,7 +74,7 @@ def test_logits_are_those_of_the_heads_to_bfloat16(detector):
 
 
 def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_picture, monkeypatch, caplog):
-    monkeypatch.setattr("a2.extract.extractor.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("a2cap.extract.extractor.has_bfloat16", lambda device: False)
     with caplog.at_level(logging.WARNING):
         regions = Extractor(detector, config=MIXED)(make_picture(0))
     assert caplog.messages == ["cpu has no bfloat16: extract.precision=mixed runs as exact"]

@@ -4,8 +4,8 @@ import sys
 import pytest
 import torch
 
-from a2.data.errors import A2Error
-from a2.extract.detector.operators import nms, roi_pool
+from a2cap.data.errors import A2Error
+from a2cap.extract.detector.operators import nms, roi_pool
 
 
 def test_nms_keeps_the_best_first():
@@ -55,7 +55,7 @@ def test_a_torchvision_that_does_not_fit_is_one_clear_line(monkeypatch):
 def test_without_gradients_all_of_torchvision_need_not_be_imported():
     script = (
         "import sys, torch\n"
-        "from a2.extract.detector.operators import nms, roi_pool\n"
+        "from a2cap.extract.detector.operators import nms, roi_pool\n"
         "with torch.inference_mode():\n"
         "    kept = nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5)\n"
         "    roi_pool(torch.ones(1, 1, 4, 4), torch.zeros(2, 5), size=1, scale=1)\n"

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from a2.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.proposals import ScaledSize, select_proposals
+from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.proposals import ScaledSize, select_proposals
 
 META = caffe_meta(origin="test", classes=1)
 
@@ -51,7 +51,7 @@ def test_detectron2_limits_growth_to_62_and_a_half_times():
 
 
 def test_detectron2_drops_only_empty_boxes_and_after_ranking(monkeypatch):
-    monkeypatch.setattr("a2.extract.detector.proposals.CANDIDATES", 2)
+    monkeypatch.setattr("a2cap.extract.detector.proposals.CANDIDATES", 2)
     meta = META.with_procedure("detectron2").model_copy(update={"decode_plus1": False})
     outside = [210, 0, 230, 20]  # clipped to no width, and still one of the two candidates
     found = select([[0, 0, 3, 3], outside, [50, 50, 90, 90]], meta=meta)

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import (
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import (
     Architecture,
     Backbone,
     FrozenBatchNorm,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.detection.labels import LabelledPicture
-from a2.extract.detector.conventions import meta_for
-from a2.extract.detector.scaling import scaled_picture
-from a2.extract.training.batch import labelled_batch
+from a2cap.data.detection.labels import LabelledPicture
+from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.training.batch import labelled_batch
 
 META = meta_for(
     origin="test",

@@ -1,6 +1,6 @@
 import torch
 
-from a2.extract.training.matching import (
+from a2cap.extract.training.matching import (
     ANCHOR_RULE,
     BACKGROUND,
     IGNORED,

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import meta_for
-from a2.extract.detector.detections import detect_objects
-from a2.extract.detector.proposals import ScaledSize
-from a2.extract.detector.resnet import Architecture
-from a2.extract.extractor import Extractor
-from a2.extract.training.batch import LabelledBatch, labelled_batch
-from a2.extract.training.trainable import Sampling, TrainableDetector
-from a2.extract.weights.initial import random_detector
-from a2.extract.weights.load import load_detector, save_detector
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.detections import detect_objects
+from a2cap.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.training.batch import LabelledBatch, labelled_batch
+from a2cap.extract.training.trainable import Sampling, TrainableDetector
+from a2cap.extract.weights.initial import random_detector
+from a2cap.extract.weights.load import load_detector, save_detector
 
 META = meta_for(
     origin="test",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from a2.data.errors import WeightsError
-from a2.extract.weights.caffemodel import load_caffemodel, read_blobs
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.caffemodel import load_caffemodel, read_blobs
 
 # NetParameter{name: "n", layer{name: "ip", blobs{shape{dim: 2, dim: 300}}, blobs{...}}}
 SHAPE = bytes([0x3A, 3, 0x0A, 1, 2])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.errors import InputError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.resnet import Architecture
-from a2.extract.extractor import Extractor
-from a2.extract.weights.calibrated_random import calibrate
-from a2.extract.weights.load import save_detector
+from a2cap.data.errors import InputError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.weights.calibrated_random import calibrate
+from a2cap.extract.weights.load import save_detector
 
 SIZES = {"min_side": 96, "max_side": 160, "roi_size": 7}
 

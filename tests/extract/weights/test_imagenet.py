@@ -2,10 +2,10 @@ import pytest
 import torch
 from torchvision.models import resnet18, resnet50
 
-from a2.extract.detector.conventions import DETECTRON2_MEAN, meta_for
-from a2.extract.detector.resnet import Architecture
-from a2.extract.weights.imagenet import DEVIATION, resnet_tensors
-from a2.extract.weights.initial import begin_with, random_detector
+from a2cap.extract.detector.conventions import DETECTRON2_MEAN, meta_for
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.weights.imagenet import DEVIATION, resnet_tensors
+from a2cap.extract.weights.initial import begin_with, random_detector
 
 META = meta_for(
     origin="test",

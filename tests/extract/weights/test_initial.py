@@ -4,10 +4,10 @@ import re
 import pytest
 import torch
 
-from a2.data.errors import WeightsError
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.resnet import Architecture
-from a2.extract.weights.initial import begin_with, random_detector
+from a2cap.data.errors import WeightsError
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.weights.initial import begin_with, random_detector
 
 ARCHITECTURE = Architecture(
     18, width=8, classes=3, attributes=4, proposal_width=32, embedding_width=4, attribute_width=8

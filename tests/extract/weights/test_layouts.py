@@ -11,15 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from a2.data.errors import WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.anchors import caffe_anchors, detectron2_anchors
-from a2.extract.detector.conventions import airsplay_meta, as_anchors, caffe_meta, detectron2_meta
-from a2.extract.detector.resnet import Architecture
-from a2.extract.extractor import Extractor
-from a2.extract.weights.layouts import make_canonical
-from a2.extract.weights.load import assemble_detector, layouts, load_detector
-from a2.extract.weights.load import load as weights
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
+from a2cap.extract.detector.conventions import (
+    airsplay_meta,
+    as_anchors,
+    caffe_meta,
+    detectron2_meta,
+)
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.weights import layouts
+from a2cap.extract.weights import load as weights
+from a2cap.extract.weights.layouts import make_canonical
+from a2cap.extract.weights.load import assemble_detector, load_detector
 
 PREDICTOR = "roi_heads.box_predictor"
 HEAD = "proposal_generator.rpn_head"
@@ -293,7 +299,7 @@ def test_a_number_of_anchors_that_nobody_published_is_refused(detector):
         make_canonical(tensors, name="a")
     assert str(error.value) == (
         "weights 'a' are of no known layout: they score 9 anchors, published ones 12 (Visual "
-        "Genome) or 15 (COCO); write them with a2.extract.weights.load.save_detector"
+        "Genome) or 15 (COCO); write them with a2cap.extract.weights.load.save_detector"
     )
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2.data.errors import WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import airsplay_meta, caffe_meta
-from a2.extract.detector.detector import Detector
-from a2.extract.detector.resnet import Architecture
-from a2.extract.extractor import Extractor
-from a2.extract.weights.load import (
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import airsplay_meta, caffe_meta
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.weights.load import (
     META_KEY,
     architecture_of,
     assemble_detector,
@@ -214,7 +214,7 @@ def test_a_file_that_states_no_conventions_is_refused(saved):
     rewrite(saved)
     message = (
         "weights 'detector.safetensors' do not state their conventions: no 'a2.detector' in the "
-        "metadata; write them with a2.extract.weights.load.save_detector"
+        "metadata; write them with a2cap.extract.weights.load.save_detector"
     )
     with pytest.raises(WeightsError, match=message):
         load_detector(saved)
@@ -230,7 +230,7 @@ def test_conventions_are_never_filled_in_from_defaults(saved, detector):
     assert str(error.value) == (
         "weights 'detector.safetensors' state conventions that this version does not know: "
         "anchors: Field required, resize: Input should be 'exact factor' or 'rounded size'; "
-        "write them with a2.extract.weights.load.save_detector"
+        "write them with a2cap.extract.weights.load.save_detector"
     )
 
 

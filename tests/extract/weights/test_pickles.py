@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.errors import WeightsError
-from a2.extract.weights.pickles import load_pickle
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.pickles import load_pickle
 
 
 def pickle_to(path, content):

@@ -3,9 +3,9 @@ import os
 import pytest
 import torch
 
-from a2.data.errors import WeightsError
-from a2.extract.weights.load import load_detector
-from a2.extract.weights.torch_files import load_torch_file
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.load import load_detector
+from a2cap.extract.weights.torch_files import load_torch_file
 
 TWO_FORMS = pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a2.data.errors import WeightsError
-from a2.extract.weights.unpickle import load_arrays
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.unpickle import load_arrays
 
 
 class Call:

@@ -2,15 +2,15 @@ import math
 
 import torch
 
-from a2.model.alignment import DecoderPass
-from a2.model.attention.multi_head import (
+from a2cap.model.alignment import DecoderPass
+from a2cap.model.attention.multi_head import (
     CrossAttention,
     SelfAttention,
     merge_heads,
     projection,
     split_heads,
 )
-from a2.model.config import AlignmentConfig
+from a2cap.model.config import AlignmentConfig
 
 N, L, D, H = 2, 4, 8, 2
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
-from a2.model.decoding.beam_search import beam_search
+from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
+from a2cap.model.decoding.beam_search import beam_search
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 ALLOWED = [2, *range(4, 11)]

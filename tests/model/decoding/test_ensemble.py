@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from a2.model.captioner import SpecialTokens, attend, decoder_input
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.decoding.beam_search import beam_search
-from a2.model.decoding.ensemble import Ensemble
+from a2cap.model.captioner import SpecialTokens, attend, decoder_input
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.ensemble import Ensemble
 
 AVERAGES = ["probabilities", "log_probabilities"]
 

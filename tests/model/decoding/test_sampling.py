@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from a2.model.decoding.beam_search import beam_search
-from a2.model.decoding.sampling import sample_captions
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.sampling import sample_captions
 
 BOS, EOS, PAD = 1, 2, 0
 

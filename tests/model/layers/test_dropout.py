@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2.model.layers.dropout import Dropout
+from a2cap.model.layers.dropout import Dropout
 
 
 def _dropped(p, *, count=200_001, seed=0, dtype=torch.float32):

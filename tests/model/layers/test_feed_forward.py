@@ -1,6 +1,6 @@
 import torch
 
-from a2.model.layers.feed_forward import FeedForward
+from a2cap.model.layers.feed_forward import FeedForward
 
 
 def test_block_is_two_linear_layers_around_a_relu():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2.model.layers.kv_cache import FIRST_WORDS, WordStore, next_places, visible_words
+from a2cap.model.layers.kv_cache import FIRST_WORDS, WordStore, next_places, visible_words
 
 B, H, K, D = 2, 2, 3, 4
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from a2.model.decoding.beam_search import beam_search
-from a2.model.layers import packed_linear
-from a2.model.layers.packed_linear import PackedLinear, UnchangedWeights, packed
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.layers import packed_linear
+from a2cap.model.layers.packed_linear import PackedLinear, UnchangedWeights, packed
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch is built without MKL"

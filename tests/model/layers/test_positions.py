@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from a2.model.layers.positions import sinusoidal_positions
+from a2cap.model.layers.positions import sinusoidal_positions
 
 
 def test_positions_are_the_sines_and_cosines_of_vaswani_et_al():

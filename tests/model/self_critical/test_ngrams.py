@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.model.self_critical.ngrams import (
+from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
     InverseDocumentFrequencies,

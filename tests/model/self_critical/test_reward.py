@@ -14,8 +14,8 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from a2.model.self_critical.ngrams import InverseDocumentFrequencies
-from a2.model.self_critical.reward import CaptionReward, References
+from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.reward import CaptionReward, References
 
 PAD, EOS, UNK = 0, 2, 3
 SENTENCE = st.lists(st.integers(3, 9), max_size=9)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from a2.model.decoding.beam_search import beam_search
-from a2.model.decoding.sampling import sample_captions
-from a2.model.self_critical.rollouts import attempt, self_critical_loss
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.sampling import sample_captions
+from a2cap.model.self_critical.rollouts import attempt, self_critical_loss
 
 PAD, BOS, EOS = 0, 1, 2
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from a2.data.errors import InputError
-from a2.model.config import AlignmentConfig
-from a2.pipeline.analysis.faithfulness import (
+from a2cap.data.errors import InputError
+from a2cap.model.config import AlignmentConfig
+from a2cap.pipeline.analysis.faithfulness import (
     analyse,
     fusion_rows,
     layer_rows,
     weight_rows,
     write_analysis,
 )
-from a2.pipeline.analysis.runs import read_run, trainings_in
-from a2.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import RuntimeConfig
+from a2cap.pipeline.analysis.runs import read_run, trainings_in
+from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 
@@ -189,7 +189,7 @@ def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
 
 def test_captions_of_another_vocabulary_are_refused(run, monkeypatch):
     monkeypatch.setattr(
-        "a2.pipeline.analysis.faithfulness.CaptionFile",
+        "a2cap.pipeline.analysis.faithfulness.CaptionFile",
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
     )
     with pytest.raises(InputError, match="captions and captioner have other vocabularies") as error:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.annotations.instances import read_instances
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.attention_file import AttentionFile, write_attention
-from a2.data.features.store import FeatureStore
-from a2.data.files.json_file import read_json
-from a2.model.captioner import attend
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import AlignmentConfig
-from a2.pipeline.captioning.attention import attention_of_captions, ground_captions
-from a2.pipeline.captioning.saved_captioner import load_model
+from a2cap.data.annotations.instances import read_instances
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.attention_file import AttentionFile, write_attention
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.json_file import read_json
+from a2cap.model.captioner import attend
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import AlignmentConfig
+from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
+from a2cap.pipeline.captioning.saved_captioner import load_model
 
 CPU = torch.device("cpu")
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.captions.attention_file import CaptionAttention
-from a2.data.errors import ConfigError
-from a2.data.regions import Regions
-from a2.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
-from a2.pipeline.captioning.caption_images import Captioned
-from a2.pipeline.captioning.decoding import Beam
-from a2.pipeline.cli.image_arguments import NamedPicture
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.errors import ConfigError
+from a2cap.data.regions import Regions
+from a2cap.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
+from a2cap.pipeline.captioning.caption_images import Captioned
+from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.cli.image_arguments import NamedPicture
 
 REGIONS = Regions(
     boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),

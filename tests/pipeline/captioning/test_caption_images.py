@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from a2.data.batches.batches import collate
-from a2.data.errors import InputError, WeightsError
-from a2.pipeline.captioning.caption_images import attention as caption_attention
-from a2.pipeline.captioning.caption_images import caption_files, extract_config
-from a2.pipeline.captioning.caption_images import caption_images as captioning
-from a2.pipeline.cli.image_arguments import NamedPicture
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.data.batches.batches import collate
+from a2cap.data.errors import InputError, WeightsError
+from a2cap.pipeline.captioning import attention as caption_attention
+from a2cap.pipeline.captioning import caption_images as captioning
+from a2cap.pipeline.captioning.caption_images import caption_files, extract_config
+from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu")
 
@@ -237,7 +237,15 @@ def test_who_reads_the_output_may_leave(experiment, model, boxes):
     picture = next(iter(evaluated(experiment)))
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "a2.pipeline", "caption", str(picture), "--model", str(model)]
+    command = [
+        sys.executable,
+        "-m",
+        "a2cap.pipeline",
+        "caption",
+        str(picture),
+        "--model",
+        str(model),
+    ]
     with os.fdopen(writing, "wb") as pipe:
         ended = subprocess.run(
             [*command, "--boxes", str(boxes)], stdout=pipe, stderr=subprocess.PIPE, check=False

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.features.store import FeatureStore
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.pipeline.captioning.decoding import Beam, caption_batches, without_repeats
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.features.store import FeatureStore
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches, without_repeats
 
 CPU = torch.device("cpu")
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, InputError
-from a2.data.features.store import FeatureStore
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.decoding.ensemble import Ensemble
-from a2.pipeline.captioning.decoding import caption_batches
-from a2.pipeline.captioning.ensemble import load_captioner
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.features.store import FeatureStore
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.decoding.ensemble import Ensemble
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.ensemble import load_captioner
 
 CPU = torch.device("cpu")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.pipeline.captioning.given_boxes import GivenBoxes
-from a2.pipeline.cli.image_arguments import NamedPicture
+from a2cap.data.errors import InputError
+from a2cap.pipeline.captioning.given_boxes import GivenBoxes
+from a2cap.pipeline.cli.image_arguments import NamedPicture
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.annotations.instances import Instances
-from a2.data.captions.attention_file import CaptionAttention
-from a2.pipeline.captioning.grounding import (
+from a2cap.data.annotations.instances import Instances
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.captioning.grounding import (
     Grounding,
     Names,
     category_names,

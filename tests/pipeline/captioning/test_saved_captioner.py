@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2.data.batches.batches import picture_batches
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error
-from a2.data.features.store import FeatureStore
-from a2.model.config import AlignmentConfig, ModelConfig
-from a2.pipeline.captioning.decoding import caption_batches
-from a2.pipeline.captioning.saved_captioner import (
+from a2cap.data.batches.batches import picture_batches
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error
+from a2cap.data.features.store import FeatureStore
+from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
     load_model,
     new_captioner,

@@ -12,13 +12,13 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from a2.data.features.store import FeatureStore
-from a2.extract.weights.load import load_detector, save_detector
-from a2.pipeline.cli.main import cli
-from a2.pipeline.doctor.verify import verify
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.training.checkpoints import Checkpoints
-from a2.pipeline.training.detector import evaluate as detector_evaluation
+from a2cap.data.features.store import FeatureStore
+from a2cap.extract.weights.load import load_detector, save_detector
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.doctor.verify import verify
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.training.checkpoints import Checkpoints
+from a2cap.pipeline.training.detector import evaluate as detector_evaluation
 
 
 def a2(*arguments):
@@ -149,7 +149,7 @@ def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
     runtime = {"device": "cpu", "threads": 1}
     (tmp_path / "detector.yaml").write_text(json.dumps({"detector": fields, "runtime": runtime}))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "a2.pipeline", "detector", "train"]
+    command += ["--nproc-per-node", "2", "-m", "a2cap.pipeline", "detector", "train"]
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "artifacts")
     ended = subprocess.run(
         [*command, *map(str, place)], capture_output=True, text=True, check=False, timeout=120

@@ -14,20 +14,20 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.pipeline.cli.main import cli
-from a2.pipeline.cli.main import main as commands
-from a2.pipeline.cli.output import say_outcome
-from a2.pipeline.config import override
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.lock import stage_lock
-from a2.pipeline.engine.manifest import Manifest, read_manifest
-from a2.pipeline.engine.run import Outcome, read_skipped
-from a2.pipeline.engine.stage import Place
-from a2.pipeline.metrics.score import java
-from a2.pipeline.metrics.score import score as metrics
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.pipeline.cli import main as commands
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.cli.output import say_outcome
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.manifest import Manifest, read_manifest
+from a2cap.pipeline.engine.run import Outcome, read_skipped
+from a2cap.pipeline.engine.stage import Place
+from a2cap.pipeline.metrics import java
+from a2cap.pipeline.metrics import score as metrics
 
 README = Path(__file__).parents[3] / "README.md"
 COMMANDS = {"": cli, **cli.commands}
@@ -144,7 +144,7 @@ def test_every_command_is_in_the_readme(name):
 def test_help_answers_without_what_computes():
     script = (
         "import sys\n"
-        "from a2.pipeline.cli.main import cli\n"
+        "from a2cap.pipeline.cli.main import cli\n"
         f"for name in {sorted(COMMANDS)!r}:\n"
         "    cli([*name.split(), '--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'torchvision', 'cv2', 'numpy', 'h5py', 'lmdb', 'matplotlib', 'rich'}\n"
@@ -756,8 +756,8 @@ def test_threads_and_memory_are_settled_before_any_command(monkeypatch):
 
 INTERRUPTED = """
 import os, signal, sys
-from a2.pipeline import extraction
-from a2.pipeline.cli.main import main
+from a2cap.pipeline import extraction
+from a2cap.pipeline.cli.main import main
 read, seen = extraction.read_picture, []
 def read_and_stop(path):
     seen.append(path)

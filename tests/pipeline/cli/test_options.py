@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.errors import ConfigError
-from a2.pipeline.cli.options import Experiment, trains_together
-from a2.pipeline.runtime import torchrun
-from a2.pipeline.stages import train_xe as train
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.cli.options import Experiment, trains_together
+from a2cap.pipeline.runtime import torchrun
+from a2cap.pipeline.stages import train_xe as train
 
 NOT_THERE = Path("/nowhere")
 ANNOUNCED = {"stage": train.NAME}

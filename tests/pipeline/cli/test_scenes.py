@@ -12,10 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from a2.data.scenes.generate import write_scenes
-from a2.pipeline.cli.main import cli
-from a2.pipeline.cli.scenes import scenes
-from a2.pipeline.config import load_config
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.cli.scenes import scenes
+from a2cap.pipeline.config import load_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -141,8 +141,8 @@ def test_arguments_that_make_no_scenes_are_one_line(tmp_path, options, code, mes
 
 STOPPING = """
 import os, signal
-from a2.pipeline.cli.main import main
-from a2.pipeline.engine.progress import Tracked
+from a2cap.pipeline.cli.main import main
+from a2cap.pipeline.engine.progress import Tracked
 # to the whole group, as a terminal does
 Tracked.advance = lambda tracked, count: os.killpg(0, signal.{signal})
 main()

@@ -6,14 +6,14 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from a2.data.errors import InputError, LockedError
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import load_config, override
-from a2.pipeline.doctor.clean import named, removable, remove, size_of
-from a2.pipeline.doctor.verify import verify
-from a2.pipeline.engine.lock import stage_lock
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.experiment import Plan
+from a2cap.data.errors import InputError, LockedError
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.doctor.clean import named, removable, remove, size_of
+from a2cap.pipeline.doctor.verify import verify
+from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.experiment import Plan
 
 
 class Copy:

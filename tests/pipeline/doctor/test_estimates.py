@@ -4,15 +4,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from a2.data.errors import WeightsError
-from a2.extract.config import ExtractConfig
-from a2.extract.detector.conventions import caffe_meta
-from a2.extract.detector.resnet import Architecture
-from a2.extract.weights.initial import random_detector
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.pipeline.config import load_config
-from a2.pipeline.doctor.estimates import (
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.weights.initial import random_detector
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.doctor.estimates import (
     captioner_parameters,
     detector_memory,
     detector_training_disk,
@@ -21,7 +21,7 @@ from a2.pipeline.doctor.estimates import (
     training_disk,
     training_memory,
 )
-from a2.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.config import DetectorConfig
 
 GIB = 2**30
 

@@ -9,18 +9,18 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from a2.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import load_config, override
-from a2.pipeline.doctor import machine, preflight
-from a2.pipeline.doctor import resources as room
-from a2.pipeline.doctor.estimates import detector_training_disk, training_disk
-from a2.pipeline.doctor.preflight import Preflight, require
-from a2.pipeline.doctor.resources import Room
-from a2.pipeline.experiment import Plan
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.score import java
-from a2.pipeline.metrics.score import score as metrics
+from a2cap.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.doctor import machine, preflight
+from a2cap.pipeline.doctor import resources as room
+from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
+from a2cap.pipeline.doctor.preflight import Preflight, require
+from a2cap.pipeline.doctor.resources import Room
+from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.metrics import java
+from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.java import JavaError
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"

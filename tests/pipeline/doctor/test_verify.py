@@ -8,11 +8,11 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import InputError
-from a2.pipeline.cli.main import cli
-from a2.pipeline.doctor.verify import STAGES, verify
-from a2.pipeline.engine.manifest import read_manifest
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import InputError
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.doctor.verify import STAGES, verify
+from a2cap.pipeline.engine.manifest import read_manifest
 
 REMEDY_OF_A_STORE = 'run "a2 extract --force"'
 

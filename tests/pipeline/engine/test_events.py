@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import A2Error
-from a2.pipeline.engine.events import EventLog, running_events
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.engine.run import run_stage
-from a2.pipeline.engine.stage import Place, Stage, plain_outputs
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import A2Error
+from a2cap.pipeline.engine.events import EventLog, running_events
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.run import run_stage
+from a2cap.pipeline.engine.stage import Place, Stage, plain_outputs
 
 
 def events(folder):

@@ -1,8 +1,8 @@
 """The difference of two pre-images, in the words of the config."""
 
-from a2.pipeline.engine.explain import difference, latest
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.manifest import Manifest
+from a2cap.pipeline.engine.explain import difference, latest
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.manifest import Manifest
 
 BEFORE = PreImage(
     "train-xe", 1, {"train": {"lr": 5e-4, "seed": 0}, "old": 1}, {"features": "a", "captions": "b"}

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from a2.pipeline.engine.interruption import (
+from a2cap.pipeline.engine.interruption import (
     Interrupted,
     StopRequest,
     raise_interrupted,

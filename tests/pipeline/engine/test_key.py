@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.pipeline.engine.key import KEY_LENGTH, PreImage, canonical_json
+from a2cap.pipeline.engine.key import KEY_LENGTH, PreImage, canonical_json
 
 leaves = (
     st.none()

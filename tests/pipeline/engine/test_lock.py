@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from a2.data.errors import LockedError
-from a2.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.data.errors import LockedError
+from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_who_only_looks_for_a_moment_refuses_nobody(lock):
 HOLD = """
 import sys, time
 from pathlib import Path
-from a2.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.lock import stage_lock
 with stage_lock(Path(sys.argv[1]), what="count"):
     print("held", flush=True)
     time.sleep(60)

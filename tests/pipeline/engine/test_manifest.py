@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.pipeline.engine import manifest as module
-from a2.pipeline.engine.key import PreImage
-from a2.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
+from a2cap.pipeline.engine import manifest as module
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -42,6 +42,6 @@ def test_versions_are_those_of_packages_that_are_installed(monkeypatch):
     assert sorted(installed_versions()) == ["numpy", "python"]
 
 
-@pytest.mark.parametrize("package", ["torch", "numpy", "a2-captioning"])
+@pytest.mark.parametrize("package", ["torch", "numpy", "a2cap"])
 def test_versions_of_what_computes_are_recorded(package):
     assert package in installed_versions()

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from a2.pipeline.engine import progress
-from a2.pipeline.engine.events import EventLog
-from a2.pipeline.engine.progress import counted, duration, track
+from a2cap.pipeline.engine import progress
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.progress import counted, duration, track
 
 
 @pytest.mark.parametrize(

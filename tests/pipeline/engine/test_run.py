@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import A2Error, LockedError
-from a2.pipeline.engine.lock import is_locked
-from a2.pipeline.engine.run import finished, read_skipped, run_stage
-from a2.pipeline.engine.stage import Input, Place, Stage, plain_outputs
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import A2Error, LockedError
+from a2cap.pipeline.engine.lock import is_locked
+from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
+from a2cap.pipeline.engine.stage import Input, Place, Stage, plain_outputs
 
 
 def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
@@ -196,7 +196,7 @@ def test_an_error_of_the_disk_names_a_file_or_else_the_unfinished_work(tmp_path,
 HOLDER = """
 import sys, time
 from pathlib import Path
-from a2.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.lock import stage_lock
 with stage_lock(Path(sys.argv[1]), what="count"):
     sys.stdout.write("held")
     sys.stdout.flush()

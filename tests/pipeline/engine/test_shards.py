@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import A2Error, LockedError
-from a2.data.features.shard import Shard, shards_in
-from a2.pipeline.engine import shards
-from a2.pipeline.engine.lock import stage_lock
-from a2.pipeline.engine.run import finished, run_stage
-from a2.pipeline.engine.shards import run_shard
-from a2.pipeline.engine.stage import Input, Place, ShardWork, Stage
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import A2Error, LockedError
+from a2cap.data.features.shard import Shard, shards_in
+from a2cap.pipeline.engine import shards
+from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.run import finished, run_stage
+from a2cap.pipeline.engine.shards import run_shard
+from a2cap.pipeline.engine.stage import Input, Place, ShardWork, Stage
 
 NUMBERS = range(20)
 
@@ -286,7 +286,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from test_shards import run, summing_stage
-from a2.pipeline.engine.stage import Place
+from a2cap.pipeline.engine.stage import Place
 outcome = run(summing_stage()[0], Place(Path(sys.argv[2])), int(sys.argv[3]), 4)
 print(bool(outcome.stage and outcome.stage.ran))
 """

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.pipeline.evaluation.baseline import read_baseline
-from a2.pipeline.evaluation.scores import write_scores
-from a2.pipeline.metrics.score import Scores
-from a2.pipeline.metrics.word_groups import score_word_groups
+from a2cap.data.errors import InputError
+from a2cap.pipeline.evaluation.baseline import read_baseline
+from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.word_groups import score_word_groups
 
 
 def test_what_was_written_is_read_back(tmp_path):

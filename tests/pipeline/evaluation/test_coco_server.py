@@ -7,11 +7,11 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
-from a2.data.errors import ConfigError, InputError
-from a2.data.files.json_file import read_json
-from a2.pipeline.captioning.caption_images import caption_stores as stored_captioning
-from a2.pipeline.cli.main import cli
-from a2.pipeline.evaluation.coco_server import (
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.captioning import caption_stores as stored_captioning
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.evaluation.coco_server import (
     TEST,
     VAL,
     check_captions,

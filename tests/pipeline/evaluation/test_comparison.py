@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from a2.data.errors import InputError
-from a2.pipeline.cli.main import cli
-from a2.pipeline.evaluation.comparison import compare_captions, compare_runs
-from a2.pipeline.evaluation.scores import write_scores
-from a2.pipeline.metrics.bleu import bleu_values
-from a2.pipeline.metrics.score import Scores
-from a2.pipeline.metrics.word_groups import score_word_groups
+from a2cap.data.errors import InputError
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.evaluation.comparison import compare_captions, compare_runs
+from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.bleu import bleu_values
+from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.word_groups import score_word_groups
 
 GENERATOR = np.random.default_rng(3)
 PICTURES = [f"{number:012d}" for number in range(200)]

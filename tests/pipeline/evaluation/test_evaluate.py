@@ -8,22 +8,22 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from a2.data.captions.attention_file import AttentionFile
-from a2.data.errors import A2Error, InputError, StoreError
-from a2.data.features.store import FeatureStore
-from a2.pipeline.captioning.saved_captioner import load_model
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import EvaluateConfig, RuntimeConfig, override
-from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.evaluation.evaluate import evaluate as evaluation
-from a2.pipeline.evaluation.evaluate import (
+from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.errors import A2Error, InputError, StoreError
+from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig, override
+from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.evaluation import evaluate as evaluation
+from a2cap.pipeline.evaluation.evaluate import (
     evaluate_captioner,
     read_split,
     require_width,
     score_results,
 )
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.score import score as metrics
+from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.java import JavaError
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.pipeline.evaluation.results import (
+from a2cap.data.errors import InputError
+from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
     require_same_pictures,
     write_results,
 )
-from a2.pipeline.metrics.score import score
-from a2.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.tokenization import tokenize
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 

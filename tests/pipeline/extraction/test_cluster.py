@@ -2,9 +2,9 @@
 
 import pytest
 
-from a2.data.errors import ConfigError
-from a2.data.features.shard import Shard
-from a2.pipeline.extraction.cluster import shard_of
+from a2cap.data.errors import ConfigError
+from a2cap.data.features.shard import Shard
+from a2cap.pipeline.extraction.cluster import shard_of
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
 SLURM = {

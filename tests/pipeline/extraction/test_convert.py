@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from a2.data.errors import InputError, StoreError
-from a2.data.features.formats.base import Picture
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.data.regions import Regions
-from a2.pipeline.cli.main import cli
-from a2.pipeline.extraction.convert import FORMATS, convert, open_source
-from a2.pipeline.extraction.extract import convert as conversion
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.formats.feature_format import Picture
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.extraction import convert as conversion
+from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
 
 PEERS = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")

@@ -10,20 +10,20 @@ import pytest
 import torch
 import torchvision
 
-from a2.data.annotations.instances import read_boxes
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError, StoreError
-from a2.data.features.seal import SEAL_FILE
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.extract.config import ExtractConfig
-from a2.extract.extractor import Extractor
-from a2.extract.image import read_picture
-from a2.extract.loading import load_extractor
-from a2.extract.weights.load import load_detector
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.extraction.extract import extract as extraction
+from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.seal import SEAL_FILE
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.image import read_picture
+from a2cap.extract.loading import load_extractor
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.extraction import extract as extraction
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(

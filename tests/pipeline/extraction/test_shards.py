@@ -10,20 +10,20 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError, StoreError
-from a2.data.features.shard import Shard, owner
-from a2.data.features.store import FeatureStore
-from a2.data.features.writer import FeatureWriter
-from a2.extract.config import ExtractConfig
-from a2.extract.extractor import Extractor
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.lock import stage_lock
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.engine.stage import EventLog, Place
-from a2.pipeline.extraction.extract import extract as extraction
-from a2.pipeline.extraction.shards import extract_shard, join_shards
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.shard import Shard, owner
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import Extractor
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.stage import EventLog, Place
+from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction.shards import extract_shard, join_shards
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(
@@ -339,7 +339,7 @@ def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):
 
 @pytest.mark.slow
 def test_shards_that_run_at_once_make_one_stage(experiment, tmp_path):
-    command = [sys.executable, "-m", "a2.pipeline", "extract", "-c", str(experiment.config_file)]
+    command = [sys.executable, "-m", "a2cap.pipeline", "extract", "-c", str(experiment.config_file)]
     processes = [
         subprocess.Popen([*command, "--artifacts", tmp_path, "--shard", f"{number}/3"])
         for number in range(3)

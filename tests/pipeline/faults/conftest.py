@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from a2.pipeline.cli.main import cli
-from a2.pipeline.engine.manifest import read_manifest
-from a2.pipeline.metrics.score import score as metrics
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.metrics import score as metrics
 
 STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
 COMMANDS = {"calibrate": "extract", "train-xe": "train"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.pipeline.doctor.clean import size_of
+from a2cap.pipeline.doctor.clean import size_of
 
 STAGES = ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
 HALF_OF_A_FILE = {

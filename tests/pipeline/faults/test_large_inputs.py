@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.extract.image import read_picture
+from a2cap.data.errors import InputError
+from a2cap.extract.image import read_picture
 
 
 def chunk(kind, content):
@@ -29,8 +29,8 @@ def write_bomb(path, side):
 READ = """
     import resource, sys, time
     from pathlib import Path
-    from a2.data.errors import InputError
-    from a2.extract.image import read_picture
+    from a2cap.data.errors import InputError
+    from a2cap.extract.image import read_picture
 
     gigabyte = 2**30
     resource.setrlimit(resource.RLIMIT_AS, (4 * gigabyte, 4 * gigabyte))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from a2.pipeline.cli.main import cli
-from a2.pipeline.config import override
-from a2.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.manifest import read_manifest
 
 STAGES = ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
 ODD = "zwei Wörter, 図 'und' \"mehr\" (1) #%&"
@@ -158,7 +158,7 @@ def test_work_that_began_before_the_clock_went_back_by_a_year_is_taken_up(
     road = road(stage)
     with monkeypatch.context() as patch:
         # what a run does last: so it dies after all of its commits and checkpoints
-        patch.setattr("a2.pipeline.engine.run.write_skipped", die)
+        patch.setattr("a2cap.pipeline.engine.run.write_skipped", die)
         with pytest.raises(Died):
             road.run()
     later = time.time() + A_YEAR

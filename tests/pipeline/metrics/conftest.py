@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2.pipeline.metrics.java import find_java
+from a2cap.pipeline.metrics.java import find_java
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
-from a2.pipeline.metrics.cider import cider_values
-from a2.pipeline.metrics.ngrams import count_pair
-from a2.pipeline.metrics.rouge import longest_common_subsequence, rouge_values
+from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
+from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.ngrams import count_pair
+from a2cap.pipeline.metrics.rouge import longest_common_subsequence, rouge_values
 
 EQUAL = {"rel": 1e-12, "abs": 1e-12}
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from a2.pipeline.metrics.bleu import bleu_values
-from a2.pipeline.metrics.bootstrap import RESAMPLES, interval, resampled
+from a2cap.pipeline.metrics.bleu import bleu_values
+from a2cap.pipeline.metrics.bootstrap import RESAMPLES, interval, resampled
 
 GENERATOR = np.random.default_rng(7)
 

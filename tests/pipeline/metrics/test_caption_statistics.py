@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
+from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 
 CAPTIONS = {"1": "a dog and a dog", "2": "a <unk> sits", "3": "a dog and a dog", "4": "dogs"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from a2.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
-from a2.pipeline.metrics.score import java
+from a2cap.pipeline.metrics import java
+from a2cap.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -134,8 +134,8 @@ def test_no_process_is_left_after_an_exception(
 
 SCORING = """
 import signal, sys
-from a2.pipeline.engine.interruption import raise_interrupted
-from a2.pipeline.metrics.score import score
+from a2cap.pipeline.engine.interruption import raise_interrupted
+from a2cap.pipeline.metrics.score import score
 signal.signal(signal.SIGINT, raise_interrupted)
 captions = {str(n): "a dog runs on the green grass of a park" for n in range(100_000)}
 print("scoring", flush=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.meteor import meteor_statistics, meteor_values
-from a2.pipeline.metrics.score import meteor, paraphrases, score, tokenization
-from a2.pipeline.metrics.tokenization import pycocoevalcap_folder, tokenize
+from a2cap.pipeline.metrics import meteor, paraphrases, tokenization
+from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.metrics.meteor import meteor_statistics, meteor_values
+from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder, tokenize
 
 CANDIDATES = ["a man riding a horse", "two dogs in the snow", "a cat", "", "a bus is parked now"]
 REFERENCES = [

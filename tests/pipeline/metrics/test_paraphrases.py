@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from a2.pipeline.metrics.paraphrases import paraphrases_for, runs_of, usable_pairs
-from a2.pipeline.metrics.score import paraphrases
+from a2cap.pipeline.metrics import paraphrases
+from a2cap.pipeline.metrics.paraphrases import paraphrases_for, runs_of, usable_pairs
 
 PAIRS = [
     (".1", "a dog", "the dog"),

@@ -2,10 +2,11 @@
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.score import METRICS, cider, meteor, score
-from a2.pipeline.metrics.score import score as metrics
+from a2cap.data.errors import InputError
+from a2cap.pipeline.metrics import meteor
+from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.metrics.score import METRICS, cider, score
 
 REFERENCES = {
     "1": ["a man rides a brown horse", "the man is on a horse", "a person riding a horse"],

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from a2.pipeline.metrics.java import JavaError, find_java
-from a2.pipeline.metrics.score import score, spice
-from a2.pipeline.metrics.score import score as metrics
-from a2.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import spice
+from a2cap.pipeline.metrics.java import JavaError, find_java
+from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 
 CANDIDATES = [
     "a man riding a brown horse",

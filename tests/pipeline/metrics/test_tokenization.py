@@ -2,9 +2,9 @@
 
 import pytest
 
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.score import tokenization
-from a2.pipeline.metrics.tokenization import tokenize, tokenize_references
+from a2cap.pipeline.metrics import tokenization
+from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.metrics.tokenization import tokenize, tokenize_references
 
 ODD_CAPTIONS = {
     "quotes": ['A "quoted" man (left) can\'t — see…', "m&m's, o'clock; well-lit"],

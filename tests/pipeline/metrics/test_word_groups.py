@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2.data.annotations.word_groups import read_word_groups
-from a2.pipeline.metrics.word_groups import harmonic_mean, score_word_groups
+from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.pipeline.metrics.word_groups import harmonic_mean, score_word_groups
 
 GROUPS = {
     "kinds": frozenset({"ball", "balls", "cup", "box"}),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2.pipeline.metrics.word_pairs import PairReader
+from a2cap.pipeline.metrics.word_pairs import PairReader
 
 GROUPS = {
     "kinds": frozenset({"ball", "balls", "box", "boxes", "cup", "cups", "fish"}),

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from a2.data.errors import InputError
-from a2.pipeline.report.comparison import (
+from a2cap.data.errors import InputError
+from a2cap.pipeline.report.comparison import (
     ComparedMetric,
     ComparedPicture,
     Comparison,

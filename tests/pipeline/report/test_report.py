@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.captions.attention_file import CaptionAttention
-from a2.pipeline.captioning.grounding import Grounding
-from a2.pipeline.metrics.word_groups import score_word_groups
-from a2.pipeline.report.html import embedded
-from a2.pipeline.report.image_card import FIXED_POINT, ShownPicture, thumbnail
-from a2.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
-from a2.pipeline.report.summary import in_words
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.html import embedded
+from a2cap.pipeline.report.image_card import FIXED_POINT, ShownPicture, thumbnail
+from a2cap.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
+from a2cap.pipeline.report.summary import in_words
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
 VOID = {"meta", "img", "input", "link", "br"}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2.data.captions.attention_file import CaptionAttention
-from a2.pipeline.captioning.grounding import Grounding
-from a2.pipeline.metrics.word_groups import score_word_groups
-from a2.pipeline.report.image_card import ShownPicture
-from a2.pipeline.report.report import Report, ReportPicture, write_report
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.image_card import ShownPicture
+from a2cap.pipeline.report.report import Report, ReportPicture, write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from a2.data.errors import ConfigError
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.runtime.device import prepare_device
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.device import prepare_device
 
 
 @pytest.fixture

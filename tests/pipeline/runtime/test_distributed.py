@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from a2.pipeline.engine.interruption import Interrupted, StopRequest
-from a2.pipeline.runtime import distributed as processes
-from a2.pipeline.runtime.distributed import LostProcesses, Processes
+from a2cap.pipeline.engine.interruption import Interrupted, StopRequest
+from a2cap.pipeline.runtime import distributed as processes
+from a2cap.pipeline.runtime.distributed import LostProcesses, Processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

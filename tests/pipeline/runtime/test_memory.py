@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from a2.pipeline.runtime import memory
-from a2.pipeline.runtime.memory import available_memory, keep_freed_memory
+from a2cap.pipeline.runtime import memory
+from a2cap.pipeline.runtime.memory import available_memory, keep_freed_memory
 
 MACHINE = "MemTotal:       24000000 kB\nMemFree:  1 kB\nMemAvailable:   2000 kB\n"
 
@@ -55,7 +55,7 @@ def test_this_machine_has_some():
 PAGES = """
 import resource, sys
 import torch
-from a2.pipeline.runtime.memory import keep_freed_memory
+from a2cap.pipeline.runtime.memory import keep_freed_memory
 
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":

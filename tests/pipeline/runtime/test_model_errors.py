@@ -2,9 +2,9 @@
 
 import pytest
 
-from a2.data.errors import A2Error
-from a2.model.decoding.beam_search import beam_search
-from a2.pipeline.runtime.model_errors import model_errors
+from a2cap.data.errors import A2Error
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.pipeline.runtime.model_errors import model_errors
 
 
 def test_a_refusal_of_the_model_keeps_its_text():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from a2.pipeline.runtime import openmp as waiting_threads
-from a2.pipeline.runtime.openmp import set_waiting
+from a2cap.pipeline.runtime import openmp as waiting_threads
+from a2cap.pipeline.runtime.openmp import set_waiting
 
 IDLE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}
 BUSY = {"OMP_WAIT_POLICY": "PASSIVE"}

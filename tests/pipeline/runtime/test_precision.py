@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from a2.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.runtime import torchrun
-from a2.pipeline.runtime.torchrun import Announcements, Launch, announce, launch
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime import torchrun
+from a2cap.pipeline.runtime.torchrun import Announcements, Launch, announce, launch
 
 STARTED = {
     "TORCHELASTIC_RUN_ID": "none",

@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from a2.data.annotations.read import Skipped, read_annotations
-from a2.data.captions.caption_file import CaptionFile
-from a2.data.captions.document_frequencies import DocumentFrequencies
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.config import PreprocessConfig
-from a2.data.errors import InputError
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.metrics.java import JavaError
-from a2.pipeline.metrics.tokenization import tokenize
-from a2.pipeline.stages import preprocess as stage
-from a2.pipeline.stages.preprocess import preprocess, read_tokens
+from a2cap.data.annotations.read import Skipped, read_annotations
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.document_frequencies import DocumentFrequencies
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.config import PreprocessConfig
+from a2cap.data.errors import InputError
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.stages import preprocess as stage
+from a2cap.pipeline.stages.preprocess import preprocess, read_tokens
 
 CONFIG = PreprocessConfig(min_count=1)
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from a2.pipeline.config import RuntimeConfig, ScstConfig
-from a2.pipeline.engine.stage import EventLog, Input
-from a2.pipeline.stages import train_scst
-from a2.pipeline.training.captioner import self_critical
+from a2cap.pipeline.config import RuntimeConfig, ScstConfig
+from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.stages import train_scst
+from a2cap.pipeline.training.captioner import self_critical
 
 
 def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_path):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.errors import A2Error
-from a2.pipeline.training.checkpoints import (
+from a2cap.data.errors import A2Error
+from a2cap.pipeline.training.checkpoints import (
     Checkpoints,
     random_states,
     restore_random_states,
@@ -221,7 +221,7 @@ def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(checkpoints, m
             raise KeyboardInterrupt
 
         remove = shutil.rmtree
-        home = "shutil" if dying == "rmtree" else "a2.pipeline.training.checkpoints"
+        home = "shutil" if dying == "rmtree" else "a2cap.pipeline.training.checkpoints"
         patch.setattr(f"{home}.{dying}", die)
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save(1, tensors={}, state={"again": True}, best_step=None)
@@ -257,7 +257,7 @@ def test_dying_at_any_point_of_a_save_leaves_the_older_one_in_force(
         def die(*arguments):
             raise KeyboardInterrupt
 
-        patch.setattr(f"a2.pipeline.training.checkpoints.{failing}", die)
+        patch.setattr(f"a2cap.pipeline.training.checkpoints.{failing}", die)
         with pytest.raises(KeyboardInterrupt):
             save(checkpoints, 2)
     assert checkpoints.steps() == [1]

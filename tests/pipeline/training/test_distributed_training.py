@@ -14,15 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from a2.data.errors import A2Error, InputError
-from a2.pipeline.config import load_config
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.captioner import cross_entropy
-from a2.pipeline.training.captioner import optimization as optimisation
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2.pipeline.training.checkpoints import Checkpoints
+from a2cap.data.errors import A2Error, InputError
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.captioner import cross_entropy
+from a2cap.pipeline.training.captioner import optimization as optimisation
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.checkpoints import Checkpoints
 
 pytestmark = [
     pytest.mark.slow,
@@ -238,7 +238,7 @@ def test_a_process_that_dies_ends_the_others_with_an_error(train, together, tmp_
 
 def torchrun(experiment, artifacts, *overrides):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "a2.pipeline", "train"]
+    command += ["--nproc-per-node", "2", "-m", "a2cap.pipeline", "train"]
     command += ["-c", str(experiment.config_file), "--artifacts", str(artifacts)]
     command += [word for override in overrides for word in ("--set", override)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

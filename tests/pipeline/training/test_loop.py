@@ -19,23 +19,23 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, InputError, LostLoader, StoreError
-from a2.data.scenes.generate import write_scenes
-from a2.data.scenes.objects import KINDS
-from a2.pipeline.captioning.caption_images import saved_captioner as saved_model
-from a2.pipeline.config import load_config
-from a2.pipeline.engine.hash_cache import sha256_of
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.training.captioner import cross_entropy
-from a2.pipeline.training.captioner import optimization as optimisation
-from a2.pipeline.training.captioner import task as captioner_phase
-from a2.pipeline.training.captioner.data import read_training_data
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2.pipeline.training.checkpoints import Checkpoints
-from a2.pipeline.training.loop import loop as training
-from a2.pipeline.training.loop import record as training_record
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError, LostLoader, StoreError
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.data.scenes.objects import KINDS
+from a2cap.pipeline.captioning import saved_captioner as saved_model
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.training import loop as training
+from a2cap.pipeline.training import record as training_record
+from a2cap.pipeline.training.captioner import cross_entropy
+from a2cap.pipeline.training.captioner import optimization as optimisation
+from a2cap.pipeline.training.captioner import task as captioner_phase
+from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.checkpoints import Checkpoints
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
 STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures
@@ -449,7 +449,7 @@ def test_a_second_signal_during_a_save_leaves_nothing_under_a_final_name(
                 signal.raise_signal(signal.SIGTERM)
             return sha256_of(path)
 
-        patch.setattr("a2.pipeline.training.checkpoints.sha256_of", signal_and_digest)
+        patch.setattr("a2cap.pipeline.training.checkpoints.sha256_of", signal_and_digest)
         with pytest.raises(Interrupted):
             train(found)
     assert {path.name for path in (found / "checkpoints").iterdir()} == {
@@ -565,7 +565,7 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(experiment, tm
     artifacts = copied_artifacts(experiment, tmp_path / "killed")
     plan = experiment.plan(*overrides, artifacts=artifacts)
     partial = artifacts / "train-xe" / f"{plan.stage('train-xe').pre_image.key}.partial"
-    command = [sys.executable, "-m", "a2.pipeline", "train", "-c", str(experiment.config_file)]
+    command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts)]
     command += [word for override in overrides for word in ("--set", override)]
     positions = []
@@ -594,7 +594,7 @@ def test_a_signal_to_the_command_and_its_loaders_ends_it_resumable(experiment, t
     overrides = ("train.epochs=2", "train.batch_size=1", "runtime.workers=2")
     plan = experiment.plan(*overrides, "train.checkpoint_every=1", artifacts=artifacts)
     partial = artifacts / "train-xe" / f"{plan.stage('train-xe').pre_image.key}.partial"
-    command = [sys.executable, "-m", "a2.pipeline", "train", "-c", str(experiment.config_file)]
+    command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts), "--set", "train.checkpoint_every=1"]
     command += [word for override in overrides for word in ("--set", override)]
     process = subprocess.Popen(

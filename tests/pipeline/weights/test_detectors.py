@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from a2.data.errors import WeightsError
-from a2.extract.config import ExtractConfig
-from a2.pipeline.captioning.inputs import weights_file
-from a2.pipeline.cli.main import cli
-from a2.pipeline.weights import detectors as detector_checkpoints
-from a2.pipeline.weights.detectors import (
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.captioning.inputs import weights_file
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.weights import detectors as detector_checkpoints
+from a2cap.pipeline.weights.detectors import (
     CHECKPOINTS,
     SHIPPED,
     Checkpoint,
@@ -25,7 +25,7 @@ from a2.pipeline.weights.detectors import (
     resolve_weights,
     sha256_of,
 )
-from a2.pipeline.weights.download import DownloadError
+from a2cap.pipeline.weights.download import DownloadError
 
 
 @pytest.fixture(scope="module")

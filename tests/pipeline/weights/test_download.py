@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from a2.pipeline.weights import download as transfer
-from a2.pipeline.weights.download import DownloadError, download
+from a2cap.pipeline.weights import download as transfer
+from a2cap.pipeline.weights.download import DownloadError, download
 
 CONTENT = bytes(range(256)) * 40
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from a2.data.detection.coco import read_coco
-from a2.data.scenes.generate import write_scenes
-from a2.extract.weights.load import load_detector
-from a2.pipeline.config import load_config
-from a2.pipeline.training.detector.validation import detector_figures
-from a2.pipeline.weights.detectors import SHIPPED
+from a2cap.data.detection.coco import read_coco
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.training.detector.validation import detector_figures
+from a2cap.pipeline.weights.detectors import SHIPPED
 
 CONFIG = "configs/detector-scenes.yaml"
 UNSEEN = 5151

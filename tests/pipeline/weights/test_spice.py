@@ -8,10 +8,10 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
-from a2.pipeline.cli.main import cli
-from a2.pipeline.weights import spice as downloads
-from a2.pipeline.weights.download import DownloadError
-from a2.pipeline.weights.spice import Download, FetchedFile, fetch, fetched_files
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.weights import spice as downloads
+from a2cap.pipeline.weights.download import DownloadError
+from a2cap.pipeline.weights.spice import Download, FetchedFile, fetch, fetched_files
 
 CONTENTS = {"parser.jar": b"a parser", "models.jar": b"its models"}
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from a2.model.captioners.transformer.decoder import WordEmbedding
-from a2.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
+from a2cap.model.captioners.transformer.decoder import WordEmbedding
+from a2cap.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
 def test_embedding_is_the_scaled_word_plus_its_position():

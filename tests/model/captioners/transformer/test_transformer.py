@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from a2.model.captioner import SpecialTokens, decoder_input
-from a2.model.captioners.transformer.transformer import TransformerCaptioner, held_constant
-from a2.model.config import ModelConfig
+from a2cap.model.captioner import SpecialTokens, decoder_input
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner, held_constant
+from a2cap.model.config import ModelConfig
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 

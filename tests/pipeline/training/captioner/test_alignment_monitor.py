@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from a2.pipeline.training.captioner.alignment_monitor import warn_of_idle_masks
+from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_masks
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from a2.data.batches.batches import Batch
-from a2.model.captioner import decoder_input
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import AlignmentConfig, ModelConfig
-from a2.model.losses import two_losses
-from a2.pipeline.config import TrainConfig
-from a2.pipeline.runtime.precision import forward_precision
-from a2.pipeline.training.captioner import optimization as updates_of_training
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation, learning_rate
+from a2cap.data.batches.batches import Batch
+from a2cap.model.captioner import decoder_input
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.losses import two_losses
+from a2cap.pipeline.config import TrainConfig
+from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.training.captioner import optimization as updates_of_training
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation, learning_rate
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 

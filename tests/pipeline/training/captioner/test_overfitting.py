@@ -5,14 +5,14 @@ import time
 import pytest
 import torch
 
-from a2.data.batches.batches import Batch
-from a2.data.captions.vocabulary import Vocabulary
-from a2.model.captioners.transformer.transformer import TransformerCaptioner
-from a2.model.config import ModelConfig
-from a2.pipeline.captioning.decoding import caption_batches
-from a2.pipeline.config import TrainConfig
-from a2.pipeline.metrics.score import cider
-from a2.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.data.batches.batches import Batch
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import ModelConfig
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.config import TrainConfig
+from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 
 WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *WORDS), "karpathy")

@@ -14,19 +14,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from a2.data.batches.batches import CaptionDataset, training_batches
-from a2.data.captions.document_frequencies import DocumentFrequencies
-from a2.data.captions.vocabulary import Vocabulary
-from a2.data.errors import A2Error, InputError
-from a2.pipeline.captioning.saved_captioner import load_model
-from a2.pipeline.config import load_config
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.training.captioner import self_critical
-from a2.pipeline.training.captioner.data import read_training_data
-from a2.pipeline.training.captioner.rewards import PictureRewards
-from a2.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
-from a2.pipeline.training.checkpoints import Checkpoints
+from a2cap.data.batches.batches import CaptionDataset, training_batches
+from a2cap.data.captions.document_frequencies import DocumentFrequencies
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError
+from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.training.captioner import self_critical
+from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
+from a2cap.pipeline.training.checkpoints import Checkpoints
 
 SMALL = (
     "scst.epochs=2",
@@ -389,7 +389,7 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
     artifacts = copied(experiment, tmp_path / "killed")
     plan = experiment.plan(*overrides, artifacts=artifacts)
     partial = artifacts / "train-scst" / f"{plan.stage('train-scst').pre_image.key}.partial"
-    command = [sys.executable, "-m", "a2.pipeline", "train", "-c", str(experiment.config_file)]
+    command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts), "--phase", "scst"]
     command += [word for override in overrides for word in ("--set", override)]
     log = partial / "events.jsonl"

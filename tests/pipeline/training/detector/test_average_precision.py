@@ -1,4 +1,4 @@
-"""What `a2.pipeline.training.detector.average_precision` promises."""
+"""What `a2cap.pipeline.training.detector.average_precision` promises."""
 
 import contextlib
 import io
@@ -10,10 +10,10 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2.data.detection.labels import DetectionData, Label, labelled_picture
-from a2.data.errors import InputError
-from a2.extract.detector.detections import Detections
-from a2.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
+from a2cap.data.detection.labels import DetectionData, Label, labelled_picture
+from a2cap.data.errors import InputError
+from a2cap.extract.detector.detections import Detections
+from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 
 CLASSES = ("dog", "cat", "cup")
 DOG, CAT, CUP = range(3)

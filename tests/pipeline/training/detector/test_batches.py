@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from a2.data.batches.batches import ALL, Share
-from a2.data.batches.sampling import epoch_order, is_mirrored
-from a2.data.detection.labels import DetectionData
-from a2.data.errors import InputError
-from a2.extract.image import read_picture
-from a2.pipeline.training.detector.batches import (
+from a2cap.data.batches.batches import ALL, Share
+from a2cap.data.batches.sampling import epoch_order, is_mirrored
+from a2cap.data.detection.labels import DetectionData
+from a2cap.data.errors import InputError
+from a2cap.extract.image import read_picture
+from a2cap.pipeline.training.detector.batches import (
     DetectorBatches,
     DetectorDataset,
     LabelledItem,
     collate,
     mirrored,
 )
-from a2.pipeline.training.detector.data import read_detector_data
-from a2.pipeline.training.detector.train import new_detector
+from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.train import new_detector
 
 SEED = 3
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from a2.data.errors import ConfigError, InputError
-from a2.pipeline.config import load_config
-from a2.pipeline.training.detector.config import DetectorConfig
-from a2.pipeline.training.detector.data import (
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.data import (
     input_files,
     picture_files,
     read_detector_data,

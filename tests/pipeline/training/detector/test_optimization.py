@@ -6,19 +6,19 @@ import math
 import pytest
 import torch
 
-from a2.data.batches.batches import Share
-from a2.extract.training import trainable
-from a2.extract.training.trainable import TrainableDetector
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.detector.batches import DetectorBatches, DetectorDataset
-from a2.pipeline.training.detector.data import read_detector_data
-from a2.pipeline.training.detector.optimization import (
+from a2cap.data.batches.batches import Share
+from a2cap.extract.training import trainable
+from a2cap.extract.training.trainable import TrainableDetector
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset
+from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.optimization import (
     LOSSES,
     DetectorOptimisation,
     DetectorUpdate,
     detector_learning_rate,
 )
-from a2.pipeline.training.detector.train import new_detector
+from a2cap.pipeline.training.detector.train import new_detector
 
 EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
 """Nothing is drawn: all anchors and all regions teach."""

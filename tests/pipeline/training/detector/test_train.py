@@ -10,22 +10,22 @@ import torch
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
-from a2.data.errors import A2Error, InputError, WeightsError
-from a2.data.scenes.generate import write_scenes
-from a2.extract.detector.detections import detect_objects
-from a2.extract.image import read_picture
-from a2.extract.training import trainable
-from a2.extract.weights.load import load_detector
-from a2.pipeline.config import RuntimeConfig
-from a2.pipeline.engine.interruption import Interrupted
-from a2.pipeline.engine.stage import EventLog
-from a2.pipeline.runtime.distributed import Processes
-from a2.pipeline.training.checkpoints import Checkpoints
-from a2.pipeline.training.detector import train as detector_training
-from a2.pipeline.training.detector.data import read_detector_data
-from a2.pipeline.training.detector.optimization import DetectorOptimisation
-from a2.pipeline.training.detector.train import new_detector, start_tensors, train_detector
-from a2.pipeline.training.detector.validation import DetectorValidation, detector_figures
+from a2cap.data.errors import A2Error, InputError, WeightsError
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.extract.detector.detections import detect_objects
+from a2cap.extract.image import read_picture
+from a2cap.extract.training import trainable
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.training.checkpoints import Checkpoints
+from a2cap.pipeline.training.detector import train as detector_training
+from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.optimization import DetectorOptimisation
+from a2cap.pipeline.training.detector.train import new_detector, start_tensors, train_detector
+from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from a2.data.annotations.read import Skipped
-from a2.data.errors import InputError
-from a2.data.regions import Regions
+from a2cap.data.annotations.read import Skipped
+from a2cap.data.errors import InputError
+from a2cap.data.regions import Regions
 
 UNKNOWN_CLASS = -1
 """Class of a region where the file does not say one."""
