@@ -24,17 +24,17 @@ if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the fo
     from benchmarks.study.results import Results, Row, row
     from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
     from benchmarks.study.tables import all_tables, draw_figures
-    from benchmarks.study.worlds import Pictures
+    from benchmarks.study.worlds import Images
 else:
     from measure import print_machine
     from study.grid import FUSIONS, PARTS, Extent, Trial, trials
     from study.results import Results, Row, row
     from study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
     from study.tables import all_tables, draw_figures
-    from study.worlds import Pictures
+    from study.worlds import Images
 
-FULL = Pictures(drawn=3000, train=1200, validate=200, test=400)
-QUICK = Pictures(drawn=60, train=30, validate=6, test=6)
+FULL = Images(drawn=3000, train=1200, validate=200, test=400)
+QUICK = Images(drawn=60, train=30, validate=6, test=6)
 
 QUICK_FIELDS = ("train.epochs=1", "scst.epochs=1", "model.width=16", "extract.max_regions=10")
 QUICK_EXTENT = Extent(
@@ -89,7 +89,7 @@ def main(
         study = Study(
             folder=(Path(temporary) if quick else output).resolve(),
             weights=weights,
-            pictures=QUICK if quick else FULL,
+            images=QUICK if quick else FULL,
             analysed=4 if quick else 100,
             overrides=QUICK_FIELDS if quick else (),
         )

@@ -1,6 +1,6 @@
 """How well the detector that comes along finds what is in scenes that it never saw, and how fast.
 
-Average precision is pycocotools'; its interval is a bootstrap over pictures.
+Average precision is pycocotools'; its interval is a bootstrap over images.
 """
 
 import logging
@@ -19,7 +19,7 @@ from a2cap.data.detection.labels import DetectionData
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import Detections
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import CONFIG as DEMO
@@ -38,7 +38,7 @@ RECIPE = ROOT / "configs" / "detector-scenes.yaml"
 UNSEEN, SEED = 500, 1009
 """Scenes, and their seed: neither that of training nor that of validation or of the demo."""
 TIMED = 40
-"""Pictures whose extraction is timed."""
+"""Images whose extraction is timed."""
 
 
 @click.command()
@@ -55,16 +55,16 @@ def main(quick: bool, weights: str) -> None:
         config = load_config(RECIPE).detector
         detector = load_detector(path)
         figures: Any = detector_figures(detector, data, config)
-        low, high = _interval(data, detections_of(detector, data.pictures, config), resamples)
+        low, high = _interval(data, detections_of(detector, data.images, config), resamples)
         seconds, regions = _extraction(path, data)
     recalls = [f"recall of {count}" for count in RECALL_AT]
     header = ["unseen scenes", "AP50", "95 % interval", "AP", "AP75", *recalls]
     values = [figures["AP50"], figures["AP"], figures["AP75"], *figures["proposal_recall"].values()]
     ap50, *others = (f"{value:.3f}" for value in values)
-    rows = [[str(len(data.pictures)), ap50, f"{low:.3f}-{high:.3f}", *others]]
+    rows = [[str(len(data.images)), ap50, f"{low:.3f}-{high:.3f}", *others]]
     print_table("things found", header, rows)
-    timed = [str(min(TIMED, len(data.pictures))), f"{seconds:.3f}", f"{regions:.1f}"]
-    print_table("extraction as in the demo", ["pictures", "s per picture", "regions"], [timed])
+    timed = [str(min(TIMED, len(data.images))), f"{seconds:.3f}", f"{regions:.1f}"]
+    print_table("extraction as in the demo", ["images", "s per image", "regions"], [timed])
 
 
 def _drawn(folder: Path, count: int) -> DetectionData:
@@ -76,31 +76,31 @@ def _drawn(folder: Path, count: int) -> DetectionData:
 def _interval(
     data: DetectionData, found: Mapping[str, Detections], resamples: int
 ) -> tuple[float, float]:
-    """AP50 at 2.5 and 97.5 % of sets of as many pictures, drawn with replacement."""
+    """AP50 at 2.5 and 97.5 % of sets of as many images, drawn with replacement."""
     draws = np.random.default_rng(0)
     values = []
     for _ in range(resamples):
-        chosen = draws.integers(len(data.pictures), size=len(data.pictures))
-        pictures, things = [], {}
+        chosen = draws.integers(len(data.images), size=len(data.images))
+        images, things = [], {}
         for copy, index in enumerate(chosen):
-            picture = data.pictures[index]
-            name = f"{picture.image_id} {copy}"
-            pictures.append(replace(picture, image_id=name))
-            things[name] = found[picture.image_id]
-        values.append(detection_metrics(replace(data, pictures=tuple(pictures)), things).ap50)
+            image = data.images[index]
+            name = f"{image.image_id} {copy}"
+            images.append(replace(image, image_id=name))
+            things[name] = found[image.image_id]
+        values.append(detection_metrics(replace(data, images=tuple(images)), things).ap50)
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 
 
 def _extraction(weights: Path, data: DetectionData) -> tuple[float, float]:
-    """Seconds and regions of a picture, by the demo's settings."""
+    """Seconds and regions of an image, by the demo's settings."""
     config = load_config(ROOT / "pipeline" / DEMO).extract
     extractor = Extractor(load_detector(weights), config=config)
-    pictures = [read_picture(picture.file) for picture in data.pictures[:TIMED]]
-    extractor(pictures[0])
+    images = [read_image(image.file) for image in data.images[:TIMED]]
+    extractor(images[0])
     started = time.perf_counter()
-    regions = [len(extractor(picture)) for picture in pictures]
-    return (time.perf_counter() - started) / len(pictures), sum(regions) / len(regions)
+    regions = [len(extractor(image)) for image in images]
+    return (time.perf_counter() - started) / len(images), sum(regions) / len(regions)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def make_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]
 
 
 def score_by_pycocoevalcap(candidates: Captions, references: Captions) -> dict[str, float]:
-    """What COCOEvalCap.evaluate does, but for SPICE, its prints and its values per picture."""
+    """What COCOEvalCap.evaluate does, but for SPICE, its prints and its values per image."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.meteor.meteor import Meteor
@@ -168,7 +168,7 @@ def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
         ]
         for name, timing in timings.items()
     ]
-    header = ["", "s", "s in each round", "pictures/s", f"of {PYCOCOEVALCAP}"]
+    header = ["", "s", "s in each round", "images/s", f"of {PYCOCOEVALCAP}"]
     print_table(f"scoring {count} captions, 5 references each", header, rows)
 
 

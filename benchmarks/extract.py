@@ -1,6 +1,6 @@
-"""Seconds per picture: exact and mixed precision against the plain form, by stage, and what agrees.
+"""Seconds per image: exact and mixed precision against the plain form, by stage, and what agrees.
 
-ResNet-101 with calibrated-random weights on drawn pictures of 640 x 480 pixels, which scale to
+ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. Plain is the same network unfused and eager with caffe's 1,600 suppressions; where
 detectron2 is installed, its own modules stand beside it. Stages are timed one after the other as
 `Extractor` runs them, for two numbers of proposals in turn.
@@ -28,14 +28,14 @@ from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.fused import FusedConvolution, fuse
-from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.input import image_blob, image_scale
 from a2cap.extract.detector.operators import nms, roi_pool
 from a2cap.extract.detector.proposals import ScaledSize
 from a2cap.extract.detector.resnet import STRIDE, Architecture
 from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.weights.calibrated_random import calibrate
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
@@ -68,7 +68,7 @@ QUICK = ExtractConfig(min_side=120, max_side=200, roi_size=7, min_regions=5, max
 
 
 class Laps:
-    """Seconds of each stage, one entry per picture."""
+    """Seconds of each stage, one entry per image."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -76,14 +76,14 @@ class Laps:
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
-        """Times what is done inside; a stage may come in several pieces of one picture."""
+        """Times what is done inside; a stage may come in several pieces of one image."""
         started = time.perf_counter()
         yield
         self._pieces[stage] += time.perf_counter() - started
 
     @contextmanager
-    def picture(self, *, counts: bool) -> Iterator[None]:
-        """Sums up the pieces of one picture, and forgets them unless it counts."""
+    def image(self, *, counts: bool) -> Iterator[None]:
+        """Sums up the pieces of one image, and forgets them unless it counts."""
         self._pieces = defaultdict(float)
         yield
         for stage, seconds in self._pieces.items() if counts else ():
@@ -96,13 +96,13 @@ class Laps:
 
 @dataclass(frozen=True)
 class Scored:
-    """Proposals in pixels of the picture, (N, 4), and their class probabilities, (N, classes)."""
+    """Proposals in pixels of the image, (N, 4), and their class probabilities, (N, classes)."""
 
     boxes: NDArray[np.float32]
     probabilities: NDArray[np.float32]
 
 
-def draw_picture(path: Path, *, seed: int = 0) -> Path:
+def draw_image(path: Path, *, seed: int = 0) -> Path:
     """A JPEG of 640 x 480: a colour gradient under some ellipses and rectangles."""
     rng = np.random.default_rng(seed)
     across, down = np.linspace(0, 255, 640), np.linspace(0, 255, 480)
@@ -123,7 +123,7 @@ def draw_picture(path: Path, *, seed: int = 0) -> Path:
 
 
 def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: Laps) -> Scored:
-    """One picture through all stages, as `Extractor` goes."""
+    """One image through all stages, as `Extractor` goes."""
     with laps.lap("decode and resize"):
         blob, size = _read(path, config=config, mean=detector.meta.mean)
     if isinstance(detector.backbone.stem.conv1, FusedConvolution):
@@ -147,12 +147,12 @@ def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: L
 def _read(
     path: Path, *, config: ExtractConfig, mean: tuple[float, float, float]
 ) -> tuple[Tensor, ScaledSize]:
-    picture = read_picture(path)
-    height, width = picture.shape[:2]
-    scale = picture_scale(
+    image = read_image(path)
+    height, width = image.shape[:2]
+    scale = image_scale(
         height=height, width=width, min_side=config.min_side, max_side=config.max_side
     )
-    blob = torch.from_numpy(picture_blob(picture, scale=scale, mean=mean))[None]
+    blob = torch.from_numpy(image_blob(image, scale=scale, mean=mean))[None]
     size = ScaledSize(
         height=blob.shape[2], width=blob.shape[3], scale=scale, factors=(scale, scale)
     )
@@ -207,7 +207,7 @@ def time_stages(
     for number in range(rounds + 1):
         last = []
         for config, measured in zip(configs, laps, strict=True):
-            with measured.picture(counts=number > 0):
+            with measured.image(counts=number > 0):
                 last.append(run_stages(detector, path, config=config, laps=measured))
                 with measured.lap(PLAIN_SELECTION):
                     plain_selection(last[-1], config=config)
@@ -215,9 +215,9 @@ def time_stages(
 
 
 def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDArray[np.int64]:
-    """A picture's regions as the reference implementations go."""
+    """An image's regions as the reference implementations go."""
     laps = Laps()
-    with laps.picture(counts=False):
+    with laps.image(counts=False):
         scored = run_stages(detector, path, config=config, laps=laps)
     return plain_selection(scored, config=config)
 
@@ -225,7 +225,7 @@ def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDAr
 def time_precisions(
     detector: Detector, path: Path, base: ExtractConfig, *, rounds: int
 ) -> dict[str, Timing]:
-    """The plain form and ours in turn, pictures decoded each time; by name."""
+    """The plain form and ours in turn, images decoded each time; by name."""
     forms: dict[str, Form] = {PLAIN: partial(plain_form, detector, path, config=base)}
     if find_spec("detectron2") is not None and detector.architecture.has_bottlenecks:
         forms["detectron2 eager"] = partial(plain_form, rebuild(detector), path, config=base)
@@ -243,7 +243,7 @@ def fixed(base: ExtractConfig, count: int, *, precision: str) -> ExtractConfig:
 
 
 def _extract(extractor: Extractor, path: Path) -> Regions:
-    return extractor(read_picture(path))
+    return extractor(read_image(path))
 
 
 def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
@@ -253,8 +253,8 @@ def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
         [name, f"{timing.median:.3f}", timing.spread, ratio(plain, timing.median)]
         for name, timing in timings.items()
     ]
-    header = ["", "s per picture", "s in each round", "faster by"]
-    print_table(f"one picture, {proposals} proposals, against the plain form", header, rows)
+    header = ["", "s per image", "s in each round", "faster by"]
+    print_table(f"one image, {proposals} proposals, against the plain form", header, rows)
 
 
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
@@ -283,7 +283,7 @@ def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) 
             [f"{count} boxes", f"{same} of {total}", f"{same / total:.1%}", f"{max(errors):.1e}"]
         )
     header = ["", "regions kept", "overlap", "largest feature error"]
-    print_table(f"mixed against exact, {len(paths)} pictures", header, rows)
+    print_table(f"mixed against exact, {len(paths)} images", header, rows)
 
 
 def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
@@ -294,7 +294,7 @@ def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
         for stage, timing in timings.items()
         if stage != PLAIN_SELECTION
     ]
-    title = f"one picture, {config.proposals} proposals"
+    title = f"one image, {config.proposals} proposals"
     print_table(
         title, ["", "s", "s in each round", "share"], [*rows, ["total", f"{total:.4f}", "", ""]]
     )
@@ -323,12 +323,12 @@ def print_selection(
 
 
 def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -> None:
-    """Peak of the whole process, weights included, over one picture by `Extractor` itself."""
-    picture = read_picture(path)
+    """Peak of the whole process, weights included, over one image by `Extractor` itself."""
+    image = read_image(path)
     rows = []
     for config in configs:
         extractor = Extractor(detector, config=config)
-        peak = peak_memory(partial(extractor, picture))
+        peak = peak_memory(partial(extractor, image))
         rows.append([f"{config.proposals} proposals", f"{peak:,.0f}"])
     print_table("peak memory of the process", ["", "MiB"], rows)
 
@@ -338,13 +338,13 @@ def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -
 def main(quick: bool) -> None:
     """Time the extractor stage by stage."""
     print_machine()
-    base, depth, width, rounds, pictures = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 5)
+    base, depth, width, rounds, images = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 5)
     configs = [base.model_copy(update={"proposals": count}) for count in (100, 300)]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        path = Path(folder) / "picture.jpg"
-        draw_picture(path)
+        path = Path(folder) / "image.jpg"
+        draw_image(path)
         detector = calibrate(
-            [read_picture(path)],
+            [read_image(path)],
             Architecture(depth=depth, width=width),
             min_side=base.min_side,
             max_side=base.max_side,
@@ -355,7 +355,7 @@ def main(quick: bool) -> None:
         print_precisions(
             time_precisions(detector, path, many, rounds=rounds), proposals=many.proposals
         )
-        paths = [draw_picture(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(pictures)]
+        paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
         print_agreement(detector, paths, many)
         timings, scored = time_stages(fuse(detector), path, configs, rounds=rounds)
         for config, measured in zip(configs, timings, strict=True):

@@ -1,6 +1,6 @@
-"""The report of 5,000 pictures: how long it is made, how large it is, how soon it can be used.
+"""The report of 5,000 images: how long it is made, how large it is, how soon it can be used.
 
-Captions are those of generated scenes, pictures drawn scenes with 36 regions and random attention.
+Captions are those of generated scenes, images drawn scenes with 36 regions and random attention.
 Times of the page are taken by Chromium itself, from the start of the navigation.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.generate import draw, make_scene, raw_text
-from a2cap.pipeline.report.image_card import ShownPicture
-from a2cap.pipeline.report.report import Report, ReportPicture, write_report
+from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.report import Report, ReportImage, write_report
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import print_machine, print_table
@@ -37,43 +37,41 @@ SEARCHING = f"""({TIMED})(() => {{ const search = document.getElementById("searc
     search.value = "red"; search.dispatchEvent(new Event("input")); }})"""
 
 
-def make_pictures(count: int) -> list[ReportPicture]:
+def make_images(count: int) -> list[ReportImage]:
     """Scenes with their captions as references and as beams, and random scores."""
     rng = np.random.default_rng(0)
-    return [_picture(index, rng) for index in range(count)]
+    return [_image(index, rng) for index in range(count)]
 
 
-def _picture(index: int, rng: np.random.Generator) -> ReportPicture:
+def _image(index: int, rng: np.random.Generator) -> ReportImage:
     scene = make_scene(index, seed=0, side=160)
     references = [raw_text(caption) for caption in scene.captions]
     scores = dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
     beams = [(text, -float(place)) for place, text in enumerate(references)]
-    return ReportPicture(scene.image_id, references[0], references, scores, beams)
+    return ReportImage(scene.image_id, references[0], references, scores, beams)
 
 
-def show_pictures(
-    pictures: list[ReportPicture], folder: Path
-) -> Iterator[tuple[str, ShownPicture]]:
-    """Each with a picture of its own, regions anywhere and attention to them."""
+def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, ShownImage]]:
+    """Each with an image of its own, regions anywhere and attention to them."""
     rng = np.random.default_rng(1)
-    for index, picture in enumerate(pictures):
-        path = folder / f"{picture.image_id}.jpg"
+    for index, image in enumerate(images):
+        path = folder / f"{image.image_id}.jpg"
         cv2.imwrite(str(path), draw(make_scene(index, seed=0, side=SIDE)))
         corners = np.sort(rng.random((REGIONS, 2, 2)) * SIDE, axis=1).reshape(-1, 4)
-        words = len(picture.caption.split())
+        words = len(image.caption.split())
         original = rng.dirichlet(np.ones(REGIONS), words).astype(np.float32)
         keep = rng.random((words, REGIONS), dtype=np.float32)
         attention = CaptionAttention(original, original * np.exp(1 - keep), keep, keep[:, 0])
         names, scores = ["some thing"] * REGIONS, rng.random(REGIONS)
         yield (
-            picture.image_id,
-            ShownPicture(path, SIDE, SIDE, corners, names, scores, attention),
+            image.image_id,
+            ShownImage(path, SIDE, SIDE, corners, names, scores, attention),
         )
 
 
 def write(path: Path, *, count: int, embedded: int) -> float:
-    """Writes the report; returns the seconds without those of drawing the pictures."""
-    pictures = make_pictures(count)
+    """Writes the report; returns the seconds without those of drawing the images."""
+    images = make_images(count)
     report = Report(
         title="Captions of generated scenes",
         metrics=dict.fromkeys(METRICS, 0.5),
@@ -84,9 +82,9 @@ def write(path: Path, *, count: int, embedded: int) -> float:
         total=count,
         skipped={},
         provenance={},
-        pictures=pictures,
+        images=images,
     )
-    shown = list(show_pictures(pictures[:embedded], path.parent))
+    shown = list(show_images(images[:embedded], path.parent))
     started = time.perf_counter()
     write_report(path, report, shown)
     return time.perf_counter() - started
@@ -113,7 +111,7 @@ def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few pictures: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
     """Write a report, and open it in Chromium where there is one."""
     print_machine()
@@ -124,7 +122,7 @@ def main(quick: bool) -> None:
         rows = [["writing, s", f"{seconds:.1f}", ""]]
         rows.append(["size, MB", f"{path.stat().st_size / 1e6:.1f}", ""])
         rows += open_in_chromium(path, rounds) if shutil.which("chromium") else []
-    print_table(f"report of {count} pictures, {embedded} embedded", ["", "", "of rounds"], rows)
+    print_table(f"report of {count} images, {embedded} embedded", ["", "", "of rounds"], rows)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ else:
     from measure import Timing, interleaved, print_machine, print_table, ratio
 
 MANY = 20_000
-"""Pictures whose time is told: two cores are to write them in less than five minutes."""
+"""Images whose time is told: two cores are to write them in less than five minutes."""
 
 ALONE = "1 process"
 
@@ -46,7 +46,7 @@ def time_writing(folder: Path, *, count: int, rounds: int) -> dict[str, Timing]:
 
 
 def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
-    """Rates, the time of MANY pictures at each, and how many times one process's it is."""
+    """Rates, the time of MANY images at each, and how many times one process's it is."""
     rows = [
         [
             name,
@@ -57,12 +57,12 @@ def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
         ]
         for name, timing in timings.items()
     ]
-    header = ["", "pictures/s", "s per round", f"{MANY:,} pictures", "is faster by"]
+    header = ["", "images/s", "s per round", f"{MANY:,} images", "is faster by"]
     print_table(f"writing {count:,} scenes", header, rows)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few pictures: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
     """Time writing scenes of 160 pixels, with all their files."""
     print_machine()

@@ -35,13 +35,13 @@ Sentence = list[int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """B pictures of R regions with K samples of at most L tokens from V words.
+    """B images of R regions with K samples of at most L tokens from V words.
 
-    corpus: pictures that document frequencies are counted over; hypotheses: captions of the second
-    table, five to a picture.
+    corpus: images that document frequencies are counted over; hypotheses: captions of the second
+    table, five to an image.
     """
 
-    pictures: int = 10
+    images: int = 10
     samples: int = 5
     tokens: int = 20
     regions: int = 50
@@ -58,18 +58,18 @@ SMALL = ModelConfig(encoder_layers=1, decoder_layers=2, width=32, feed_forward=6
 
 @dataclass(frozen=True)
 class Corpus:
-    """Five references per picture, and both forms of the reward made ready."""
+    """Five references per image, and both forms of the reward made ready."""
 
     references: list[list[Sentence]]
     ours: CaptionReward
     plain: CiderScorer
 
-    def plain_reward(self, pictures: Tensor, captions: Tensor) -> Tensor:
+    def plain_reward(self, images: Tensor, captions: Tensor) -> Tensor:
         """By pycocoevalcap, (B, K) float64."""
         scorer = CiderScorer()
         scorer.document_frequency = self.plain.document_frequency
-        for picture, group in zip(pictures.tolist(), captions.tolist(), strict=True):
-            references = [_text(sentence) for sentence in self.references[picture]]
+        for image, group in zip(images.tolist(), captions.tolist(), strict=True):
+            references = [_text(sentence) for sentence in self.references[image]]
             for caption in group:
                 scorer.cook_append(_text(_words(caption)), references)
         scorer.crefs = _Many(scorer.crefs, len(self.references))
@@ -142,7 +142,7 @@ def plain_gradients(
 ) -> None:
     """Drawn with a graph that is kept to the end; given: captions to follow instead, (B, K, L)."""
     state = captioner.start(captioner.encode(*regions), sizes.samples)
-    last = torch.full((sizes.pictures * sizes.samples,), BOS)
+    last = torch.full((sizes.images * sizes.samples,), BOS)
     ended = torch.zeros_like(last, dtype=torch.bool)
     drawn, log_probs = [], []
     for step in range(sizes.tokens if given is None else given.shape[-1]):
@@ -155,7 +155,7 @@ def plain_gradients(
         log_probs.append(picked.masked_fill(ended, 0))
         drawn.append(last)
         state, ended = output.state, ended | (last == EOS)
-    captions = torch.stack(drawn, dim=1).reshape(sizes.pictures, sizes.samples, -1)
+    captions = torch.stack(drawn, dim=1).reshape(sizes.images, sizes.samples, -1)
     rewards = reward(captions)
     others = (rewards.sum(dim=1, keepdim=True) - rewards) / (sizes.samples - 1)
     loss = -(torch.stack(log_probs).sum(dim=0) * (rewards - others).flatten().float()).sum()
@@ -174,15 +174,15 @@ def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: 
     captioner = TransformerCaptioner(
         config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).eval()
-    places = (sizes.pictures, sizes.regions)
+    places = (sizes.images, sizes.regions)
     regions = (
         torch.rand(*places, sizes.feature_width),
         torch.rand(*places, 5),
         torch.ones(places, dtype=torch.bool),
     )
-    pictures = torch.arange(sizes.pictures)
-    ours = partial(our_gradients, captioner, regions, partial(corpus.ours, pictures), sizes)
-    reward = partial(corpus.plain_reward, pictures)
+    images = torch.arange(sizes.images)
+    ours = partial(our_gradients, captioner, regions, partial(corpus.ours, images), sizes)
+    reward = partial(corpus.plain_reward, images)
     plain = partial(plain_gradients, captioner, regions, reward, sizes)
     captions = ours()
     ours_gradient = _gradient(captioner)
@@ -192,7 +192,7 @@ def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: 
     timings = interleaved({OURS: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
     layers = f"{config.encoder_layers}+{config.decoder_layers} layers of {config.width}"
     _print(
-        f"self-critical step with reward, {layers}: {sizes.pictures} pictures x {sizes.samples} "
+        f"self-critical step with reward, {layers}: {sizes.images} images x {sizes.samples} "
         f"samples of {captions.shape[-1]} tokens, {sizes.regions} regions, V {sizes.vocabulary:,}",
         timings,
         "step",
@@ -202,18 +202,18 @@ def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: 
 
 def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
     """Prints what CIDEr-D takes in both forms, and by how much it differs."""
-    pictures = torch.arange(sizes.hypotheses // 5) % sizes.corpus
-    captions = torch.full((len(pictures), 5, sizes.tokens), PAD)
-    for row, picture in enumerate(pictures.tolist()):
+    images = torch.arange(sizes.hypotheses // 5) % sizes.corpus
+    captions = torch.full((len(images), 5, sizes.tokens), PAD)
+    for row, image in enumerate(images.tolist()):
         for place in range(5):
             # one reference begins it and another one ends it, so that some of it is found
-            start = corpus.references[picture][place][: sizes.tokens // 2]
-            rest = corpus.references[(picture + place) % sizes.corpus][0]
+            start = corpus.references[image][place][: sizes.tokens // 2]
+            rest = corpus.references[(image + place) % sizes.corpus][0]
             words = [*start, *rest][: sizes.tokens - 1]
             captions[row, place, : len(words) + 1] = torch.tensor([*words, EOS])
     forms = {
-        OURS: partial(corpus.ours, pictures, captions),
-        PLAIN: partial(corpus.plain_reward, pictures, captions),
+        OURS: partial(corpus.ours, images, captions),
+        PLAIN: partial(corpus.plain_reward, images, captions),
     }
     difference = (forms[OURS]() - forms[PLAIN]()).abs().max()
     timings = interleaved(forms, rounds=rounds)

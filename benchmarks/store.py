@@ -1,6 +1,6 @@
-"""The feature store against one .npz per picture and against HDF5 with datasets per picture.
+"""The feature store against one .npz per image and against HDF5 with datasets per image.
 
-Every form keeps and gives back the same regions of the same pictures. Only ours checks what it
+Every form keeps and gives back the same regions of the same images. Only ours checks what it
 reads, and only ours is on the disk when the writer returns: the others leave that to the system.
 """
 
@@ -27,22 +27,22 @@ else:
 
 REGIONS, WIDTH = 36, 2048
 DISTINCT = 64
-"""Pictures whose values differ; the others repeat them, since none of the forms compresses."""
+"""Images whose values differ; the others repeat them, since none of the forms compresses."""
 
 OURS, UNSEALED, NPZ, HDF5 = "LMDB", "LMDB without seal", ".npz", "HDF5"
 
-Pictures = Mapping[str, Regions]
+Images = Mapping[str, Regions]
 
 
 @dataclass(frozen=True)
 class Format:
-    """write: all pictures into an empty folder; read: the pictures with these ids from it."""
+    """write: all images into an empty folder; read: the images with these ids from it."""
 
-    write: Callable[[Path, Pictures], None]
+    write: Callable[[Path, Images], None]
     read: Callable[[Path, Sequence[str]], None]
 
 
-def make_pictures(count: int) -> dict[str, Regions]:
+def make_images(count: int) -> dict[str, Regions]:
     """Random regions under ids like COCO's."""
     rng = np.random.default_rng(0)
     distinct = [_regions(rng) for _ in range(min(count, DISTINCT))]
@@ -61,10 +61,10 @@ def _regions(rng: np.random.Generator) -> Regions:
     )
 
 
-def write_lmdb(folder: Path, pictures: Pictures, *, seal: bool = False) -> None:
-    """Ours, each batch of pictures durable; seal: then read back, checked and made readable."""
+def write_lmdb(folder: Path, images: Images, *, seal: bool = False) -> None:
+    """Ours, each batch of images durable; seal: then read back, checked and made readable."""
     with FeatureWriter(folder / "features.lmdb") as writer:
-        for image_id, regions in pictures.items():
+        for image_id, regions in images.items():
             writer.add(image_id, regions)
         if seal:
             writer.seal()
@@ -77,23 +77,23 @@ def read_lmdb(folder: Path, image_ids: Sequence[str]) -> None:
         store[image_id]
 
 
-def write_npz(folder: Path, pictures: Pictures) -> None:
-    """One uncompressed archive per picture."""
-    for image_id, regions in pictures.items():
+def write_npz(folder: Path, images: Images) -> None:
+    """One uncompressed archive per image."""
+    for image_id, regions in images.items():
         np.savez(folder / f"{image_id}.npz", allow_pickle=False, **_arrays(regions))
 
 
 def read_npz(folder: Path, image_ids: Sequence[str]) -> None:
-    """Opens, reads and closes the picture's archive."""
+    """Opens, reads and closes the image's archive."""
     for image_id in image_ids:
         with np.load(folder / f"{image_id}.npz") as archive:
             _as_regions({name: archive[name] for name in archive.files})
 
 
-def write_hdf5(folder: Path, pictures: Pictures) -> None:
+def write_hdf5(folder: Path, images: Images) -> None:
     """One file, with datasets ID_features, ID_boxes and so on, as M2's feature file has them."""
     with h5py.File(folder / "features.hdf5", "w") as file:
-        for image_id, regions in pictures.items():
+        for image_id, regions in images.items():
             for name, array in _arrays(regions).items():
                 file[f"{image_id}_{name}"] = array
 
@@ -131,7 +131,7 @@ FORMATS = {
 }
 
 
-def time_writing(folder: Path, pictures: Pictures, *, rounds: int) -> dict[str, Timing]:
+def time_writing(folder: Path, images: Images, *, rounds: int) -> dict[str, Timing]:
     """Each format, and ours before its seal too, into a folder that is emptied each time."""
 
     def emptied() -> None:
@@ -139,51 +139,51 @@ def time_writing(folder: Path, pictures: Pictures, *, rounds: int) -> dict[str, 
         folder.mkdir()
 
     writers = {UNSEALED: write_lmdb, **{name: form.write for name, form in FORMATS.items()}}
-    forms = {name: partial(write, folder, pictures) for name, write in writers.items()}
+    forms = {name: partial(write, folder, images) for name, write in writers.items()}
     timings = interleaved(forms, rounds=rounds, before=emptied)
     shutil.rmtree(folder)
     return timings
 
 
-def time_reading(folder: Path, pictures: Pictures, *, rounds: int) -> dict[str, Timing]:
+def time_reading(folder: Path, images: Images, *, rounds: int) -> dict[str, Timing]:
     """Each format in one random order, from a warm cache."""
-    image_ids = [str(image_id) for image_id in np.random.default_rng(1).permutation([*pictures])]
+    image_ids = [str(image_id) for image_id in np.random.default_rng(1).permutation([*images])]
     forms = {}
     for name, form in FORMATS.items():
         place = folder / name
         place.mkdir()
-        form.write(place, pictures)
+        form.write(place, images)
         forms[name] = partial(form.read, place, image_ids)
     return interleaved(forms, rounds=rounds)
 
 
-def print_timings(title: str, timings: Mapping[str, Timing], *, pictures: int) -> None:
+def print_timings(title: str, timings: Mapping[str, Timing], *, images: int) -> None:
     """Rates, and how many times faster ours is than each."""
     rows = [
         [
             name,
-            f"{pictures / timing.median:,.0f}",
+            f"{images / timing.median:,.0f}",
             timing.spread,
             ratio(timing.median, timings[OURS].median),
         ]
         for name, timing in timings.items()
     ]
-    print_table(title, ["", "pictures/s", "s per round", f"{OURS} is faster by"], rows)
+    print_table(title, ["", "images/s", "s per round", f"{OURS} is faster by"], rows)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few pictures: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
-    """Time writing and reading of 36 x 2048 float16 features per picture."""
+    """Time writing and reading of 36 x 2048 float16 features per image."""
     print_machine()
     count, rounds = (20, 1) if quick else (1000, 5)
-    pictures = make_pictures(count)
+    images = make_images(count)
     with tempfile.TemporaryDirectory() as folder:
         for title, measure in (("writing", time_writing), ("reading", time_reading)):
             place = Path(folder) / title
             place.mkdir()
-            timings = measure(place, pictures, rounds=rounds)
-            print_timings(f"{title}, {count} pictures", timings, pictures=count)
+            timings = measure(place, images, rounds=rounds)
+            print_timings(f"{title}, {count} images", timings, images=count)
 
 
 if __name__ == "__main__":

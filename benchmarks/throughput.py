@@ -24,7 +24,7 @@ from a2cap.pipeline.config import Precision, ScstConfig, TrainConfig
 from a2cap.pipeline.runtime.memory import keep_freed_memory
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
@@ -72,11 +72,11 @@ def ways(device: torch.device, *, compiled: bool) -> list[Way]:
 
 def make_batch(sizes: Sizes, *, pinned: bool) -> Batch:
     """Random features, and captions of the greatest length."""
-    places = (sizes.pictures, sizes.regions)
-    tokens = torch.randint(4, sizes.vocabulary, (sizes.pictures, sizes.samples, sizes.tokens))
+    places = (sizes.images, sizes.regions)
+    tokens = torch.randint(4, sizes.vocabulary, (sizes.images, sizes.samples, sizes.tokens))
     tokens[..., -1] = EOS
     batch = Batch(
-        image_ids=tuple(map(str, range(sizes.pictures))),
+        image_ids=tuple(map(str, range(sizes.images))),
         features=torch.rand(*places, sizes.feature_width),
         boxes=torch.rand(*places, 5),
         region_mask=torch.ones(places, dtype=torch.bool),
@@ -104,7 +104,7 @@ def make_optimisation(
         compile_layers(captioner, say=say)
     if phase == "cross-entropy":
         return CrossEntropyOptimisation(captioner, TrainConfig(precision=way.precision))
-    rewards = PictureRewards(corpus.ours.to(device), list(map(str, range(sizes.corpus))))
+    rewards = ImageRewards(corpus.ours.to(device), list(map(str, range(sizes.corpus))))
     config = ScstConfig(precision=way.precision, samples=sizes.samples, max_length=sizes.tokens)
     return SelfCriticalOptimisation(captioner, config, rewards)
 
@@ -178,8 +178,8 @@ def print_phase(
 @click.command()
 @click.option("--quick", is_flag=True, help="Tiny sizes: shows that it runs, not how fast.")
 @click.option("--compiled/--eager", default=torch.cuda.is_available(), help="torch.compile too.")
-@click.option("--pictures", type=click.IntRange(min=1), default=None, help="In a batch.")
-def main(quick: bool, compiled: bool, pictures: int | None) -> None:
+@click.option("--images", type=click.IntRange(min=1), default=None, help="In a batch.")
+def main(quick: bool, compiled: bool, images: int | None) -> None:
     """Captions per second of both phases of training, by precision, eager and compiled."""
     keep_freed_memory()  # as the a2 command does
     print_machine()
@@ -187,7 +187,7 @@ def main(quick: bool, compiled: bool, pictures: int | None) -> None:
     on_gpu = device.type == "cuda"
     torch.backends.cudnn.allow_tf32 = False  # as the product has it
     given = QUICK if quick else Sizes()
-    sizes = given if pictures is None else replace(given, pictures=pictures)
+    sizes = given if images is None else replace(given, images=images)
     model = SMALL if quick else ModelConfig()
     count, rounds = (1, 1) if quick else (20 if on_gpu else 1, 3)
     corpus = make_corpus(sizes)
@@ -204,10 +204,10 @@ def main(quick: bool, compiled: bool, pictures: int | None) -> None:
         )
         title = (
             f"{model.encoder_layers}+{model.decoder_layers} layers of {model.width}, "
-            f"{sizes.pictures} x {sizes.samples} captions of {sizes.tokens} tokens, "
+            f"{sizes.images} x {sizes.samples} captions of {sizes.tokens} tokens, "
             f"{sizes.regions} regions, V {sizes.vocabulary:,}"
         )
-        captions = count * sizes.pictures * sizes.samples
+        captions = count * sizes.images * sizes.samples
         print_phase(phase, forms, timings, captions=captions, title=title, on_gpu=on_gpu)
 
 

@@ -1,6 +1,6 @@
 """One cross-entropy step with both losses of A2, and beam search, against plain forms of the same.
 
-Then how the time of each grows with regions, pictures and beams.
+Then how the time of each grows with regions, images and beams.
 
 A plain step runs two separate forwards, encoder included, with log-probabilities of every word, and
 takes from each the gradients of the side that it trains. Plain beam search keeps no cache: each
@@ -39,18 +39,18 @@ PEAKS = {OURS: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
 """Form of a step -> the product of matrices that shows the peak of its precision."""
 
 BEAM_SIZE, STEPS = 5, 20
-REGIONS, PICTURES, BEAMS = (10, 36, 50, 100), (5, 10, 20), (1, 3, 5, 10)
+REGIONS, IMAGES, BEAMS = (10, 36, 50, 100), (5, 10, 20), (1, 3, 5, 10)
 CLIP_NORM = 1.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained on: B pictures of R regions with K captions of L tokens from V words.
+    """What is trained on: B images of R regions with K captions of L tokens from V words.
 
     matmul: side of the square matrices whose product gives the machine's peak.
     """
 
-    pictures: int = 10
+    images: int = 10
     captions: int = 5
     tokens: int = 20
     regions: int = 50
@@ -82,12 +82,12 @@ class Batch:
 
 def make_batch(sizes: Sizes) -> Batch:
     """Random features and words."""
-    places = (sizes.pictures, sizes.regions)
+    places = (sizes.images, sizes.regions)
     return Batch(
         features=torch.rand(*places, sizes.feature_width),
         boxes=torch.rand(*places, 5),
         region_mask=torch.ones(places, dtype=torch.bool),
-        captions=torch.randint(4, sizes.vocabulary, (sizes.pictures, sizes.captions, sizes.tokens)),
+        captions=torch.randint(4, sizes.vocabulary, (sizes.images, sizes.captions, sizes.tokens)),
     )
 
 
@@ -256,8 +256,8 @@ class UncachedCaptioner:
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
         """Adds one token per row, (N,), to the words (N, t) that are the state; no attention."""
         words = torch.cat((*state.cached, tokens[:, None]), dim=1)
-        by_picture = words.reshape(len(state.memory), state.rows_per_image, -1)
-        log_probs = self.forward(state.memory, by_picture)[:, :, -1].flatten(0, 1)
+        by_image = words.reshape(len(state.memory), state.rows_per_image, -1)
+        log_probs = self.forward(state.memory, by_image)[:, :, -1].flatten(0, 1)
         return StepOutput(log_probs, None, replace(state, cached=(words,)))
 
     def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
@@ -300,7 +300,7 @@ def print_searches(
         "plain": partial(search, uncached, batch),
     }
     timings = interleaved(forms, rounds=rounds)
-    best = [[picture[0].tokens for picture in form()] for form in forms.values()]
+    best = [[image[0].tokens for image in form()] for form in forms.values()]
     alike = sum(ours == first == plain for ours, first, plain in zip(*best, strict=True))
     rows = [
         [
@@ -312,7 +312,7 @@ def print_searches(
         ]
         for name, timing in timings.items()
     ]
-    header = ["", "s", "s in each round", "pictures/s", "cached is faster by"]
+    header = ["", "s", "s in each round", "images/s", "cached is faster by"]
     print_table(f"{title}; same captions: {alike} of {len(batch.captions)}", header, rows)
 
 
@@ -322,7 +322,7 @@ def growing_steps(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, di
     step = training_step(captioner, our_gradients)
     return {
         "regions": {n: partial(step, make_batch(replace(sizes, regions=n))) for n in REGIONS},
-        "pictures": {n: partial(step, make_batch(replace(sizes, pictures=n))) for n in PICTURES},
+        "images": {n: partial(step, make_batch(replace(sizes, images=n))) for n in IMAGES},
     }
 
 
@@ -330,11 +330,11 @@ def growing_searches(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str,
     """By what is varied: number -> a search with so many of it, all else as in `sizes`."""
     captioner.eval()
     by_regions = {n: make_batch(replace(sizes, regions=n)) for n in REGIONS}
-    by_pictures = {n: make_batch(replace(sizes, pictures=n)) for n in PICTURES}
+    by_images = {n: make_batch(replace(sizes, images=n)) for n in IMAGES}
     batch = make_batch(sizes)
     return {
         "regions": {n: partial(search, captioner, of) for n, of in by_regions.items()},
-        "pictures": {n: partial(search, captioner, of) for n, of in by_pictures.items()},
+        "images": {n: partial(search, captioner, of) for n, of in by_images.items()},
         "beams": {n: partial(search, captioner, batch, beam_size=n) for n in BEAMS},
     }
 
@@ -367,14 +367,14 @@ def main(quick: bool) -> None:
         )
         difference = gradient_difference(captioner, batch)
         timings, operations = time_steps(captioner, batch, matmul=sizes.matmul, rounds=step_rounds)
-        title = f"{name}: training step, {sizes.pictures} x {sizes.captions} captions"
+        title = f"{name}: training step, {sizes.images} x {sizes.captions} captions"
         print_steps(
             f"{title}; gradients differ by {difference:.0e}",
             timings,
             operations,
             tokens=batch.captions.numel(),
         )
-        title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.pictures} pictures"
+        title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.images} images"
         print_searches(title, captioner, batch, rounds=search_rounds)
     for what, growing in (("training step", growing_steps), ("beam search", growing_searches)):
         for varied, forms in growing(captioner, sizes).items():

@@ -7,18 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class DataConfig(BaseModel):
-    """Where pictures and their annotations lie; relative paths start at the working directory."""
+    """Where images and their annotations lie; relative paths start at the working directory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     images: Path | None = None
-    """The picture folder, searched with all folders below it."""
+    """The image folder, searched with all folders below it."""
 
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each also as .gz."""
 
     split_list: Path | None = None
-    """Which picture is in which split; needed by COCO captions, which do not say."""
+    """Which image is in which split; needed by COCO captions, which do not say."""
 
     instances: Path | None = None
     """COCO instances, for extraction from the annotated boxes instead of detected ones."""

@@ -14,7 +14,7 @@ class ConfigError(A2Error):
 
 
 class InputError(A2Error):
-    """Something the user handed in (annotations, pictures, results) cannot be used as it is."""
+    """Something the user handed in (annotations, images, results) cannot be used as it is."""
 
 
 class StoreError(A2Error):

@@ -1,4 +1,4 @@
-"""Who a picture is: its id, from its file name, the same in every stage and on every machine."""
+"""Who an image is: its id, from its file name, the same in every stage and on every machine."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
 
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 LONGEST_ID = 511
 """Bytes: LMDB's limit for a key."""
 
@@ -16,10 +16,10 @@ _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
 def image_id(relative: PurePosixPath | str) -> str:
-    """The id of the picture at a POSIX path relative to the picture folder.
+    """The id of the image at a POSIX path relative to the image folder.
 
     A stem of 1 to 12 digits, with or without COCO's prefix, gives the number padded to 12 digits:
-    the 2014 and the 2017 name of one picture are one id. Any other path gives itself without its
+    the 2014 and the 2017 name of one image are one id. Any other path gives itself without its
     suffix, as NFC. Raises InputError for a path that is absolute, leaves the folder, or is no key.
     """
     path = PurePosixPath(relative)
@@ -43,36 +43,36 @@ def results_id(image_id: str) -> int | str:
     return image_id
 
 
-def find_pictures(folder: Path) -> dict[str, Path]:
-    """Every picture below `folder` by its id, in id order.
+def find_images(folder: Path) -> dict[str, Path]:
+    """Every image below `folder` by its id, in id order.
 
     Hidden files are passed over, and so are symbolic links that lead out of `folder`. Raises
-    InputError where two files have one id and where there is no picture.
+    InputError where two files have one id and where there is no image.
     """
     found: dict[str, Path] = {}
-    for relative in list_pictures(folder):
+    for relative in list_images(folder):
         identity = image_id(relative.as_posix())
         path = folder / relative
         if identity in found:
             first, second = sorted((str(found[identity]), str(path)))
             raise InputError(
-                f"two pictures have the id {identity!r}: {first!r} and {second!r}; "
+                f"two images have the id {identity!r}: {first!r} and {second!r}; "
                 "rename or remove one"
             )
         found[identity] = path
     return dict(sorted(found.items()))
 
 
-def list_pictures(folder: Path) -> list[Path]:
-    """Every picture below `folder`, relative to it, each folder's in the order of their names.
+def list_images(folder: Path) -> list[Path]:
+    """Every image below `folder`, relative to it, each folder's in the order of their names.
 
-    Passes over what `find_pictures` does; raises InputError where there is no picture.
+    Passes over what `find_images` does; raises InputError where there is no image.
     """
     root = Path(os.path.realpath(folder))
     found = [Path(relative) for relative in _relative_files(folder, root, PurePosixPath())]
     if not found:
         raise InputError(
-            f"no pictures in {str(folder)!r} (looked for {' '.join(sorted(PICTURE_SUFFIXES))}, "
+            f"no images in {str(folder)!r} (looked for {' '.join(sorted(IMAGE_SUFFIXES))}, "
             "not through symbolic links that lead out); check the folder"
         )
     return found
@@ -93,7 +93,7 @@ def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterat
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _relative_files(folder, root, inside)
-        elif inside.suffix.lower() in PICTURE_SUFFIXES and _is_file_below(entry, root):
+        elif inside.suffix.lower() in IMAGE_SUFFIXES and _is_file_below(entry, root):
             yield inside
 
 
@@ -106,25 +106,23 @@ def _is_file_below(entry: os.DirEntry[str], root: Path) -> bool:
 def _check_path(path: PurePosixPath) -> None:
     name = str(path)
     if not path.name:
-        raise InputError(f"no file name in the picture path {name!r}; name a file")
+        raise InputError(f"no file name in the image path {name!r}; name a file")
     if path.is_absolute():
-        raise InputError(
-            f"picture path is absolute: {name!r}; give it relative to the picture folder"
-        )
+        raise InputError(f"image path is absolute: {name!r}; give it relative to the image folder")
     if ".." in path.parts:
-        raise InputError(f"picture path leaves the picture folder: {name!r}; give it without '..'")
+        raise InputError(f"image path leaves the image folder: {name!r}; give it without '..'")
     if "\0" in name:
-        raise InputError(f"picture path holds a NUL character: {name!r}; rename the file")
+        raise InputError(f"image path holds a NUL character: {name!r}; rename the file")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"picture path is not UTF-8: {name!r}; rename the file") from error
+        raise InputError(f"image path is not UTF-8: {name!r}; rename the file") from error
 
 
 def _check_length(identity: str) -> None:
     size = len(identity.encode())
     if size > LONGEST_ID:
         raise InputError(
-            f"picture path too long: {identity[:40]!r}… has {size:,} bytes, "
+            f"image path too long: {identity[:40]!r}… has {size:,} bytes, "
             f"{LONGEST_ID} fit in an id; shorten it"
         )

@@ -1,4 +1,4 @@
-"""Takes the README's picture: the demo's report, with a word of a caption chosen.
+"""Takes the README's image: the demo's report, with a word of a caption chosen.
 
     make demo
     .venv/bin/python docs/screenshot.py artifacts/demo/evaluate/KEY/report.html docs/report.png
@@ -15,12 +15,12 @@ from playwright.sync_api import sync_playwright
 
 @click.command(help=__doc__)
 @click.argument("report", type=click.Path(path_type=Path, exists=True))
-@click.argument("picture", type=click.Path(path_type=Path))
+@click.argument("image", type=click.Path(path_type=Path))
 @click.option("--search", default="", help="Words that the captions must have.")
 @click.option("--word", default="", help="The word to choose; the last one where it is not there.")
 @click.option("--height", default=1480, show_default=True, help="Pixels.")
-def main(report: Path, picture: Path, search: str, word: str, height: int) -> None:
-    """Opens the report, best captions first, and chooses a word of the first picture."""
+def main(report: Path, image: Path, search: str, word: str, height: int) -> None:
+    """Opens the report, best captions first, and chooses a word of the first image."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(viewport={"width": 1200, "height": height})
@@ -34,7 +34,7 @@ def main(report: Path, picture: Path, search: str, word: str, height: int) -> No
         page.mouse.move(0, 0)
         page.evaluate("document.activeElement.blur()")
         page.evaluate("document.querySelector('.card').scrollIntoView()")
-        page.screenshot(path=picture)
+        page.screenshot(path=image)
         browser.close()
 
 

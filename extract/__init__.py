@@ -1,1 +1,1 @@
-"""Picture to regions: the native bottom-up detector (Anderson et al. 2018, arXiv:1707.07998)."""
+"""Image to regions: the native bottom-up detector (Anderson et al. 2018, arXiv:1707.07998)."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 CALIBRATED_RANDOM = "calibrated-random"
-"""Value of `extract.weights` that asks for random weights made from the pictures themselves."""
+"""Value of `extract.weights` that asks for random weights made from the images themselves."""
 
 Count = Annotated[int, Field(gt=0)]
 GridBackbone = Literal[
@@ -23,7 +23,7 @@ GridBackbone = Literal[
 
 
 class ExtractConfig(BaseModel):
-    """How a picture becomes regions."""
+    """How an image becomes regions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -51,14 +51,14 @@ class ExtractConfig(BaseModel):
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
     min_regions: Count = 10
-    """Fewest regions per picture; equal to max_regions for a fixed number (36 in many papers)."""
+    """Fewest regions per image; equal to max_regions for a fixed number (36 in many papers)."""
     max_regions: Count = 100
-    """Most regions per picture."""
+    """Most regions per image."""
     proposals: Count = 300
     """Regions that the proposal network hands to the classifier: nine tenths of the time goes
     into describing them."""
     min_side: Count = 600
-    """Pixels to which a picture's shorter side is scaled."""
+    """Pixels to which an image's shorter side is scaled."""
     max_side: Count = 1000
     """Pixels that its longer side may not exceed after scaling."""
     roi_size: Count = 14
@@ -103,7 +103,7 @@ class ExtractConfig(BaseModel):
 
     @property
     def region_counts(self) -> tuple[int, int]:
-        """Fewest and most regions of a picture whose boxes are not given."""
+        """Fewest and most regions of an image whose boxes are not given."""
         if self.boxes == "grid":
             return self.grid_size**2, self.grid_size**2
         return self.min_regions, self.max_regions

@@ -58,9 +58,9 @@ class _Backbone(nn.Module):
         for stage in (2, 3, 4):
             self.add_module(f"res{stage}", nn.Sequential(*_stage(architecture, stage, meta)))
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """pictures: (B, 3, H, W) float32. Returns (B, C, H / 16, W / 16)."""
-        x = pictures
+    def forward(self, images: Tensor) -> Tensor:
+        """images: (B, 3, H, W) float32. Returns (B, C, H / 16, W / 16)."""
+        x = images
         for part in self.children():
             x = part(x)
         return x
@@ -132,8 +132,8 @@ def _pool(meta: DetectorMeta) -> Pooling:
             size, scales=[scale], sampling_ratio=0, pooler_type=form
         )
         boxes = _module("structures").Boxes
-        per_picture = [rois[rois[:, 0] == index, 1:] for index in range(len(maps))]
-        pooled: Tensor = pooler([maps], [boxes(found) for found in per_picture])
+        per_image = [rois[rois[:, 0] == index, 1:] for index in range(len(maps))]
+        pooled: Tensor = pooler([maps], [boxes(found) for found in per_image])
         return pooled
 
     return pool

@@ -1,4 +1,4 @@
-"""Pictures to regions: scaling, proposals or given boxes, description, selection."""
+"""Images to regions: scaling, proposals or given boxes, description, selection."""
 
 import logging
 from collections import defaultdict
@@ -19,7 +19,7 @@ from a2cap.extract.detector.detector import DescribedRegions, Detector
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2cap.extract.detector.proposals import SMALLEST_REGION, ScaledSize
-from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.scaling import scaled_image
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.fingerprint import fingerprint
 from a2cap.extract.weights.load import save_detector
@@ -29,18 +29,18 @@ MARGIN = 8
 
 logger = logging.getLogger(__name__)
 
-Picture = NDArray[np.uint8]
+AnnotatedImage = NDArray[np.uint8]
 Boxes = NDArray[np.float32]
 
 BATCH = 8
-"""Equal-sized pictures with given boxes that pass the network together. On CPU the gain ends
-here, and regions of some 3 boxes per picture just fill the heads."""
+"""Equal-sized images with given boxes that pass the network together. On CPU the gain ends
+here, and regions of some 3 boxes per image just fill the heads."""
 
 
 class Extractor:
-    """Turns a picture, and boxes if they are given, into Regions.
+    """Turns an image, and boxes if they are given, into Regions.
 
-    Equal pictures give equal regions, whatever was extracted before.
+    Equal images give equal regions, whatever was extracted before.
     """
 
     def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
@@ -51,14 +51,14 @@ class Extractor:
         self._network = _network(detector, config).to(self.device)
         self._selection = self._selection_heads()
 
-    def __call__(self, picture: Picture, boxes: Boxes | None = None) -> Regions:
-        """Regions of one picture: of the given boxes in their order, or of those detected.
+    def __call__(self, image: AnnotatedImage, boxes: Boxes | None = None) -> Regions:
+        """Regions of one image: of the given boxes in their order, or of those detected.
 
-        picture: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, or None.
-        Features are float32. Raises InputError where the picture is too small or thin, or boxes
-        are wanted and missing, none, unordered or outside the picture.
+        image: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, or None.
+        Features are float32. Raises InputError where the image is too small or thin, or boxes
+        are wanted and missing, none, unordered or outside the image.
         """
-        return self.extract_many([picture], [boxes])[0]
+        return self.extract_many([image], [boxes])[0]
 
     @property
     def feature_width(self) -> int:
@@ -81,38 +81,38 @@ class Extractor:
         }
 
     def extract_many(
-        self, pictures: Sequence[Picture], boxes: Sequence[Boxes | None]
+        self, images: Sequence[AnnotatedImage], boxes: Sequence[Boxes | None]
     ) -> list[Regions]:
-        """Regions of several pictures, in order, as if each had been alone.
+        """Regions of several images, in order, as if each had been alone.
 
-        Pictures of equal size with given boxes pass the network together, BATCH at a time; the
+        Images of equal size with given boxes pass the network together, BATCH at a time; the
         results equal single ones to float32 rounding, and bit for bit where that was tried
         (torch 2.15, CPU with AVX-512). Raises InputError as a single call does.
         """
         with torch.inference_mode():
             found: dict[int, Regions] = {}
             groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-            for index, (picture, given) in enumerate(zip(pictures, boxes, strict=True)):
+            for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
-                    found[index] = self._detect(picture)
+                    found[index] = self._detect(image)
                 else:
-                    _check_boxes(given, height=picture.shape[0], width=picture.shape[1])
-                    groups[picture.shape[0], picture.shape[1]].append(index)
+                    _check_boxes(given, height=image.shape[0], width=image.shape[1])
+                    groups[image.shape[0], image.shape[1]].append(index)
             for members in groups.values():
                 for start in range(0, len(members), BATCH):
                     batch = members[start : start + BATCH]
                     given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
-                    described = self._describe([pictures[index] for index in batch], given_boxes)
+                    described = self._describe([images[index] for index in batch], given_boxes)
                     found.update(zip(batch, described, strict=True))
-        return [found[index] for index in range(len(pictures))]
+        return [found[index] for index in range(len(images))]
 
-    def _detect(self, picture: Picture) -> Regions:
+    def _detect(self, image: AnnotatedImage) -> Regions:
         if self.config.boxes == "given":
             raise InputError(
-                "no boxes came with the picture, but extract.boxes is 'given'; "
+                "no boxes came with the image, but extract.boxes is 'given'; "
                 "supply boxes, or set extract.boxes=detect"
             )
-        blob, size = self._blob([picture])
+        blob, size = self._blob([image])
         features = self._network(blob)
         proposals = self._network.propose(
             features, size=size, count=self.config.proposals, meta=self.meta
@@ -120,20 +120,20 @@ class Extractor:
         if len(proposals) < self.config.min_regions:
             raise InputError(
                 f"too few regions of {SMALLEST_REGION} x {SMALLEST_REGION} pixels: "
-                f"{len(proposals)} proposed in a picture of {picture.shape[1]} x "
-                f"{picture.shape[0]}, extract.min_regions is {self.config.min_regions}; "
-                "lower it, or leave the picture out"
+                f"{len(proposals)} proposed in an image of {image.shape[1]} x "
+                f"{image.shape[0]}, extract.min_regions is {self.config.min_regions}; "
+                "lower it, or leave the image out"
             )
         boxes = (proposals / proposals.new_tensor(size.factors).repeat(2)).cpu().numpy()
         chosen, described = self._select(features, _rois([proposals]), boxes)
-        return _regions(boxes[chosen], described, picture)
+        return _regions(boxes[chosen], described, image)
 
     def _select(
         self, features: Tensor, rois: Tensor, boxes: Boxes
     ) -> tuple[NDArray[np.int64], DescribedRegions]:
         """Indices of the proposals that are kept, and what they are.
 
-        rois: (N, 5), the proposals in scaled pixels; boxes: (N, 4), the same in the picture's own.
+        rois: (N, 5), the proposals in scaled pixels; boxes: (N, 4), the same in the image's own.
         """
         if self._selection is not None:
             rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
@@ -182,29 +182,29 @@ class Extractor:
             return None
         return SelectionHeads(self._network)
 
-    def _describe(self, pictures: Sequence[Picture], boxes: Sequence[Boxes]) -> list[Regions]:
-        """Regions of given boxes of pictures that have one size."""
-        blob, size = self._blob(pictures)
+    def _describe(self, images: Sequence[AnnotatedImage], boxes: Sequence[Boxes]) -> list[Regions]:
+        """Regions of given boxes of images that have one size."""
+        blob, size = self._blob(images)
         factors = np.tile(np.array(size.factors, np.float32), 2)
         scaled = [torch.from_numpy(given * factors) for given in boxes]
         described = self._describe_all(self._network(blob), _rois(scaled).to(self.device))
         ends = np.cumsum([len(given) for given in boxes])
         rows = [slice(end - len(given), end) for end, given in zip(ends, boxes, strict=True)]
         return [
-            _regions(given, _rows(described, row), picture)
-            for given, row, picture in zip(boxes, rows, pictures, strict=True)
+            _regions(given, _rows(described, row), image)
+            for given, row, image in zip(boxes, rows, images, strict=True)
         ]
 
-    def _blob(self, pictures: Sequence[Picture]) -> tuple[Tensor, ScaledSize]:
-        """Detector input of pictures of one size: (B, 3, H', W') float32."""
+    def _blob(self, images: Sequence[AnnotatedImage]) -> tuple[Tensor, ScaledSize]:
+        """Detector input of images of one size: (B, 3, H', W') float32."""
         scaled = [
-            scaled_picture(
+            scaled_image(
                 one,
                 min_side=self.config.min_side,
                 max_side=self.config.max_side,
                 meta=self.meta,
             )
-            for one in pictures
+            for one in images
         ]
         tensor = torch.from_numpy(np.stack([blob for blob, _ in scaled])).to(self.device)
         return tensor.contiguous(memory_format=torch.channels_last), scaled[0][1]
@@ -220,10 +220,10 @@ def _network(detector: Detector, config: ExtractConfig) -> Detector:
 
 
 def _in_use(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
-    """The conventions that are followed; warns where pictures get another size than in training."""
+    """The conventions that are followed; warns where images get another size than in training."""
     if (config.min_side, config.max_side) != meta.scale:
         logger.warning(
-            "the weights were made for pictures of %d to %d pixels, "
+            "the weights were made for images of %d to %d pixels, "
             "extract.min_side and extract.max_side are %d and %d",
             *meta.scale,
             config.min_side,
@@ -235,8 +235,8 @@ def _in_use(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
 def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
     if boxes.ndim != 2 or boxes.shape[1:] != (4,) or len(boxes) == 0:
         raise InputError(
-            f"boxes of a picture have shape {boxes.shape}, not (R, 4) with R of at least 1; "
-            "give every picture a box, or leave it out"
+            f"boxes of an image have shape {boxes.shape}, not (R, 4) with R of at least 1; "
+            "give every image a box, or leave it out"
         )
     x1, y1, x2, y2 = boxes.T
     ordered = np.isfinite(boxes).all(axis=1) & (x1 <= x2) & (y1 <= y2)
@@ -244,13 +244,13 @@ def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
     wrong = np.flatnonzero(~(ordered & inside))
     if len(wrong):
         raise InputError(
-            f"box {wrong[0]} is not in the picture of {width} x {height} pixels: "
+            f"box {wrong[0]} is not in the image of {width} x {height} pixels: "
             f"{boxes[wrong[0]].tolist()}; boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
         )
 
 
 def _rois(boxes: Sequence[Tensor]) -> Tensor:
-    """Boxes of several pictures as (K, 5): index of the picture, x1 y1 x2 y2."""
+    """Boxes of several images as (K, 5): index of the image, x1 y1 x2 y2."""
     return torch.cat(
         [
             torch.cat([of_one.new_full((len(of_one), 1), index), of_one], dim=1)
@@ -273,7 +273,7 @@ def _rows(described: DescribedRegions, rows: Tensor | slice) -> DescribedRegions
     )
 
 
-def _regions(boxes: Boxes, described: DescribedRegions, picture: Picture) -> Regions:
+def _regions(boxes: Boxes, described: DescribedRegions, image: AnnotatedImage) -> Regions:
     scores, class_ids = _probabilities(described.class_logits).max(dim=1)
     attributes = described.attribute_logits
     return Regions(
@@ -286,6 +286,6 @@ def _regions(boxes: Boxes, described: DescribedRegions, picture: Picture) -> Reg
             if attributes is None
             else attributes[:, :-1].argmax(dim=1).cpu().numpy().astype(np.int32)
         ),
-        width=picture.shape[1],
-        height=picture.shape[0],
+        width=image.shape[1],
+        height=image.shape[0],
     )

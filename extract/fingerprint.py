@@ -1,4 +1,4 @@
-"""What determines a picture's features, to be stored beside them and compared later."""
+"""What determines an image's features, to be stored beside them and compared later."""
 
 import hashlib
 from importlib.metadata import version
@@ -12,7 +12,7 @@ import torch
 from a2cap.extract.config import ExtractConfig
 
 CODE_VERSION = 1
-"""Raised by hand whenever extract/ would give another result for the same weights and picture."""
+"""Raised by hand whenever extract/ would give another result for the same weights and image."""
 
 
 def fingerprint(*, weights: Path, config: ExtractConfig) -> dict[str, object]:

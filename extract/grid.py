@@ -1,6 +1,6 @@
 """Grid features: the cells of a convolutional map as regions, for captioners without a detector.
 
-A torchvision VGG or ResNet trained on ImageNet sees the whole picture; the map of any of its layers
+A torchvision VGG or ResNet trained on ImageNet sees the whole image; the map of any of its layers
 is pooled to n x n cells by adaptive means, as ImageCaptioning.pytorch does (14 x 14 in its
 scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions. Cells
 come row by row.
@@ -37,7 +37,7 @@ _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 
 
 class GridExtractor:
-    """Turns a picture into the n x n cells of a map, behind the calls of `Extractor`."""
+    """Turns an image into the n x n cells of a map, behind the calls of `Extractor`."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
@@ -50,15 +50,15 @@ class GridExtractor:
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
         self.feature_width = grid_width(config)
 
-    def __call__(self, picture: NDArray[np.uint8], boxes: object = None) -> Regions:
-        """The cells of one picture, (H, W, 3) uint8 BGR; features are float32.
+    def __call__(self, image: NDArray[np.uint8], boxes: object = None) -> Regions:
+        """The cells of one image, (H, W, 3) uint8 BGR; features are float32.
 
-        boxes: not asked for. Raises InputError where the picture is too thin.
+        boxes: not asked for. Raises InputError where the image is too thin.
         """
-        height, width = picture.shape[:2]
+        height, width = image.shape[:2]
         cells = self.config.grid_size
         with torch.inference_mode():
-            found = self._map(self._blob(picture))["map"]
+            found = self._map(self._blob(image))["map"]
             pooled = F.adaptive_avg_pool2d(found, cells)[0]  # (C, n, n)
         features = pooled.flatten(1).T.contiguous()  # (C, n, n) -> (n * n, C)
         return Regions(
@@ -72,10 +72,10 @@ class GridExtractor:
         )
 
     def extract_many(
-        self, pictures: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
+        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
     ) -> list[Regions]:
-        """The cells of several pictures, in order, each seen alone."""
-        return [self(picture) for picture in pictures]
+        """The cells of several images, in order, each seen alone."""
+        return [self(image) for image in images]
 
     def save(self, path: Path) -> None:
         """Writes the backbone's weights; equal ones give equal bytes, a reader sees all or none."""
@@ -94,15 +94,15 @@ class GridExtractor:
             **fingerprint(weights=weights, config=config),
         }
 
-    def _blob(self, picture: NDArray[np.uint8]) -> Tensor:
+    def _blob(self, image: NDArray[np.uint8]) -> Tensor:
         """(1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
         size = rounded_size(
-            height=picture.shape[0],
-            width=picture.shape[1],
+            height=image.shape[0],
+            width=image.shape[1],
             min_side=self.config.min_side,
             max_side=self.config.max_side,
         )
-        centred = rounded_blob(picture, size=size, mean=_MEAN)
+        centred = rounded_blob(image, size=size, mean=_MEAN)
         centred /= np.array(_DEVIATION, np.float32)[:, None, None]
         return torch.from_numpy(np.ascontiguousarray(centred[::-1]))[None].to(self.device)
 
@@ -147,7 +147,7 @@ def grid_width(config: ExtractConfig) -> int:
 
 
 def cell_boxes(cells: int, *, height: int, width: int) -> NDArray[np.float32]:
-    """Boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels that divide a picture evenly, row by row."""
+    """Boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels that divide an image evenly, row by row."""
     x, y = np.linspace(0, width, cells + 1), np.linspace(0, height, cells + 1)
     left, top = np.meshgrid(x[:-1], y[:-1])
     right, bottom = np.meshgrid(x[1:], y[1:])

@@ -1,6 +1,6 @@
-"""Picture files as pixels, exactly as caffe's extractor saw them, or refused with a reason.
+"""Image files as pixels, exactly as caffe's extractor saw them, or refused with a reason.
 
-Pillow checks a file first, because OpenCV returns half a picture for a truncated file and spends
+Pillow checks a file first, because OpenCV returns half an image for a truncated file and spends
 gigabytes on a header that claims 30,000 x 30,000 pixels. The pixels of ordinary JPEGs then come
 from OpenCV, whose decoder made the published features. Orientation in EXIF is applied, as
 `cv2.imread` does; transparent pixels lie on white; animations give their first frame.
@@ -19,7 +19,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from a2cap.data.errors import InputError
 
 PIXEL_LIMIT = 100_000_000
-"""Pixels above which a picture is refused unread; it is 300 MB decoded."""
+"""Pixels above which an image is refused unread; it is 300 MB decoded."""
 
 _OPENCV_FORMATS = {"JPEG", "MPO"}
 _QUARTER_TURNS = (5, 6, 7, 8)
@@ -27,17 +27,17 @@ _QUARTER_TURNS = (5, 6, 7, 8)
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 
 
-def read_picture(path: Path) -> NDArray[np.uint8]:
-    """Read a picture of any common format.
+def read_image(path: Path) -> NDArray[np.uint8]:
+    """Read an image of any common format.
 
     Returns (H, W, 3) uint8, channels blue, green, red. Raises InputError, naming the file without
-    its folder, where it is missing, empty, not a picture, damaged, or above PIXEL_LIMIT.
+    its folder, where it is missing, empty, not an image, damaged, or above PIXEL_LIMIT.
     """
     encoded = _read_bytes(path)
     image = _open_header(encoded, name=path.name)
     if image.width * image.height > PIXEL_LIMIT:
         raise InputError(
-            f"picture {path.name!r} is too large: {image.width} x {image.height} pixels, "
+            f"image {path.name!r} is too large: {image.width} x {image.height} pixels, "
             f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
         )
     try:
@@ -45,12 +45,12 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
         return _decode(image, encoded)
     except Exception as error:  # each format's decoder raises types of its own
         raise InputError(
-            f"picture {path.name!r} cannot be decoded: {error}; get the file again"
+            f"image {path.name!r} cannot be decoded: {error}; get the file again"
         ) from error
 
 
-def picture_size(path: Path) -> tuple[int, int]:
-    """Width and height of what `read_picture` gives, by the file's header alone.
+def image_size(path: Path) -> tuple[int, int]:
+    """Width and height of what `read_image` gives, by the file's header alone.
 
     Raises InputError where there is no header that can be read; the rest may still be damaged.
     """
@@ -62,7 +62,7 @@ def picture_size(path: Path) -> tuple[int, int]:
                 return (image.height, image.width) if is_turned else image.size
     except Exception as error:  # each format's header reader raises types of its own
         raise InputError(
-            f"picture {path.name!r} has no header that can be read; get the file again"
+            f"image {path.name!r} has no header that can be read; get the file again"
         ) from error
 
 
@@ -71,10 +71,10 @@ def _read_bytes(path: Path) -> bytes:
         encoded = path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read picture {path.name!r}: {error.strerror}; check the picture folder"
+            f"cannot read image {path.name!r}: {error.strerror}; check the image folder"
         ) from error
     if not encoded:
-        raise InputError(f"picture {path.name!r} is empty: 0 bytes; get the file again")
+        raise InputError(f"image {path.name!r} is empty: 0 bytes; get the file again")
     return encoded
 
 
@@ -86,16 +86,16 @@ def _open_header(encoded: bytes, *, name: str) -> Image.Image:
             return Image.open(io.BytesIO(encoded))
     except Image.DecompressionBombError as error:
         raise InputError(
-            f"picture {name!r} is too large: more than {PIXEL_LIMIT // 1_000_000} million "
+            f"image {name!r} is too large: more than {PIXEL_LIMIT // 1_000_000} million "
             "pixels; scale it down"
         ) from error
     except UnidentifiedImageError as error:
         raise InputError(
-            f"{name!r} is not a picture: it begins with {encoded[:12]!r}; get the file again"
+            f"{name!r} is not an image: it begins with {encoded[:12]!r}; get the file again"
         ) from error
     except Exception as error:  # each format's header reader raises types of its own
         raise InputError(
-            f"picture {name!r} cannot be decoded: {error}; get the file again"
+            f"image {name!r} cannot be decoded: {error}; get the file again"
         ) from error
 
 

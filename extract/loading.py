@@ -8,7 +8,7 @@ from a2cap.extract.grid import GridExtractor, load_grid_weights
 from a2cap.extract.weights.load import load_detector
 
 AnyExtractor = Extractor | GridExtractor
-"""Both are called with a picture and return its regions."""
+"""Both are called with an image and return its regions."""
 
 
 def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu") -> AnyExtractor:

@@ -1,7 +1,7 @@
 """Captioners in pure PyTorch.
 
-Letters, the same in every module: B pictures, K captions per picture (or beams), N = B * K rows of
-the decoder, R regions per picture, F region feature width, L caption length in tokens, Q queries
+Letters, the same in every module: B images, K captions per image (or beams), N = B * K rows of
+the decoder, R regions per image, F region feature width, L caption length in tokens, Q queries
 of an attention (K * L under teacher forcing, K in a step), D model width, H attention heads,
 d = D / H head width, V vocabulary size. Masks are named by what True means: `region_mask` is True
 where a region exists, `is_padding` where a token does not.

@@ -122,7 +122,7 @@ class LinearMask(nn.Module):
         """Only the number of regions matters here; (B, R, D) -> (B, 1, R, 0), which counts them."""
         if regions.shape[1] > self.slots:
             raise ValueError(
-                f"a picture has {regions.shape[1]} regions, the linear mask network has "
+                f"an image has {regions.shape[1]} regions, the linear mask network has "
                 f"{self.slots} slots; raise model.alignment.mask_slots and retrain, or set "
                 "model.alignment.mask_network to bilinear"
             )

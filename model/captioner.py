@@ -1,4 +1,4 @@
-"""The one interface of every captioner: encode a picture once, advance one step, show attention.
+"""The one interface of every captioner: encode an image once, advance one step, show attention.
 
 Beam search, sampling, self-critical training, reports and analysis use only what stands here, so
 that Transformer, LSTM and GRU captioners can take each other's place.
@@ -30,10 +30,10 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a captioner keeps of B pictures.
+    """What a captioner keeps of B images.
 
     states: (B, R, D), the encoder's output; region_mask: (B, R) bool;
-    projections: of the states, one per attention layer, shared by all captions of a picture.
+    projections: of the states, one per attention layer, shared by all captions of an image.
     members: what each captioner of an ensemble keeps.
     """
 
@@ -51,8 +51,8 @@ class DecoderState:
     """Everything that the next step needs; a step returns a new one and changes none.
 
     cached: tensors of which the first axis is the N = B * rows_per_image rows, the rows of a
-    picture together (places of its words for a Transformer, h and c for an LSTM).
-    stores: what the rows of a picture share, a Transformer's keys and values, one per layer.
+    image together (places of its words for a Transformer, h and c for an LSTM).
+    stores: what the rows of an image share, a Transformer's keys and values, one per layer.
     decoder: a Transformer's, prepared for so many rows; its weights must stay as they are.
     members: the states of an ensemble's captioners.
     """
@@ -65,7 +65,7 @@ class DecoderState:
     members: tuple["DecoderState", ...] = ()
 
     def reordered(self, index: Tensor) -> "DecoderState":
-        """The state with row index[i] at row i; index: (N,) int64, each within its own picture."""
+        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
         return replace(self, cached=tuple(values.index_select(0, index) for values in self.cached))
 
 
@@ -102,20 +102,20 @@ class Captioner(Protocol):
     vocabulary_size: int
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """Looks at B pictures once.
+        """Looks at B images once.
 
         features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
         all in [0, 1]; region_mask: (B, R) bool.
         """
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state before the first token, with rows_per_image rows for each picture."""
+        """The state before the first token, with rows_per_image rows for each image."""
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
         """Takes one token per row, (N,) int64, <bos> first, and predicts the next one."""
 
     def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """The state with row index[i] at row i; index: (N,) int64, each within its own picture."""
+        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Teacher forcing: log-probabilities (B, K, L, V) of the token after each of (B, K, L)."""
@@ -145,7 +145,7 @@ def summarise(layers: tuple[AlignedAttention, ...]) -> StepAttention:
 
 @torch.no_grad()
 def attend(captioner: Captioner, memory: Memory, captions: Tensor) -> list[StepAttention]:
-    """Attention while each word of one given caption per picture is predicted.
+    """Attention while each word of one given caption per image is predicted.
 
     captions: (B, L) int64, without <bos>, padded after the end. Returns L entries, the one at
     position t being the attention from which token t was predicted.

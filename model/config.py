@@ -26,7 +26,7 @@ class AlignmentConfig(BaseModel):
     linear is the letter of Eq. 2, one output per region slot, regions sorted by score."""
 
     mask_slots: Annotated[int, Field(gt=0)] = 100
-    """Most regions per picture that the linear mask network can serve; bilinear has no limit."""
+    """Most regions per image that the linear mask network can serve; bilinear has no limit."""
 
     average: Literal["uniform", "heads"] = "uniform"
     """What a masked region receives in Eq. 3: one share of all existing regions, or the heads' mean

@@ -69,7 +69,7 @@ def differentiable_masks(captioner: Captioner) -> Iterator[None]:
 def gradient_importance(
     captioner: Captioner, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
 ) -> Tensor:
-    """|grad_{h_i} p(y_t | y_<t, x)|_2 of each region for each word of one caption per picture.
+    """|grad_{h_i} p(y_t | y_<t, x)|_2 of each region for each word of one caption per image.
 
     features, boxes, region_mask: as for `encode`; captions: (B, L) int64, words, <eos>, padding.
     Returns (B, L, R), 0 on padding regions.
@@ -79,7 +79,7 @@ def gradient_importance(
         fed = decoder_input(captions, bos=captioner.special.bos)
         log_probs = captioner.forward(memory, fed[:, None])[:, 0]  # -> (B, L, V)
         probabilities = log_probs.gather(-1, captions[..., None])[..., 0].exp()
-        # Pictures do not see each other, so one sum over them has all their gradients.
+        # Images do not see each other, so one sum over them has all their gradients.
         steps = [
             torch.autograd.grad(step.sum(), memory.states, retain_graph=True)[0].norm(dim=-1)
             for step in probabilities.unbind(dim=1)
@@ -155,7 +155,7 @@ class _LayerMeans:
 
 
 def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
-    """Mean JSD(alpha, alpha^a) in nats over the words of a caption per picture, lowest layer first.
+    """Mean JSD(alpha, alpha^a) in nats over the words of a caption per image, lowest layer first.
 
     captions: (B, L) int64, words, <eos>, padding. 0 for a layer that is not aligned.
     """
@@ -174,7 +174,7 @@ def _divergence(paid: AlignedAttention) -> Tensor:
 
 
 class Faithfulness:
-    """Measures one captioner over batches of pictures with a caption each."""
+    """Measures one captioner over batches of images with a caption each."""
 
     def __init__(self, captioner: Captioner) -> None:
         self._captioner = captioner
@@ -192,7 +192,7 @@ class Faithfulness:
         self._layers = self._layers or [_LayerMeans() for _ in steps[0].layers]
         for number, means in enumerate(self._layers):
             paid = _words([step.layers[number] for step in steps], is_token)
-            means.add(paid, importance[is_token], region_mask[_picture_of(is_token)])
+            means.add(paid, importance[is_token], region_mask[_image_of(is_token)])
 
     def layers(self) -> list[LayerFaithfulness]:
         """What was measured so far, the lowest layer first."""
@@ -213,7 +213,7 @@ class Faithfulness:
 
 
 def _words(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
-    """Attention of L steps, (B, H, R) each, as that of all words, (N, H, R), picture by picture."""
+    """Attention of L steps, (B, H, R) each, as that of all words, (N, H, R), image by image."""
 
     def chosen(values: Sequence[Tensor | None]) -> Tensor | None:
         present = [value for value in values if value is not None]
@@ -228,6 +228,6 @@ def _words(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttent
     )
 
 
-def _picture_of(is_token: Tensor) -> Tensor:
-    """The picture's number of every word; (B, L) bool -> (N,) int64."""
+def _image_of(is_token: Tensor) -> Tensor:
+    """The image's number of every word; (B, L) bool -> (N,) int64."""
     return is_token.nonzero()[:, 0]

@@ -131,7 +131,7 @@ def _count(values: Sequence[Tensor], counted: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -> Tensor:
-    """Over the regions of each token's picture, then over tokens: as parts of a batch add up."""
+    """Over the regions of each token's image, then over tokens: as parts of a batch add up."""
     counted = is_token.flatten(1)[:, None, :]
     share = counted / region_mask.sum(dim=1).clamp(min=1)[:, None, None]  # (B, 1, K * L)
     dropped = torch.stack([((1 - keep).sum(dim=-1) * share).sum() for keep in keeps]).sum()

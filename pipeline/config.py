@@ -34,16 +34,16 @@ class TrainConfig(BaseModel):
     model_config = Section
 
     seed: int = 0
-    """Seeds the initial weights, the order of pictures, the choice of captions and dropout."""
+    """Seeds the initial weights, the order of images, the choice of captions and dropout."""
     epochs: Annotated[int, Field(ge=1)] = 30
     """Most epochs; training ends earlier when `patience` runs out."""
     patience: Annotated[int, Field(ge=1)] = 5
     """Epochs without a better validation CIDEr after which training ends."""
     grouping: Literal["image", "caption"] = "image"
-    """image: a batch is pictures with several captions each, encoded once. caption: a batch is
-    (picture, caption) pairs, as in M2."""
+    """image: a batch is images with several captions each, encoded once. caption: a batch is
+    (image, caption) pairs, as in M2."""
     batch_size: Annotated[int, Field(ge=1)] = 10
-    """Pictures per update, or pairs when grouping by caption: of all processes together."""
+    """Images per update, or pairs when grouping by caption: of all processes together."""
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Parts of a batch that are computed one after the other, for less memory. The gradient is that
     of the whole batch, but for rounding and the noise of dropout."""
@@ -56,10 +56,10 @@ class TrainConfig(BaseModel):
     """Layers through torch.compile, or as they are where that fails, which is said in a line. It is
     in the key, since compiled dropout draws other noise. Resuming is then not promised to be exact:
     which code the compiler makes depends on the sizes that it meets first."""
-    captions_per_picture: Annotated[int, Field(ge=1)] = 5
-    """Captions of each picture in a batch, when grouping by image."""
+    captions_per_image: Annotated[int, Field(ge=1, serialization_alias="captions_per_picture")] = 5
+    """Captions of each image in a batch, when grouping by image."""
     max_regions: Annotated[int, Field(ge=1)] | None = None
-    """Most regions of a picture that the captioner sees, the surest first; null is all."""
+    """Most regions of an image that the captioner sees, the surest first; null is all."""
     schedule: Literal["noam", "constant"] = "noam"
     """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017)."""
     lr: Annotated[float, Field(gt=0)] = 1.0
@@ -74,8 +74,10 @@ class TrainConfig(BaseModel):
     """Steps between checkpoints; one is also written at the end of each epoch."""
     validation_beam_size: Annotated[int, Field(ge=1)] = 5
     """Beams when validation captions are decoded for CIDEr."""
-    validation_pictures: Annotated[int, Field(ge=1)] | None = None
-    """Validation pictures decoded each epoch, the first by id; null is all."""
+    max_validation_images: Annotated[
+        Annotated[int, Field(ge=1)] | None, Field(serialization_alias="validation_pictures")
+    ] = None
+    """Validation images decoded each epoch, the first by id; null is all."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest decoded caption in tokens."""
 
@@ -91,9 +93,9 @@ class ScstConfig(BaseModel):
     patience: Annotated[int, Field(ge=1)] = 5
     """Epochs without a better validation CIDEr after which training ends."""
     seed: int = 0
-    """Seeds the order of pictures, the samples and dropout."""
+    """Seeds the order of images, the samples and dropout."""
     batch_size: Annotated[int, Field(ge=1)] = 10
-    """Pictures per update, with `samples` captions each: of all processes together."""
+    """Images per update, with `samples` captions each: of all processes together."""
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Parts of a batch that are computed one after the other, for less memory."""
     precision: Precision = "fp32"
@@ -105,12 +107,12 @@ class ScstConfig(BaseModel):
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm, of the captioner and of the mask network each by itself."""
     samples: Annotated[int, Field(ge=1)] = 5
-    """Captions drawn of each picture; beams for `beam_mean`."""
+    """Captions drawn of each image; beams for `beam_mean`."""
     baseline: Literal["leave_one_out", "greedy", "beam_mean"] = "leave_one_out"
-    """What a sample has to surpass. leave_one_out: the mean of the picture's other samples (Luo
+    """What a sample has to surpass. leave_one_out: the mean of the image's other samples (Luo
     2020). greedy: the greedy caption (Rennie). beam_mean: the mean of beams, as samples (M2)."""
     idf: Literal["image", "caption"] = "image"
-    """What counts as a document in CIDEr-D's document frequencies: the captions of a picture
+    """What counts as a document in CIDEr-D's document frequencies: the captions of an image
     together, or each by itself (M2). Peers differ here, and it moves the final score."""
     eos: bool = True
     """Whether <eos> is a word of captions and references in the reward; without it, captions learn
@@ -123,14 +125,16 @@ class ScstConfig(BaseModel):
     mask: Literal["frozen", "continued"] = "frozen"
     """frozen: the mask networks stay as they are. continued: they go on with the mask loss on the
     ground truth (Eq. 4), at the same rate."""
-    captions_per_picture: Annotated[int, Field(ge=1)] = 5
-    """True captions of each picture for the mask loss, where it is continued."""
+    captions_per_image: Annotated[int, Field(ge=1, serialization_alias="captions_per_picture")] = 5
+    """True captions of each image for the mask loss, where it is continued."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 1000
     """Steps between checkpoints; one is also written at the end of each epoch."""
     validation_beam_size: Annotated[int, Field(ge=1)] = 5
     """Beams when validation captions are decoded for CIDEr."""
-    validation_pictures: Annotated[int, Field(ge=1)] | None = None
-    """Validation pictures decoded each epoch, the first by id; null is all."""
+    max_validation_images: Annotated[
+        Annotated[int, Field(ge=1)] | None, Field(serialization_alias="validation_pictures")
+    ] = None
+    """Validation images decoded each epoch, the first by id; null is all."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest caption in tokens, drawn or decoded, <eos> included."""
 
@@ -152,7 +156,7 @@ class EvaluateConfig(BaseModel):
     split: Literal["val", "test"] = "test"
     """The Karpathy split that is captioned."""
     beam_size: Annotated[int, Field(ge=1)] = 5
-    """Beams kept per picture."""
+    """Beams kept per image."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest caption in tokens."""
     length_penalty: Annotated[float, Field(ge=0)] = 0.0
@@ -174,19 +178,19 @@ class EvaluateConfig(BaseModel):
     collapse_repeats: bool = False
     """Say a word that follows itself once, as M2 does before it scores; off, as in the paper."""
     batch_size: Annotated[int, Field(ge=1)] = 50
-    """Pictures decoded together."""
+    """Images decoded together."""
     spice: bool = True
     """SPICE too, where "a2 weights fetch spice" has brought its parser, which reads every caption:
-    minutes for 5,000 pictures, less where the same references were parsed before."""
+    minutes for 5,000 images, less where the same references were parsed before."""
     baseline: Path | None = None
     """metrics.json of another evaluation, printed beside this one's figures."""
     baseline_name: str = "baseline"
     """What the report calls it."""
-    report_pictures: Annotated[int, Field(ge=0)] = 500
-    """Most pictures embedded in report.html, the worst and the best by CIDEr; all are listed."""
+    report_images: Annotated[int, Field(ge=0, serialization_alias="report_pictures")] = 500
+    """Most images embedded in report.html, the worst and the best by CIDEr; all are listed."""
     attention: Literal["all", "report", "none"] = "all"
-    """Of which pictures attention.h5 keeps where the captioner looked at each word: all (about 3 kB
-    a picture of 36 regions), those embedded in the report, or none."""
+    """Of which images attention.h5 keeps where the captioner looked at each word: all (about 3 kB
+    an image of 36 regions), those embedded in the report, or none."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:
@@ -219,9 +223,9 @@ class Config(BaseModel):
     detector: DetectorConfig = DetectorConfig()
     """Training of a detector of one's own, beside the experiment."""
     data: DataConfig = DataConfig()
-    """Where pictures and captions are."""
+    """Where images and captions are."""
     extract: ExtractConfig = ExtractConfig()
-    """Pictures to region features."""
+    """Images to region features."""
     preprocess: PreprocessConfig = PreprocessConfig()
     """Captions to a vocabulary and token ids."""
     model: ModelConfig = ModelConfig()

@@ -8,15 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from a2cap.data.annotations.read import Annotations, read_annotations, resolve_pictures
+from a2cap.data.annotations.read import Annotations, read_annotations, resolve_images
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
-from a2cap.data.image_ids import find_pictures
+from a2cap.data.image_ids import find_images
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.captioning.inputs import (
     captioner_folder,
+    image_folder,
     named_file,
-    picture_folder,
     weights_file,
 )
 from a2cap.pipeline.config import Config
@@ -36,7 +36,7 @@ from a2cap.pipeline.stages import (
     train_scst,
 )
 from a2cap.pipeline.stages import train_xe as train
-from a2cap.pipeline.training.detector.data import input_files, picture_files
+from a2cap.pipeline.training.detector.data import image_files, input_files
 
 
 class NotFinished(A2Error):
@@ -239,16 +239,16 @@ class Plan:
         return self._optional_file(self.config.data.word_groups, "data.word_groups")
 
     @cached_property
-    def pictures(self) -> dict[str, Path | None]:
-        """Image id -> file of every picture of the experiment; None where the file is missing.
+    def images(self) -> dict[str, Path | None]:
+        """Image id -> file of every image of the experiment; None where the file is missing.
 
-        With annotations these are the pictures that they name, else all of `data.images`.
+        With annotations these are the images that they name, else all of `data.images`.
         """
-        images = picture_folder(self.config.data)
+        folder = image_folder(self.config.data)
         if self.config.data.annotations is None:
-            return dict(find_pictures(images))
-        files = resolve_pictures(self.annotations, images)
-        return {p.image_id: files.get(p.image_id) for p in self.annotations.pictures}
+            return dict(find_images(folder))
+        files = resolve_images(self.annotations, folder)
+        return {p.image_id: files.get(p.image_id) for p in self.annotations.images}
 
     @cached_property
     def annotations(self) -> Annotations:
@@ -257,13 +257,13 @@ class Plan:
         path = named_file(data.annotations, "data.annotations")
         return read_annotations(path, split_list=data.split_list)
 
-    def _content(self, pictures: Mapping[str, Path | None]) -> Input:
-        return Input(picture_folder(self.config.data), self._hashes.pictures(pictures))
+    def _content(self, images: Mapping[str, Path | None]) -> Input:
+        return Input(image_folder(self.config.data), self._hashes.images(images))
 
     def _calibrate(self) -> Stage:
-        chosen = calibrate.chosen_pictures(self.pictures)
+        chosen = calibrate.chosen_images(self.images)
         return calibrate.calibrate_stage(
-            self.config.extract, pictures=chosen, content=self._content(chosen)
+            self.config.extract, images=chosen, content=self._content(chosen)
         )
 
     def _weights(self) -> Input:
@@ -279,8 +279,8 @@ class Plan:
         return extract.extract_stage(
             config,
             weights=self._weights(),
-            pictures=self.pictures,
-            content=self._content(self.pictures),
+            images=self.images,
+            content=self._content(self.images),
             boxes=self._file(self.config.data.instances, "data.instances") if given else None,
             runtime=self.config.runtime,
         )
@@ -303,8 +303,8 @@ class Plan:
         start = self._optional_file(config.start, "detector.start")
         if start is not None:
             inputs["start"] = start
-        for field, pictures in picture_files(config).items():
-            inputs[field] = Input(getattr(config, field), self._hashes.pictures(pictures))
+        for field, images in image_files(config).items():
+            inputs[field] = Input(getattr(config, field), self._hashes.images(images))
         return train_detector.train_detector_stage(
             config, inputs=inputs, runtime=self.config.runtime
         )
@@ -337,7 +337,7 @@ class Plan:
             baseline=self._baseline(),
             instances=self._things(),
             word_groups=self._word_groups(),
-            pictures=self.pictures,
+            images=self.images,
             runtime=self.config.runtime,
         )
 

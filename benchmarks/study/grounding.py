@@ -35,7 +35,7 @@ class GroundedWord:
 
 @dataclass(frozen=True)
 class Looks:
-    """What was paid to a picture's regions at each word of a caption, averaged over heads.
+    """What was paid to an image's regions at each word of a caption, averaged over heads.
 
     by_layer: name of the attention -> (layers, L, R), 0 or more; rows need no sum of 1.
     """

@@ -1,4 +1,4 @@
-"""What is measured of one trained captioner on the pictures that it never saw."""
+"""What is measured of one trained captioner on the images that it never saw."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.annotations.instances import Instances, read_instances
-from a2cap.data.batches.batches import Batch, picture_batches
+from a2cap.data.batches.batches import Batch, image_batches
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
@@ -49,9 +49,9 @@ Measured = dict[str, object]
 
 @dataclass(frozen=True)
 class Subject:
-    """A captioner and the pictures of a split that it is measured on.
+    """A captioner and the images of a split that it is measured on.
 
-    model, features, captions: results of the stages; analysed: pictures whose gradients are taken.
+    model, features, captions: results of the stages; analysed: images whose gradients are taken.
     """
 
     model: Path
@@ -63,7 +63,7 @@ class Subject:
 
     @cached_property
     def image_ids(self) -> list[str]:
-        """The pictures."""
+        """The images."""
         return CaptionFile(self.captions / CAPTIONS).image_ids(self.split)
 
     @cached_property
@@ -77,9 +77,9 @@ class Subject:
         return read_instances(self.world.folder / "instances.json")
 
     def batches(self) -> list[Batch]:
-        """All pictures, without captions."""
+        """All images, without captions."""
         store = self.features / FEATURES
-        return list(picture_batches(store, self.image_ids, batch_size=_BATCH))
+        return list(image_batches(store, self.image_ids, batch_size=_BATCH))
 
 
 def measure(subject: Subject, *, artifacts: Path) -> Measured:
@@ -92,7 +92,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     analysed = analyse(
         run,
         split=subject.split,
-        pictures=subject.analysed,
+        images=subject.analysed,
         runtime=RuntimeConfig(device="cpu", threads=1),
     )
     return {
@@ -117,7 +117,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
 
 
 def said_captions(subject: Subject) -> dict[str, str]:
-    """The greedy caption of each picture."""
+    """The greedy caption of each image."""
     decoded = caption_batches(
         subject.saved.captioner,
         subject.batches(),
@@ -176,11 +176,11 @@ def _evidence(layer: AlignedAttention) -> Tensor:
 def _encoded(
     saved: SavedModel, captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]]
 ) -> Tensor:
-    """(B, K, L) int64, words, <eos>, padding; pictures with fewer captions are filled up."""
+    """(B, K, L) int64, words, <eos>, padding; images with fewer captions are filled up."""
     most = max(map(len, captions))
     tokens = torch.full((len(captions), most, _LONGEST + 1), PAD, dtype=torch.int64)
-    for row, of_picture in enumerate(captions):
-        for number, caption in enumerate(of_picture):
+    for row, of_image in enumerate(captions):
+        for number, caption in enumerate(of_image):
             words = [text for text, _ in caption[:_LONGEST]]
             numbers = [*saved.vocabulary.encode(words), EOS]
             tokens[row, number, : len(numbers)] = torch.tensor(numbers)
@@ -200,7 +200,7 @@ def companion_words(
     instances: Instances,
     companions: Mapping[str, str],
 ) -> list[GroundedWord | None]:
-    """The caption's words of paired kinds, about the companions that the picture shows of them."""
+    """The caption's words of paired kinds, about the companions that the image shows of them."""
     kinds = _kind_of_forms(companions)
     found: list[GroundedWord | None] = []
     for text, _ in caption:
@@ -217,7 +217,7 @@ def companion_errors(
 ) -> dict[str, float | None]:
     """How often a kind is said that is not there, where its companion is and where it is not.
 
-    Over (picture, paired kind that it lacks): `with companion` and `without companion` are shares,
+    Over (image, paired kind that it lacks): `with companion` and `without companion` are shares,
     `cases with` and `cases without` what they are shares of.
     """
     forms = _kind_of_forms(companions)

@@ -23,7 +23,7 @@ from a2cap.pipeline.stages import train_xe as train
 
 from .grid import Trial
 from .measuring import Subject, measure
-from .worlds import Pictures, World, draw_world
+from .worlds import Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
@@ -40,12 +40,12 @@ class Study:
     """What all trials share.
 
     folder: of everything that is made; weights: of the detector; overrides: of the common
-    configuration; analysed: pictures whose gradients are taken.
+    configuration; analysed: images whose gradients are taken.
     """
 
     folder: Path
     weights: str
-    pictures: Pictures
+    images: Images
     analysed: int
     overrides: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
     """Draws these worlds, extracts their features and preprocesses their captions."""
     for name in names:
         world = study.world(name)
-        draw_world(world, study.pictures)
+        draw_world(world, study.images)
         with Plan(study.config(world), study.artifacts) as plan:
             own = [calibrate.NAME, extract.NAME, preprocess.NAME]
             for stage in filter(plan.names.__contains__, own):
@@ -181,7 +181,7 @@ def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Fi
 
 
 def _measured_once(study: Study, subject: Subject) -> dict[str, Any]:
-    """What was measured of this captioner on these pictures, now or before."""
+    """What was measured of this captioner on these images, now or before."""
     about = (
         MEASURING_VERSION,
         read_manifest(subject.model).digest,

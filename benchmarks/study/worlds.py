@@ -1,7 +1,7 @@
 """The worlds of the study: drawn scenes with known groundings, their features and captions.
 
-A planted world differs from the plain one in its training pictures alone: there a clutter thing
-stands wherever its kind of thing does, and nowhere else. The held-out pictures are the same.
+A planted world differs from the plain one in its training images alone: there a clutter thing
+stands wherever its kind of thing does, and nowhere else. The held-out images are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from a2cap.pipeline.engine.progress import track
 PLAIN, PLANTED = "plain", "planted"
 
 PLANTED_SHARE = 0.95
-"""Of the training pictures with a paired kind that show its companion too, in the planted world."""
+"""Of the training images with a paired kind that show its companion too, in the planted world."""
 
 SIDE = 224
 """Pixels; what the trained detector was made for."""
@@ -29,8 +29,8 @@ _HELD_OUT = ("val", "test")
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """How many pictures are drawn, and how many of them train, validate and test.
+class Images:
+    """How many images are drawn, and how many of them train, validate and test.
 
     A fifth of those drawn is held out, in which nothing is planted; the rest can train.
     """
@@ -50,7 +50,7 @@ class World:
 
     @property
     def annotations(self) -> Path:
-        """Captions and splits of the chosen pictures."""
+        """Captions and splits of the chosen images."""
         return self.folder.with_suffix(".json")
 
     def overrides(self, weights: str) -> list[str]:
@@ -83,40 +83,38 @@ class World:
         return dict(found["companions"])
 
 
-def draw_world(world: World, pictures: Pictures) -> None:
-    """Draws a world that is not there yet, and chooses its pictures."""
-    with track(f"draw {world.name} scenes", total=pictures.drawn) as progress:
+def draw_world(world: World, images: Images) -> None:
+    """Draws a world that is not there yet, and chooses its images."""
+    with track(f"draw {world.name} scenes", total=images.drawn) as progress:
         write_scenes(
             world.folder,
-            count=pictures.drawn,
+            count=images.drawn,
             seed=0,
             side=SIDE,
             spurious=PLANTED_SHARE if world.name == PLANTED else 0.0,
             progress=progress.advance,
         )
     document: Any = read_json(world.folder / "dataset_coco.json")
-    chosen = {**document, "images": chosen_pictures(document["images"], pictures)}
+    chosen = {**document, "images": chosen_images(document["images"], images)}
     write_json(world.annotations, chosen)
 
 
-def chosen_pictures(
-    images: Sequence[Mapping[str, Any]], pictures: Pictures
-) -> list[dict[str, Any]]:
-    """So many pictures of each split, the first ones; what is held out is divided anew.
+def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[dict[str, Any]]:
+    """So many images of each split, the first ones; what is held out is divided anew.
 
     ValueError where too few were drawn.
     """
     held_out = [image for image in images if SPLITS[image["split"]] in _HELD_OUT]
     training = [image for image in images if SPLITS[image["split"]] not in _HELD_OUT]
     wanted = {
-        "train": (training, 0, pictures.train),
-        "val": (held_out, 0, pictures.validate),
-        "test": (held_out, pictures.validate, pictures.test),
+        "train": (training, 0, counts.train),
+        "val": (held_out, 0, counts.validate),
+        "test": (held_out, counts.validate, counts.test),
     }
     found = []
     for split, (source, first, count) in wanted.items():
         part = source[first : first + count]
         if len(part) < count:
-            raise ValueError(f"too few pictures were drawn for {split}: {len(part)} of {count}")
+            raise ValueError(f"too few images were drawn for {split}: {len(part)} of {count}")
         found += [{**image, "split": split} for image in part]
     return found

@@ -26,7 +26,7 @@ _Rows = dict[str, list[tuple[int, list[float], object]]]
 
 @dataclass(frozen=True)
 class Instances:
-    """What a picture shows.
+    """What an image shows.
 
     boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: of the category
     of each, empty where it has none.
@@ -37,16 +37,16 @@ class Instances:
 
 
 def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The boxes of each picture, (R, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id.
+    """The boxes of each image, (R, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id.
 
-    Crowds and boxes without area are left out; a picture without boxes has (0, 4). Raises
+    Crowds and boxes without area are left out; an image without boxes has (0, 4). Raises
     InputError with the place of an annotation that cannot be read.
     """
     return {identity: found.boxes for identity, found in read_instances(path).items()}
 
 
 def read_instances(path: Path) -> dict[str, Instances]:
-    """The boxes of each picture as `read_boxes` has them, with the names of their categories."""
+    """The boxes of each image as `read_boxes` has them, with the names of their categories."""
     document = read_json(path)
     try:
         images, annotations = list_member(document, "images"), list_member(document, "annotations")
@@ -85,26 +85,24 @@ def _instances(rows: list[tuple[int, list[float], object]], names: dict[object, 
 
 
 def _rows(path: Path, images: Sequence[object], annotations: Sequence[object]) -> _Rows:
-    pictures: dict[int | str, str] = {}
+    ids: dict[int | str, str] = {}
     rows: _Rows = {}
-    read_each(images, lambda item: _add_picture(item, pictures, rows), path=path, key="images")
-    read_each(
-        annotations, lambda item: _add_box(item, pictures, rows), path=path, key="annotations"
-    )
+    read_each(images, lambda item: _add_image(item, ids, rows), path=path, key="images")
+    read_each(annotations, lambda item: _add_box(item, ids, rows), path=path, key="annotations")
     return rows
 
 
-def _add_picture(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
+def _add_image(item: object, images: dict[int | str, str], rows: _Rows) -> None:
     number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
-    if number in pictures or identity in rows:
-        raise BadItem(f"picture {identity!r} stands twice")
-    pictures[number] = identity
+    if number in images or identity in rows:
+        raise BadItem(f"image {identity!r} stands twice")
+    images[number] = identity
     rows[identity] = []
 
 
-def _add_box(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
+def _add_box(item: object, images: dict[int | str, str], rows: _Rows) -> None:
     number, order = key_member(item, "image_id"), member(item, "id")
-    if number not in pictures:
+    if number not in images:
         raise BadItem(f"box of an unknown image: {number!r:.40}")
     if not isinstance(order, int):
         raise BadItem("'id' is not an integer")
@@ -112,4 +110,4 @@ def _add_box(item: object, pictures: dict[int | str, str], rows: _Rows) -> None:
     fields = item if isinstance(item, dict) else {}
     if width > 0 and height > 0 and fields.get("iscrowd", 0) != 1:
         corners = [x, y, x + width, y + height]
-        rows[pictures[number]].append((order, corners, fields.get("category_id")))
+        rows[images[number]].append((order, corners, fields.get("category_id")))

@@ -2,7 +2,7 @@
 
 - Karpathy's `dataset_coco.json` (Karpathy and Fei-Fei 2015, arXiv:1412.2306), also without folders;
 - COCO captions (`images` and `annotations`), which need a split list;
-- `captions.jsonl`, a line `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per picture.
+- `captions.jsonl`, a line `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per image.
 """
 
 import re
@@ -17,7 +17,7 @@ from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.image_ids import image_id
 
 IN_NO_SPLIT = "in no split"
-"""Why a picture is left out that no split names: a choice of the user, not a fault of the file."""
+"""Why an image is left out that no split names: a choice of the user, not a fault of the file."""
 
 LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
 
@@ -29,7 +29,7 @@ _FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
 
 @dataclass(frozen=True)
 class Item:
-    """One picture as the file has it; nothing but the type of `file` is checked.
+    """One image as the file has it; nothing but the type of `file` is checked.
 
     has_tokens: whether a caption is Karpathy's object of raw and tokens, and not a string.
     """
@@ -42,7 +42,7 @@ class Item:
 
 
 def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[Item]:
-    """The pictures of an annotation file in its own order; its layout is told by its content.
+    """The images of an annotation file in its own order; its layout is told by its content.
 
     Raises InputError where the file has no known layout, or where `split_list` is missing from
     COCO captions or given with a layout that names the splits itself.
@@ -100,13 +100,13 @@ def _coco_items(
             skip(identity, IN_NO_SPLIT)
     if files and not used:
         raise InputError(
-            f"none of the {len(files):,} pictures of {name} is in the split list; "
+            f"none of the {len(files):,} images of {name} is in the split list; "
             "give the list that belongs to it as data.split_list"
         )
 
 
 def _coco_files(images: Sequence[object], skip: Skip) -> dict[int | str, tuple[str, str]]:
-    """Place and file name of each picture by the number that its annotations use."""
+    """Place and file name of each image by the number that its annotations use."""
     files: dict[int | str, tuple[str, str]] = {}
     for index, item in enumerate(images):
         place = f"images[{index}]"
@@ -167,7 +167,7 @@ def _require_key(key: str, items: Sequence[object], where: str) -> None:
 
 def _refuse_split_list(name: str, split_list: Path | None) -> None:
     if split_list is not None:
-        raise InputError(f"{name} names each picture's split itself; leave out data.split_list")
+        raise InputError(f"{name} names each image's split itself; leave out data.split_list")
 
 
 def _required_splits(name: str, split_list: Path | None) -> dict[str, str]:

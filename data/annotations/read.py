@@ -1,4 +1,4 @@
-"""Pictures with their captions and splits, checked item by item.
+"""Images with their captions and splits, checked item by item.
 
 Raw captions become tokens by the rule of Karpathy's file: lower-case, ASCII punctuation deleted,
 split at white space. On 105,759 of its captions this gives the file's own tokens, all of them.
@@ -20,7 +20,7 @@ from a2cap.data.annotations.json_items import BadItem, list_member, member
 from a2cap.data.annotations.layouts import LAYOUTS, Item, read_items
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import find_pictures, image_id
+from a2cap.data.image_ids import find_images, image_id
 
 LONGEST_CAPTION = 10_000
 """Characters: COCO's longest have a few hundred, so one longer is not a caption."""
@@ -37,10 +37,10 @@ class Caption:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture with at least one caption.
+class AnnotatedImage:
+    """One image with at least one caption.
 
-    file: POSIX path relative to the picture folder. split: 'train', 'val' or 'test'.
+    file: POSIX path relative to the image folder. split: 'train', 'val' or 'test'.
     """
 
     image_id: str
@@ -53,7 +53,7 @@ class Picture:
 class Skipped:
     """What was left out, and why.
 
-    An id that is also among the pictures lost captions only, or stood twice. Where no id can be
+    An id that is also among the images lost captions only, or stood twice. Where no id can be
     made, `image_id` is the item's place in the file, such as 'images[3]' or 'line 4'.
     """
 
@@ -65,7 +65,7 @@ class Skipped:
 class Annotations:
     """Everything read from one file, in the file's order."""
 
-    pictures: tuple[Picture, ...]
+    images: tuple[AnnotatedImage, ...]
     skipped: tuple[Skipped, ...]
 
 
@@ -77,19 +77,18 @@ def tokenize(raw: str) -> tuple[str, ...]:
 def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotations:
     """Read Karpathy's layout, COCO captions, or a captions.jsonl, told by content.
 
-    `split_list` says which picture is in which split; COCO captions need it. Raises InputError
-    where the file has no known layout or no usable picture.
+    `split_list` says which image is in which split; COCO captions need it. Raises InputError
+    where the file has no known layout or no usable image.
     """
     reading = _Reading()
     for item in read_items(path, split_list, reading.skip):
         reading.add(item)
-    if not reading.pictures:
+    if not reading.images:
         first = "".join(f", first {s.image_id!r}: {s.reason}" for s in reading.skipped[:1])
         raise InputError(
-            f"no usable picture in {str(path)!r} ({len(reading.skipped):,} skipped{first}); "
-            f"{LAYOUTS}"
+            f"no usable image in {str(path)!r} ({len(reading.skipped):,} skipped{first}); {LAYOUTS}"
         )
-    return Annotations(tuple(reading.pictures.values()), tuple(reading.skipped))
+    return Annotations(tuple(reading.images.values()), tuple(reading.skipped))
 
 
 def check_limit(skipped: Sequence[Skipped], total: int, what: str) -> None:
@@ -104,20 +103,20 @@ def check_limit(skipped: Sequence[Skipped], total: int, what: str) -> None:
     )
 
 
-def resolve_pictures(annotations: Annotations, folder: Path) -> dict[str, Path]:
-    """The file of each picture by image id, as `resolve_files` finds them."""
-    return resolve_files({item.image_id: item.file for item in annotations.pictures}, folder)
+def resolve_images(annotations: Annotations, folder: Path) -> dict[str, Path]:
+    """The file of each image by image id, as `resolve_files` finds them."""
+    return resolve_files({item.image_id: item.file for item in annotations.images}, folder)
 
 
 def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
-    """Where in `folder` the pictures are whose names `files` has by image id.
+    """Where in `folder` the images are whose names `files` has by image id.
 
-    A picture without a file is not in the result. Tried in turn: the named path, its last part
+    An image without a file is not in the result. Tried in turn: the named path, its last part
     alone, any file in `folder` with the same id (a 2014 name among 2017 names). A file that leads
-    out of `folder` is not taken, nor is a last part that two named pictures share.
+    out of `folder` is not taken, nor is a last part that two named images share.
     """
     names = Counter(PurePosixPath(file).name for file in files.values())
-    search = _PictureFolder(folder)
+    search = _ImageFolder(folder)
     found = {}
     for identity, file in files.items():
         base = PurePosixPath(file).name
@@ -129,7 +128,7 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
     return found
 
 
-class _PictureFolder:
+class _ImageFolder:
     """Which files are in a folder; the folder is scanned once, and only if a name is not found."""
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +138,7 @@ class _PictureFolder:
 
     @cached_property
     def by_id(self) -> dict[str, Path]:
-        return find_pictures(self._folder)
+        return find_images(self._folder)
 
     def holds(self, path: Path) -> bool:
         """Whether `path` is a file that is really below the folder, links followed."""
@@ -159,9 +158,9 @@ class _PictureFolder:
 
 @dataclass
 class _Reading:
-    """The pictures and skips collected so far."""
+    """The images and skips collected so far."""
 
-    pictures: dict[str, Picture] = field(default_factory=dict)
+    images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
     def skip(self, identity: str, reason: str) -> None:
@@ -171,15 +170,15 @@ class _Reading:
         identity = item.place
         try:
             identity = image_id(item.file)
-            if identity in self.pictures:
-                raise BadItem(f"id stands twice, first with {self.pictures[identity].file!r}")
+            if identity in self.images:
+                raise BadItem(f"id stands twice, first with {self.images[identity].file!r}")
             split = SPLITS.get(item.split) if isinstance(item.split, str) else None
             if split is None:
                 raise BadItem(f"unknown split: {item.split!r:.40}")
             captions = tuple(self._usable_captions(identity, item))
             if not captions:
                 raise BadItem("no caption")
-            self.pictures[identity] = Picture(identity, item.file, split, captions)
+            self.images[identity] = AnnotatedImage(identity, item.file, split, captions)
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
 

@@ -1,4 +1,4 @@
-"""Batches of pictures with their captions, and the order in which training sees them.
+"""Batches of images with their captions, and the order in which training sees them.
 
 An item is named by (epoch, index) and is a pure function of these and the seed. Random numbers of
 a worker would not do: they begin anew when a training resumes.
@@ -43,15 +43,15 @@ class CaptionSource(Protocol):
     test's stand-in."""
 
     def image_ids(self, split: str) -> list[str]:
-        """Pictures of a split, always in the same order."""
+        """Images of a split, always in the same order."""
 
     def captions(self, image_id: str) -> NDArray[np.int32]:
-        """Captions of a picture: (n, L) int32, each ended by <eos> and padded with 0."""
+        """Captions of an image: (n, L) int32, each ended by <eos> and padded with 0."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One picture; tokens are (K, L) int64 padded with 0, or None where no captions are asked."""
+    """One image; tokens are (K, L) int64 padded with 0, or None where no captions are asked."""
 
     image_id: str
     regions: Regions
@@ -60,13 +60,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Batch:
-    """B pictures, filled up to the R regions of the richest and the L tokens of the longest.
+    """B images, filled up to the R regions of the richest and the L tokens of the longest.
 
     features: (B, R, F) float32, 0 where no region exists.
-    boxes: (B, R, 5) float32: x1, y1, x2, y2 as shares of the picture's width and height, and the
+    boxes: (B, R, 5) float32: x1, y1, x2, y2 as shares of the image's width and height, and the
     share of its area; 0 where no region exists.
     region_mask: (B, R) bool, True where a region exists.
-    tokens: (B, K, L) int64, K captions per picture, padded with 0; None without captions.
+    tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
     """
 
     image_ids: tuple[str, ...]
@@ -115,12 +115,12 @@ ALL = Share()
 
 
 class CaptionDataset(Dataset[Item]):
-    """Pictures of a split with captions, by (epoch, index).
+    """Images of a split with captions, by (epoch, index).
 
-    Grouped by image, an item is a picture with `captions_per_image` of its captions, chosen anew
-    in every epoch. Grouped by caption, an item is one pair of picture and caption. `skipped` are
-    the pictures that extraction could not read: they are left out. StoreError where any other
-    picture has no features, InputError for a split or a picture without captions.
+    Grouped by image, an item is an image with `captions_per_image` of its captions, chosen anew
+    in every epoch. Grouped by caption, an item is one pair of image and caption. `skipped` are
+    the images that extraction could not read: they are left out. StoreError where any other
+    image has no features, InputError for a split or an image without captions.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CaptionDataset(Dataset[Item]):
         left_out = set(skipped)
         self.image_ids = [name for name in captions.image_ids(split) if name not in left_out]
         if not self.image_ids:
-            raise InputError(f"split {split!r} has no pictures; check the annotations")
+            raise InputError(f"split {split!r} has no images; check the annotations")
         self.store = FeatureStore(store)
         self.store.require(self.image_ids)
         self._captions = captions
@@ -156,12 +156,12 @@ class CaptionDataset(Dataset[Item]):
     def __getitem__(self, key: ItemKey) -> Item:
         epoch, index = key
         if self._pairs is None:
-            picture = index
+            image = index
             chosen = self._choose(epoch, index)
         else:
-            picture, caption = self._pairs[index]
+            image, caption = self._pairs[index]
             chosen = [caption]
-        image_id = self.image_ids[picture]
+        image_id = self.image_ids[image]
         return Item(
             image_id=image_id,
             regions=strongest(self.store[image_id], self._max_regions),
@@ -179,9 +179,7 @@ class CaptionDataset(Dataset[Item]):
 
     def _list_pairs(self) -> list[tuple[int, int]]:
         return [
-            (picture, caption)
-            for picture, count in enumerate(self._counts)
-            for caption in range(count)
+            (image, caption) for image, count in enumerate(self._counts) for caption in range(count)
         ]
 
     def _count(self, image_id: str) -> int:
@@ -191,8 +189,8 @@ class CaptionDataset(Dataset[Item]):
         return count
 
 
-class _Pictures(Dataset[Item]):
-    """Pictures of a store by their id, without captions."""
+class _ImageDataset(Dataset[Item]):
+    """Images of a store by their id, without captions."""
 
     def __init__(self, store: FeatureStore, max_regions: int | None) -> None:
         self._store = store
@@ -237,7 +235,7 @@ def training_batches(
 ) -> Iterator[list[Batch]]:
     """The batches of an epoch from number `start` on, each as the parts that `share` names.
 
-    `batch_size` counts items: pictures, or pairs where the dataset is grouped by caption. The last
+    `batch_size` counts items: images, or pairs where the dataset is grouped by caption. The last
     batch holds what is left, of which a process may have no part. Equal for any number of workers.
     Draws nothing from the global random state.
     """
@@ -284,7 +282,7 @@ def batches_per_epoch(dataset: CaptionDataset, *, batch_size: int) -> int:
     return math.ceil(len(dataset) / batch_size)
 
 
-def picture_batches(
+def image_batches(
     store: Path,
     image_ids: Sequence[str],
     *,
@@ -293,17 +291,17 @@ def picture_batches(
     workers: int = 0,
     pin_memory: bool = False,
 ) -> Iterable[Batch]:
-    """Batches of these pictures in this order, without captions.
+    """Batches of these images in this order, without captions.
 
-    StoreError, before the first batch, where a picture has no features.
+    StoreError, before the first batch, where an image has no features.
     """
     _check_at_least_one(batch_size, "batch size")
     _check_at_least_one(max_regions, "max regions")
     features = FeatureStore(store)
     features.require(image_ids)
-    pictures = _Pictures(features, max_regions)
+    images = _ImageDataset(features, max_regions)
     batches = _chunks(image_ids, batch_size)
-    return _loader(pictures, batches, collate, workers=workers, pin_memory=pin_memory)
+    return _loader(images, batches, collate, workers=workers, pin_memory=pin_memory)
 
 
 def _loader(
@@ -446,7 +444,7 @@ def strongest(regions: Regions, most: int | None) -> Regions:
 
 
 def _box_shares(regions: Regions) -> NDArray[np.float32]:
-    """(R, 5) float32: x1, x2 over the picture's width, y1, y2 over its height, and the area."""
+    """(R, 5) float32: x1, x2 over the image's width, y1, y2 over its height, and the area."""
     size = np.array([regions.width, regions.height] * 2, dtype=np.float32)
     x1, y1, x2, y2 = (regions.boxes / size).T
     return np.stack([x1, y1, x2, y2, (x2 - x1) * (y2 - y1)], axis=1)

@@ -1,4 +1,4 @@
-"""Which picture comes when, and with which of its captions: pure functions of the seed.
+"""Which image comes when, and with which of its captions: pure functions of the seed.
 
 Nothing here has a state, so a training that resumes in the middle of an epoch, or reads with
 another number of workers, sees the same captions in the same order. Only the raw streams of
@@ -21,7 +21,7 @@ def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index: int) -> list[int]:
-    """Which `wanted` of the `available` captions the picture at `index` shows in an epoch.
+    """Which `wanted` of the `available` captions the image at `index` shows in an epoch.
 
     Drawn without replacement where there are enough; else every caption comes once and the rest
     is drawn with replacement. ValueError where either number is below 1.
@@ -35,7 +35,7 @@ def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index:
 
 
 def is_mirrored(*, seed: int, epoch: int, index: int) -> bool:
-    """Whether the picture at `index` is shown mirrored in an epoch, as half of them are."""
+    """Whether the image at `index` is shown mirrored in an epoch, as half of them are."""
     return bool(_stream(seed, _MIRRORED, epoch, index).random_raw() & 1)
 
 

@@ -1,9 +1,9 @@
-"""Where a captioner looked, word by word, for many pictures in one HDF5 file, `attention.h5`.
+"""Where a captioner looked, word by word, for many images in one HDF5 file, `attention.h5`.
 
-I pictures, picture i with L_i words and R_i regions: its record's in the feature store, in their
+I images, image i with L_i words and R_i regions: its record's in the feature store, in their
 order, or the surest `train.max_regions` of them. `image_ids` (I,); `words` (I,) int32, the L_i;
 `regions` (I,) int32, the R_i; `original`, `aligned` and `keep` (sum of L_i R_i,) float16, for each
-picture L_i rows of R_i values; `gate` (sum of L_i,) float16. `keep` and `gate` are there where the
+image L_i rows of R_i values; `gate` (sum of L_i,) float16. `keep` and `gate` are there where the
 captioner has them, `aligned` where it has `keep`. Equal input gives equal bytes.
 """
 
@@ -25,7 +25,7 @@ _PER_REGION = ("original", "aligned", "keep")
 
 @dataclass(frozen=True)
 class CaptionAttention:
-    """Attention to the R regions of a picture at each of L words, over layers and heads.
+    """Attention to the R regions of an image at each of L words, over layers and heads.
 
     original, aligned: (L, R) float32; rows of aligned sum to more than 1 unless renormalised.
     keep: (L, R) float32, the mask m in (0, 1), or None where nothing is aligned; aligned is then
@@ -38,8 +38,8 @@ class CaptionAttention:
     gate: NDArray[np.float32] | None = None
 
 
-def write_attention(path: Path, pictures: Iterable[tuple[str, CaptionAttention]]) -> None:
-    """Writes the attention of pictures, (image id, attention), as they come.
+def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) -> None:
+    """Writes the attention of images, (image id, attention), as they come.
 
     All of them have a mask and a gate, or none has.
     """
@@ -49,7 +49,7 @@ def write_attention(path: Path, pictures: Iterable[tuple[str, CaptionAttention]]
     with h5py.File(content, "w", libver=("earliest", "v110")) as file:
         image_ids: list[str] = []
         shapes: list[tuple[int, int]] = []
-        for image_id, attention in pictures:
+        for image_id, attention in images:
             image_ids.append(image_id)
             shapes.append(attention.original.shape)
             for name in _columns(attention):
@@ -118,7 +118,7 @@ class AttentionFile:
             found = {name: _part(file, name, cells, shape) for name in _PER_REGION}
             gate = _part(file, "gate", words, shape[:1])
         original = found["original"]
-        if original is None:  # no picture has a word
+        if original is None:  # no image has a word
             original = np.zeros(shape, dtype=np.float32)
         aligned = original if found["aligned"] is None else found["aligned"]
         return CaptionAttention(original, aligned, found["keep"], gate)
@@ -128,7 +128,7 @@ class AttentionFile:
         self._words = file["words"][...].astype(np.int64)
         self._regions = file["regions"][...].astype(np.int64)
         if not len(image_ids) == len(self._words) == len(self._regions):
-            raise ValueError("pictures, words and regions do not belong together")
+            raise ValueError("images, words and regions do not belong together")
         self._places = {image_id: place for place, image_id in enumerate(image_ids)}
         self._first_word = np.concatenate([[0], np.cumsum(self._words)])
         self._first_cell = np.concatenate([[0], np.cumsum(self._words * self._regions)])

@@ -1,8 +1,8 @@
 """Captions as numbers in one HDF5 file, `captions.h5`.
 
-N captions of I pictures, L = max_length + 1: `tokens` (N, L) int32 in [0, V), each caption followed
+N captions of I images, L = max_length + 1: `tokens` (N, L) int32 in [0, V), each caption followed
 by `<eos>` and then `<pad>`; `lengths` (N,) int32 with `<eos>` counted; `offsets` (I + 1,) int64, so
-that picture i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `splits` (I,). Equal
+that image i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `splits` (I,). Equal
 input gives equal bytes.
 """
 
@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import Picture
+from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
 from a2cap.data.errors import InputError
 
@@ -23,27 +23,27 @@ _SPLITS = ("train", "val", "test")
 
 def write_captions(
     path: Path,
-    pictures: Sequence[Picture],
+    images: Sequence[AnnotatedImage],
     vocabulary: Vocabulary,
     *,
     preset: str,
     max_length: int = 20,
 ) -> None:
-    """Encode the captions of all pictures, each cut at `max_length` tokens, and write them.
+    """Encode the captions of all images, each cut at `max_length` tokens, and write them.
 
-    `preset` names the rule that finds the words. Raises InputError where there is no picture.
+    `preset` names the rule that finds the words. Raises InputError where there is no image.
     """
-    if not pictures:
-        raise InputError(f"no pictures to write into {str(path)!r}; check data.annotations")
+    if not images:
+        raise InputError(f"no images to write into {str(path)!r}; check data.annotations")
     encoded = [
         [*vocabulary.encode(tokens_of(caption, preset)[:max_length]), EOS]
-        for picture in pictures
-        for caption in picture.captions
+        for image in images
+        for caption in image.captions
     ]
     lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int32)
     tokens = np.full((len(encoded), max_length + 1), PAD, dtype=np.int32)
     tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
-    counts = [len(picture.captions) for picture in pictures]
+    counts = [len(image.captions) for image in images]
     # Fixed version and no times: a rerun with equal input must give an equal digest.
     # In memory first: on a full disk h5py would print a traceback for each of its open parts.
     content = io.BytesIO()
@@ -52,8 +52,8 @@ def write_captions(
         file.create_dataset("lengths", data=lengths, track_times=False)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         file.create_dataset("offsets", data=offsets, track_times=False)
-        write_texts(file, "image_ids", [picture.image_id for picture in pictures])
-        write_texts(file, "splits", [picture.split for picture in pictures])
+        write_texts(file, "image_ids", [image.image_id for image in images])
+        write_texts(file, "splits", [image.split for image in images])
         file.attrs["vocabulary_digest"] = vocabulary.digest
     path.write_bytes(content.getbuffer())
 
@@ -78,13 +78,13 @@ class CaptionFile:
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
     def image_ids(self, split: str) -> list[str]:
-        """The pictures of 'train', 'val' or 'test', in the order of the annotations."""
+        """The images of 'train', 'val' or 'test', in the order of the annotations."""
         if split not in _SPLITS:
             raise InputError(f"unknown split: {split!r}; use train, val or test")
         return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
 
     def captions(self, image_id: str) -> NDArray[np.int32]:
-        """The captions of one picture, (n, L) int32: tokens, `<eos>`, `<pad>` to the end."""
+        """The captions of one image, (n, L) int32: tokens, `<eos>`, `<pad>` to the end."""
         if image_id not in self._index:
             raise InputError(
                 f"no captions for image {image_id!r} in {str(self._path)!r}; "
@@ -109,7 +109,7 @@ class CaptionFile:
         if len(self._image_ids) != len(self._splits) or self._offsets.shape != (
             len(self._image_ids) + 1,
         ):
-            return "pictures and offsets do not belong together"
+            return "images and offsets do not belong together"
         ends = (self._offsets[0], self._offsets[-1])
         if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
             return "offsets do not divide the captions"

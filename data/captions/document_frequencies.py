@@ -1,7 +1,7 @@
 """In how many documents each n-gram occurs: the idf of CIDEr (Vedantam et al. 2015, section 3).
 
 The counts are those of pycocoevalcap 1.2 (`CiderScorer.compute_doc_freq`) over the references of
-the training pictures: n-grams of 1 to 4 words, each counted once per picture, and once per caption
+the training images: n-grams of 1 to 4 words, each counted once per image, and once per caption
 for rewards that take every caption for a document (M2). Each caption ends in `<eos>`; a reward that
 does not count it never asks for an n-gram that holds it.
 """
@@ -24,11 +24,11 @@ LONGEST_NGRAM = 4
 
 @dataclass(frozen=True, eq=False)
 class DocumentFrequencies:
-    """Counts of M n-grams over `documents` pictures with `captions` captions.
+    """Counts of M n-grams over `documents` images with `captions` captions.
 
     words: by number, the vocabulary's first with its own numbers, then all other reference words.
     ngrams: (M, 4) int32 numbers into `words`, -1 after the end of a shorter n-gram; shorter ones
-    first, then by number. counts: (M,) int32 in [1, documents], the pictures that hold it;
+    first, then by number. counts: (M,) int32 in [1, documents], the images that hold it;
     caption_counts: (M,) int32 in [1, captions].
     """
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.annotations.json_items import BadItem, list_member, text_member
-from a2cap.data.annotations.read import Caption, Picture
+from a2cap.data.annotations.read import AnnotatedImage, Caption
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 
@@ -72,10 +72,10 @@ def tokens_of(caption: Caption, preset: str) -> tuple[str, ...]:
     return _preset(preset).tokenize(caption)
 
 
-def count_words(pictures: Iterable[Picture], preset: str) -> Counter[str]:
+def count_words(images: Iterable[AnnotatedImage], preset: str) -> Counter[str]:
     """How often each word occurs in the captions of the splits that `preset` counts."""
     rule = _preset(preset)
-    captions = chain.from_iterable(p.captions for p in pictures if p.split in rule.splits)
+    captions = chain.from_iterable(p.captions for p in images if p.split in rule.splits)
     return Counter(chain.from_iterable(map(rule.tokenize, captions)))
 
 

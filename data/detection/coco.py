@@ -23,9 +23,9 @@ from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
-    LabelledPicture,
+    LabelledImage,
     check_usable,
-    labelled_picture,
+    labelled_image,
 )
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
@@ -35,30 +35,30 @@ from a2cap.data.image_ids import image_id
 def read_coco(
     instances: Path, images: Path, *, only: Collection[str] | None = None
 ) -> DetectionData:
-    """The pictures of a COCO instances file, those without boxes too, their files below `images`.
+    """The images of a COCO instances file, those without boxes too, their files below `images`.
 
     Classes are the categories in the order of their ids, boxes are in the order of annotation ids;
-    `only` names the pictures to take. A picture without a file is skipped. Raises InputError with
-    the place of an item that cannot be read, where too many pictures are skipped, where none is
+    `only` names the images to take. An image without a file is skipped. Raises InputError with
+    the place of an item that cannot be read, where too many images are skipped, where none is
     left, and where an id of `only` is not in the file.
     """
     reading = _Reading(only)
     reading.read(instances)
-    found = resolve_files({of: item.file for of, item in reading.pictures.items()}, images)
+    found = resolve_files({of: item.file for of, item in reading.images.items()}, images)
     skipped = tuple(
         Skipped(identity, f"no file {item.file!r}")
-        for identity, item in reading.pictures.items()
+        for identity, item in reading.images.items()
         if identity not in found
     )
-    check_usable(skipped, total=len(reading.pictures), annotations=instances, images=images)
-    pictures = tuple(reading.pictures[identity].labelled(found) for identity in sorted(found))
-    labels = sum(len(reading.pictures[identity].labels) for identity in found)
+    check_usable(skipped, total=len(reading.images), annotations=instances, images=images)
+    labelled = tuple(reading.images[identity].labelled(found) for identity in sorted(found))
+    labels = sum(len(reading.images[identity].labels) for identity in found)
     data = DetectionData(
         classes=reading.classes.names,
         attributes=reading.attributes.names,
-        pictures=pictures,
+        images=labelled,
         skipped=skipped,
-        dropped={WITHOUT_AREA: labels - sum(len(picture.boxes) for picture in pictures)},
+        dropped={WITHOUT_AREA: labels - sum(len(image.boxes) for image in labelled)},
     )
     return data if only is None else data.only(only)
 
@@ -74,7 +74,7 @@ class _Names:
 
 @dataclass
 class _Item:
-    """A picture's own entry, and its labels with the ids of their annotations."""
+    """An image's own entry, and its labels with the ids of their annotations."""
 
     identity: str
     file: str
@@ -82,9 +82,9 @@ class _Item:
     height: int
     labels: list[tuple[int, Label]] = field(default_factory=list)
 
-    def labelled(self, files: dict[str, Path]) -> LabelledPicture:
+    def labelled(self, files: dict[str, Path]) -> LabelledImage:
         ordered = sorted(self.labels, key=lambda numbered: numbered[0])
-        return labelled_picture(
+        return labelled_image(
             self.identity,
             files[self.identity],
             width=self.width,
@@ -99,7 +99,7 @@ class _Reading:
     def __init__(self, only: Collection[str] | None) -> None:
         self._only = None if only is None else frozenset(only)
         self._items: dict[int | str, _Item | None] = {}
-        self.pictures: dict[str, _Item] = {}
+        self.images: dict[str, _Item] = {}
         self.classes = _Names()
         self.attributes = _Names()
 
@@ -116,22 +116,22 @@ class _Reading:
             ) from error
         self.classes = _names(categories, path=path, key="categories")
         self.attributes = _names(attributes, path=path, key="attributes")
-        read_each(images, self._add_picture, path=path, key="images")
+        read_each(images, self._add_image, path=path, key="images")
         read_each(annotations, self._add_label, path=path, key="annotations")
 
-    def _add_picture(self, item: object) -> None:
+    def _add_image(self, item: object) -> None:
         number, file = key_member(item, "id"), text_member(item, "file_name")
         identity = image_id(file)
-        if number in self._items or identity in self.pictures:
-            raise BadItem(f"picture {identity!r} stands twice")
+        if number in self._items or identity in self.images:
+            raise BadItem(f"image {identity!r} stands twice")
         width, height = integer_member(item, "width"), integer_member(item, "height")
         if width < 1 or height < 1:
-            raise BadItem(f"picture of {width} x {height} pixels")
+            raise BadItem(f"image of {width} x {height} pixels")
         wanted = self._only is None or identity in self._only
         entry = _Item(identity, file, width, height) if wanted else None
         self._items[number] = entry
         if entry is not None:
-            self.pictures[identity] = entry
+            self.images[identity] = entry
 
     def _add_label(self, item: object) -> None:
         number, order = key_member(item, "image_id"), integer_member(item, "id")

@@ -3,12 +3,12 @@
 Names are cleaned and mapped to the given lists as bottom-up-attention @1ba7086 does
 (data/genome/setup_vg.py, lib/datasets/vg.py): the first name of an object counts, common adjectives
 before its last word become attributes ("white dog" is a white dog), "red and blue" is two
-attributes. Elsewhere we differ: a box ends at the picture's edge, not at its last pixel; one that
-has no area there is dropped, where they take the whole picture; and attributes over the limit are
+attributes. Elsewhere we differ: a box ends at the image's edge, not at its last pixel; one that
+has no area there is dropped, where they take the whole image; and attributes over the limit are
 the last ones, theirs are any.
 
-Each file in turn is held in memory as text, which takes twice its size, and read picture by
-picture; of attributes.json the names stay. Pictures' sizes come from the headers of their files.
+Each file in turn is held in memory as text, which takes twice its size, and read image by
+image; of attributes.json the names stay. Images' sizes come from the headers of their files.
 """
 
 import sys
@@ -31,9 +31,9 @@ from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
-    LabelledPicture,
+    LabelledImage,
     check_usable,
-    labelled_picture,
+    labelled_image,
 )
 from a2cap.data.detection.name_list import NameList, read_name_list
 from a2cap.data.errors import InputError
@@ -47,7 +47,7 @@ UNKNOWN_OBJECT = "boxes of a name that is not in the list"
 UNKNOWN_ATTRIBUTE = "attributes of a name that is not in the list"
 ABOVE_MOST = "attributes above the most that a box may have"
 NO_KNOWN_OBJECT = "no box of a known name"
-"""Why a picture is skipped though its file is there."""
+"""Why an image is skipped though its file is there."""
 
 _COMMON_ATTRIBUTES = frozenset(
     {"black", "blue", "brown", "dark", "gray", "green", "grey", "large", "long", "metal", "orange"}
@@ -68,22 +68,22 @@ def read_visual_genome(
     only: Collection[str] | None = None,
     most_attributes: int = MOST_ATTRIBUTES,
 ) -> DetectionData:
-    """The pictures of objects.json that show something of a known name.
+    """The images of objects.json that show something of a known name.
 
     objects, attributes: objects.json and attributes.json. images: holds ID.jpg, or folders VG_100K*
     of them. object_names, attribute_names: lists as `read_name_list` reads them. only: ids of the
-    pictures to take, as `read_ids` reads them.
+    images to take, as `read_ids` reads them.
 
-    Skips pictures without a file and those without a known object. Raises InputError with the place
+    Skips images without a file and those without a known object. Raises InputError with the place
     of an item that cannot be read, where too many files are missing, where no object has a known
     name, and where an id of `only` is not in the file.
     """
     known = _Known(read_name_list(object_names), read_name_list(attribute_names), most_attributes)
     wanted = None if only is None else frozenset(only)
     reading = _Reading(known, _Folders(images), _read_attributes(attributes, wanted), wanted)
-    read_each(read_json_list(objects), reading.add, path=objects, key="pictures")
+    read_each(read_json_list(objects), reading.add, path=objects, key="images")
     check_usable(reading.skipped, total=len(reading.seen), annotations=objects, images=images)
-    if not reading.pictures:
+    if not reading.images:
         raise InputError(
             f"no object of {str(objects)!r} has a name that is in {str(object_names)!r}; "
             "check that list"
@@ -91,7 +91,7 @@ def read_visual_genome(
     data = DetectionData(
         classes=known.objects.names,
         attributes=known.attributes.names,
-        pictures=tuple(reading.pictures[identity] for identity in sorted(reading.pictures)),
+        images=tuple(reading.images[identity] for identity in sorted(reading.images)),
         skipped=(*reading.skipped, *(Skipped(of, NO_KNOWN_OBJECT) for of in reading.unknown)),
         dropped=dict(reading.dropped),
     )
@@ -124,13 +124,13 @@ def _read_attributes(path: Path, wanted: frozenset[str] | None) -> _Attributes:
         number, entries = key_member(item, "image_id"), list_member(item, "attributes")
         if wanted is not None and _identity(number) not in wanted:
             return
-        of_picture = found.setdefault(number, {})
+        of_image = found.setdefault(number, {})
         for entry in entries:
             number, names = key_member(entry, "object_id"), _attribute_names(entry)
             if names:
-                of_picture.setdefault(number, []).extend(map(sys.intern, names))
+                of_image.setdefault(number, []).extend(map(sys.intern, names))
 
-    read_each(read_json_list(path), add, path=path, key="pictures")
+    read_each(read_json_list(path), add, path=path, key="images")
     return found
 
 
@@ -161,7 +161,7 @@ class _Known:
 
 
 class _Folders:
-    """Where the picture of each number is: in the folder, or in one of its VG_100K*."""
+    """Where the image of each number is: in the folder, or in one of its VG_100K*."""
 
     def __init__(self, images: Path) -> None:
         folders = (images, *sorted(images.glob("VG_100K*")))
@@ -173,14 +173,14 @@ class _Folders:
         if name not in self._files:
             raise BadItem(f"no file '{name}.jpg'")
         try:
-            with Image.open(self._files[name]) as picture:
-                return self._files[name], picture.size
+            with Image.open(self._files[name]) as image:
+                return self._files[name], image.size
         except (OSError, Image.DecompressionBombError) as error:
-            raise BadItem(f"no picture: '{name}.jpg' has no header that can be read") from error
+            raise BadItem(f"no image: '{name}.jpg' has no header that can be read") from error
 
 
 class _Reading:
-    """What was collected of objects.json, picture by picture."""
+    """What was collected of objects.json, image by image."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Reading:
         self._attributes = attributes
         self._wanted = wanted
         self.seen: set[str] = set()
-        self.pictures: dict[str, LabelledPicture] = {}
+        self.images: dict[str, LabelledImage] = {}
         self.skipped: list[Skipped] = []
         self.unknown: list[str] = []
         self.dropped = Counter(
@@ -202,13 +202,13 @@ class _Reading:
         )
 
     def add(self, item: object) -> None:
-        """Takes one picture of the file; BadItem where it cannot be read."""
+        """Takes one image of the file; BadItem where it cannot be read."""
         number, objects = key_member(item, "image_id"), list_member(item, "objects")
         identity = _identity(number)
         if self._wanted is not None and identity not in self._wanted:
             return
         if identity in self.seen:
-            raise BadItem(f"picture {identity!r} stands twice")
+            raise BadItem(f"image {identity!r} stands twice")
         self.seen.add(identity)
         try:
             file, (width, height) = self._folders.find(number)
@@ -216,10 +216,10 @@ class _Reading:
             self.skipped.append(Skipped(identity, str(error)))
             return
         labels = self._labels(objects, self._attributes.get(number, {}))
-        picture = labelled_picture(identity, file, width=width, height=height, labels=labels)
-        self.dropped[WITHOUT_AREA] += len(labels) - len(picture.boxes)
-        if len(picture.boxes):
-            self.pictures[identity] = picture
+        image = labelled_image(identity, file, width=width, height=height, labels=labels)
+        self.dropped[WITHOUT_AREA] += len(labels) - len(image.boxes)
+        if len(image.boxes):
+            self.images[identity] = image
         else:
             self.unknown.append(identity)
 

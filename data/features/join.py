@@ -15,7 +15,7 @@ from a2cap.data.features.store import merged_records
 def seal_shards(store: Path) -> StoreSeal:
     """Seals a store whose shards are all sealed; its digest is that of a store without shards.
 
-    StoreError, naming them, where shards are missing, unfinished or damaged, hold one picture
+    StoreError, naming them, where shards are missing, unfinished or damaged, hold one image
     twice, or were not made alike.
     """
     files = _finished_files(store)
@@ -61,7 +61,7 @@ def _check_apart(store: Path, files: Mapping[Shard, FeatureFile]) -> None:
 
 
 def _shared_width(store: Path, files: Mapping[Shard, FeatureFile]) -> int:
-    """F of all shards that hold pictures; StoreError where they differ in it or in their dtype."""
+    """F of all shards that hold images; StoreError where they differ in it or in their dtype."""
     kinds = {
         (file.seal.feature_width, file.seal.dtype): shard
         for shard, file in files.items()

@@ -63,7 +63,7 @@ class FeatureFile:
             with self._reading() as transaction:
                 found = transaction.stat()["entries"]
             if found != self.seal.count:
-                return [self._differs(f"holds {found} pictures, its seal says {self.seal.count}")]
+                return [self._differs(f"holds {found} images, its seal says {self.seal.count}")]
             return self._damages() if data else []
         except StoreError as error:
             return [str(error)]

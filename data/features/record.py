@@ -1,4 +1,4 @@
-"""The bytes in which the feature store keeps one picture.
+"""The bytes in which the feature store keeps one image.
 
 A record is a safetensors buffer, which no reader can be made to execute, and after it four bytes:
 the little-endian crc32 of that buffer, since LMDB itself does not notice a flipped bit.
@@ -24,22 +24,22 @@ _LONGEST_KEY = 511  # LMDB's limit, in bytes
 
 
 def record_key(image_id: str) -> bytes:
-    """Key of a picture: its id in UTF-8. StoreError where LMDB cannot hold it."""
+    """Key of an image: its id in UTF-8. StoreError where LMDB cannot hold it."""
     try:
         key = image_id.encode()
     except UnicodeEncodeError as error:
-        raise StoreError(f"image id {image_id!r} is not UTF-8; rename the picture") from error
+        raise StoreError(f"image id {image_id!r} is not UTF-8; rename the image") from error
     if not 1 <= len(key) <= _LONGEST_KEY:
         raise StoreError(
-            f"image id {image_id!r} has {len(key)} bytes; rename the picture to 1 to {_LONGEST_KEY}"
+            f"image id {image_id!r} has {len(key)} bytes; rename the image to 1 to {_LONGEST_KEY}"
         )
     return key
 
 
 def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> bytes:
-    """Record of the regions of one picture, its features as `dtype`: float16 or float32.
+    """Record of the regions of one image, its features as `dtype`: float16 or float32.
 
-    StoreError, naming the picture, for wrong shapes, no region at all, values that are not finite,
+    StoreError, naming the image, for wrong shapes, no region at all, values that are not finite,
     and features beyond the range of float16 where that is the dtype.
     """
     _check_dtype(dtype)
@@ -61,7 +61,7 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
 def decode_regions(value: bytes, image_id: str) -> Regions:
     """Regions of a record, the features in the dtype that it was written with.
 
-    StoreError, naming the picture, where the checksum or the content is not that of a record.
+    StoreError, naming the image, where the checksum or the content is not that of a record.
     """
     check_record(value, image_id)
     try:
@@ -84,7 +84,7 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
 
 
 def check_record(value: bytes | memoryview, image_id: str) -> None:
-    """StoreError, naming the picture, where a record does not match its checksum."""
+    """StoreError, naming the image, where a record does not match its checksum."""
     body, checksum = memoryview(value)[: -_CHECKSUM.size], bytes(value[-_CHECKSUM.size :])
     found = _CHECKSUM.pack(zlib.crc32(body))
     if found != checksum:
@@ -107,7 +107,7 @@ def _check_dtype(dtype: str) -> None:
 def _check_shapes(regions: Regions, image_id: str) -> None:
     count = len(regions.boxes)
     if count == 0:
-        raise StoreError(f"image {image_id!r} has no regions: 0; extract at least one per picture")
+        raise StoreError(f"image {image_id!r} has no regions: 0; extract at least one per image")
     width = regions.features.shape[-1] if regions.features.ndim == 2 else 0
     expected = {
         "boxes": (regions.boxes, (count, 4)),
@@ -125,7 +125,7 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
     if min(regions.width, regions.height) < 1:
         raise StoreError(
             f"size of image {image_id!r} is {regions.width}x{regions.height}; "
-            "give the pixels of the original picture"
+            "give the pixels of the original image"
         )
 
 
@@ -136,7 +136,7 @@ def _check_values(regions: Regions, dtype: str, image_id: str) -> None:
         if not finite.all():
             raise StoreError(
                 f"{name} of image {image_id!r} is not finite: {values[~finite][0]}; "
-                "check the extractor's weights and the picture"
+                "check the extractor's weights and the image"
             )
     largest = np.abs(regions.features).max()
     if dtype == "float16" and largest > _LARGEST_FLOAT16:

@@ -1,7 +1,7 @@
 """The seal of a feature store: what a finished store holds, written beside its data.
 
 A store without a seal is an extraction that has not finished. The file of LMDB differs between
-runs that stored the same pictures, so stores are compared by the digest over their records.
+runs that stored the same images, so stores are compared by the digest over their records.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ class StoreSeal(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     count: int = Field(ge=0)
-    """Pictures in the store."""
+    """Images in the store."""
     feature_width: int = Field(ge=0)
-    """F, the numbers per region; 0 in a store without pictures."""
+    """F, the numbers per region; 0 in a store without images."""
     dtype: FeatureType
     """Type in which features are stored."""
     bytes: int = Field(ge=0)

@@ -1,6 +1,6 @@
 """Shards of a feature store: parts that several processes or machines fill, each its own.
 
-A picture's shard is a digest of its id modulo their number, so that every process knows its part
+An image's shard is a digest of its id modulo their number, so that every process knows its part
 without asking another. In a store the shards lie in folders such as `shard-00003-of-00008`.
 """
 
@@ -47,12 +47,12 @@ class Shard:
         return f"shard-{self.number:05}-of-{self.count:05}"
 
     def owns(self, image_id: str) -> bool:
-        """Whether a picture belongs to this shard; each belongs to exactly one of `count`."""
+        """Whether an image belongs to this shard; each belongs to exactly one of `count`."""
         return owner(image_id, self.count) == self.number
 
 
 def owner(image_id: str, count: int) -> int:
-    """Number of the shard, of `count`, to which a picture belongs."""
+    """Number of the shard, of `count`, to which an image belongs."""
     return int.from_bytes(hashlib.sha256(image_id.encode()).digest()) % count
 
 

@@ -15,7 +15,7 @@ _NAMED_MISSING = 5
 
 
 class FeatureStore:
-    """The regions of every picture of a sealed store, by image id; iteration is in key order.
+    """The regions of every image of a sealed store, by image id; iteration is in key order.
 
     StoreError where there is no store at `path`, its extraction is unfinished, or shards are
     missing or not those that were sealed together.
@@ -66,7 +66,7 @@ class FeatureStore:
         return map(bytes.decode, merge(*map(iter, self._files)))
 
     def require(self, image_ids: Iterable[str]) -> None:
-        """StoreError, naming the first few, unless every picture has features."""
+        """StoreError, naming the first few, unless every image has features."""
         stored = set(self)
         missing = [image_id for image_id in image_ids if image_id not in stored]
         if missing:
@@ -84,7 +84,7 @@ class FeatureStore:
             return problems
         count = sum(file.seal.count for file in self._files)
         if count != len(self):
-            problems.append(self._differs(f"hold {count} pictures, their seal says {len(self)}"))
+            problems.append(self._differs(f"hold {count} images, their seal says {len(self)}"))
         if data and logical_digest(merged_records(self._files)) != self.digest:
             problems.append(self._differs("hold other records than were sealed"))
         return problems
@@ -93,9 +93,9 @@ class FeatureStore:
         return f'shards of {str(self.path)!r} {how}; run "a2 extract --force"'
 
     def _likeliest_first(self, image_id: str) -> list[FeatureFile]:
-        """All files, that of the shard which owns the picture first.
+        """All files, that of the shard which owns the image first.
 
-        Where boxes are given, a picture may lie in another shard: that of its group.
+        Where boxes are given, an image may lie in another shard: that of its group.
         """
         if len(self._files) == 1:
             return self._files

@@ -1,7 +1,7 @@
 """Writing a feature store: one LMDB of records, durable at every commit, sealed when finished.
 
 LMDB runs with its default flags. Its writemap mode would turn a full disk into a SIGBUS, and
-sync=False would give up the promise that a committed picture survives kill -9 and power cuts.
+sync=False would give up the promise that a committed image survives kill -9 and power cuts.
 """
 
 import errno
@@ -44,10 +44,10 @@ _REASONS = {
 
 
 class FeatureWriter:
-    """Adds pictures to an unsealed feature store, new or left by an interrupted run.
+    """Adds images to an unsealed feature store, new or left by an interrupted run.
 
-    Records wait in memory and are committed together after `commit_every` pictures, at the first
-    picture that is `commit_seconds` after the last commit, and on leaving the `with` block,
+    Records wait in memory and are committed together after `commit_every` images, at the first
+    image that is `commit_seconds` after the last commit, and on leaving the `with` block,
     also by an exception; `on_commit` is then told how many are kept. `map_size`, in bytes, doubles
     when it is used up.
     """
@@ -98,16 +98,16 @@ class FeatureWriter:
         return len(self._ids)
 
     def done(self) -> set[str]:
-        """Ids of all pictures added, in this run or an earlier one, committed or not."""
+        """Ids of all images added, in this run or an earlier one, committed or not."""
         return set(self._ids)
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Add one picture; StoreError for a second one of that id, or what a store cannot hold."""
+        """Add one image; StoreError for a second one of that id, or what a store cannot hold."""
         self._open_environment()
         if image_id in self._ids:
             raise StoreError(
                 f"image {image_id!r} is already in {str(self._path)!r}; "
-                "give every picture an id of its own"
+                "give every image an id of its own"
             )
         key, value = record_key(image_id), encode_regions(regions, self._dtype, image_id)
         self._check_width(regions.features.shape[1], image_id)
@@ -189,7 +189,7 @@ class FeatureWriter:
         code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
         reason = _REASONS.get(code or 0, str(error))
         return StoreError(
-            f"cannot write {str(self._path)!r}: {reason}; {kept} pictures are kept, "
+            f"cannot write {str(self._path)!r}: {reason}; {kept} images are kept, "
             "make room and run again to resume"
         )
 
@@ -199,7 +199,7 @@ class FeatureWriter:
         if width != self._width:
             raise StoreError(
                 f"region width of image {image_id!r} is {width}, "
-                f"of {str(self._path)!r} {self._width}; extract all pictures with one extractor"
+                f"of {str(self._path)!r} {self._width}; extract all images with one extractor"
             )
 
     def _stored_ids(self) -> set[str]:

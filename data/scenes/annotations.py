@@ -63,7 +63,7 @@ def _coco_images(scenes: Sequence[Scene]) -> list[dict[str, object]]:
 
 
 def instances(scenes: Sequence[Scene]) -> dict[str, object]:
-    """COCO instances: of each picture its things in their order, then its clutter."""
+    """COCO instances: of each image its things in their order, then its clutter."""
     placed = [(scene, one) for scene in scenes for one in (*scene.things, *scene.clutter)]
     return {
         "info": {"description": "generated scenes"},

@@ -1,6 +1,6 @@
 """Captions of scenes: counts, sizes, textures, colours, kinds and how things lie to each other.
 
-A noun phrase ("two small red balls") names all things of the picture that fit its words, and its
+A noun phrase ("two small red balls") names all things of the image that fit its words, and its
 count is theirs, so every caption is true by construction. Each word carries the things that it is
 about; this is the ground truth for studies of attention. Clutter is never spoken of.
 """

@@ -28,7 +28,7 @@ _LEAST_SEEN, _CELLS = 0.75, 96
 def cluttered(
     things: Sequence[Thing], rng: np.random.Generator, *, planted: float = 0.0
 ) -> tuple[Thing, ...]:
-    """Clutter that lies behind these things, in a picture of side 1, and is seen for the most part.
+    """Clutter that lies behind these things, in an image of side 1, and is seen for the most part.
 
     planted: probability that a companion stands where its kind of thing does; above 0 it stands
     nowhere else.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from a2cap.data.scenes.objects import COLOURS, MUTED, Thing, outline
 from a2cap.data.scenes.silhouettes import Contour, Silhouette
 
-Picture = NDArray[np.uint8]
+AnnotatedImage = NDArray[np.uint8]
 """(H, W, 3) uint8, blue, green, red."""
 
 TINTS = {
@@ -49,9 +49,9 @@ class Ground:
     seed: int
 
 
-def draw_picture(
+def draw_image(
     things: Sequence[Thing], ground: Ground, *, side: int, clutter: Sequence[Thing] = ()
-) -> Picture:
+) -> AnnotatedImage:
     """The things on their ground and clutter, the first at the back; returns (side, side, 3)."""
     canvas = _ground_canvas(ground, side=side)
     for piece in clutter:
@@ -72,7 +72,7 @@ def silhouette_mask(thing: Thing, *, side: int) -> NDArray[np.float32]:
 
 
 def footprint(thing: Thing, *, cells: int) -> NDArray[np.uint8]:
-    """Where a thing of a picture of side 1 lies, on a grid: (cells, cells), 0 or 1."""
+    """Where a thing of an image of side 1 lies, on a grid: (cells, cells), 0 or 1."""
     grid = np.zeros((cells, cells), np.uint8)
     for part in outline(thing).parts:
         scaled = [(contour * cells - 0.5) * 2**_SUBPIXEL_BITS for contour in part]
@@ -147,7 +147,7 @@ def _paint(canvas: NDArray[np.float32], thing: Thing, mask: NDArray[np.float32])
     behind += (frame.shrunk(surface) - behind) * mask[frame.rows, frame.columns, None]
 
 
-def _surface(thing: Thing, frame: _Frame) -> Picture:
+def _surface(thing: Thing, frame: _Frame) -> AnnotatedImage:
     """Colour, texture and a light from above, oversampled: (H, W, 3)."""
     height, width = frame.oversampled_shape
     colour = _rgb(thing)

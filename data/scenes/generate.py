@@ -1,7 +1,7 @@
-"""Generated scenes: pictures with known things and true captions, in COCO's layout.
+"""Generated scenes: images with known things and true captions, in COCO's layout.
 
 A scene is a pure function of (seed, index), so that a data set needs no download and every word's
-place in the picture is known. `write_scenes` makes what a COCO user has on disk:
+place in the image is known. `write_scenes` makes what a COCO user has on disk:
 
     images/000000000001.jpg ...
     dataset_coco.json   captions and splits as Karpathy distributes them
@@ -9,7 +9,7 @@ place in the picture is known. `write_scenes` makes what a COCO user has on disk
                         its "attributes": colour, texture and size; things first, then clutter
     captions.json       COCO captions
     grounding.json      {image id: per caption [[word, [indices of its things]], ...]}, where an
-                        index counts the picture's instances in their order
+                        index counts the image's instances in their order
     words.json          the words that are about things, by group: kinds, colours, sizes ...
     scenes.json         what the folder was generated from, and which clutter goes with which kind
 """
@@ -26,7 +26,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.scenes.annotations import coco_captions, instances, karpathy
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.grammar import WORD_GROUPS
-from a2cap.data.scenes.render import write_pictures
+from a2cap.data.scenes.render import write_images
 from a2cap.data.scenes.scene import Scene, draw, make_scene, raw_text
 
 __all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_scenes"]
@@ -34,7 +34,7 @@ __all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_s
 SMALLEST_SIDE, LARGEST_SIDE = 96, 640
 
 SCENES_VERSION = 2
-"""Raised whenever the same arguments would give other pictures or captions."""
+"""Raised whenever the same arguments would give other images or captions."""
 
 
 def write_scenes(
@@ -49,11 +49,11 @@ def write_scenes(
 ) -> bool:
     """Writes `count` scenes of `side` pixels into a new folder; the same arguments, the same bytes.
 
-    spurious: probability that a kind's companion out of COMPANIONS stands beside it in pictures
+    spurious: probability that a kind's companion out of COMPANIONS stands beside it in images
     for training, in which it stands nowhere else; in val and test, and at 0, it stands by chance.
     workers: processes that draw, as many as there are cores where None; the bytes are the same.
     Nothing is done where the folder holds just these scenes already; returns whether anything was.
-    `progress` is called with 1 after each picture. Raises InputError where the arguments make no
+    `progress` is called with 1 after each image. Raises InputError where the arguments make no
     data set, where the folder holds something else, and where it cannot be written.
     """
     _check(count=count, seed=seed, side=side, spurious=spurious)
@@ -69,7 +69,7 @@ def write_scenes(
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         (partial / "images").mkdir(parents=True)
-        scenes = write_pictures(
+        scenes = write_images(
             *(partial / "images", planted),
             seed=seed,
             side=side,

@@ -1,6 +1,6 @@
 """Which things a scene holds, and where they lie: apart, partly behind each other, or inside.
 
-All is in a picture of side 1, so that nothing but pixels depends on a picture's side.
+All is in an image of side 1, so that nothing but pixels depends on an image's side.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ Corner = Callable[[float, float], tuple[float, float]]
 
 
 def arranged(rng: np.random.Generator) -> tuple[Thing, ...]:
-    """One to MOST_THINGS things in a picture of side 1, the largest first and at the back."""
+    """One to MOST_THINGS things in an image of side 1, the largest first and at the back."""
     way = str(rng.choice(("inside", "row", "crowd", "apart"), p=(0.16, 0.12, 0.36, 0.36)))
     looks = {"inside": _contained_looks, "row": _looks_in_a_row}.get(way, _looks)(rng)
     layout = Layout()
@@ -177,7 +177,7 @@ def _place(look: _Look, layout: Layout, rng: np.random.Generator, *, way: str) -
     free = (place for place in places(look, corner, rng) if layout.is_apart(place))
     if way == "row" and len(things) == 1:
         return max(free, key=lambda place: _level(place, things[0]), default=None)
-    # Things alike keep together, or too few pictures would have a left and a right.
+    # Things alike keep together, or too few images would have a left and a right.
     return min(
         islice(free, PLACES_COMPARED),
         key=lambda place: _strayed(place, things),
@@ -186,7 +186,7 @@ def _place(look: _Look, layout: Layout, rng: np.random.Generator, *, way: str) -
 
 
 def places(look: "_Look | Thing", corner: Corner, rng: np.random.Generator) -> Iterator[Thing]:
-    """The look at random places that lie in the picture, PLACES_TRIED times at most."""
+    """The look at random places that lie in the image, PLACES_TRIED times at most."""
     tilt = round(float(rng.uniform(-MAX_TILT, MAX_TILT)), 3)
     longer = rng.uniform(*SIZES[look.size])
     width, height = (longer * share for share in extent(look.kind, tilt))
@@ -198,7 +198,7 @@ def places(look: "_Look | Thing", corner: Corner, rng: np.random.Generator) -> I
 
 
 def anywhere(rng: np.random.Generator) -> Corner:
-    """Anywhere in the picture."""
+    """Anywhere in the image."""
     return lambda width, height: (
         rng.uniform(GAP, 1 - GAP - width),
         rng.uniform(GAP, 1 - GAP - height),

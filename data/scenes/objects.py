@@ -60,7 +60,7 @@ MUTED = {
 """Colour word of clutter to red, green, blue in 0-255: near the grounds, far from COLOURS."""
 
 SIZES = {"small": (0.15, 0.18), "medium": (0.23, 0.27), "large": (0.34, 0.39)}
-"""Bounds of a thing's longer side as a share of the picture's; the gaps keep the words apart."""
+"""Bounds of a thing's longer side as a share of the image's; the gaps keep the words apart."""
 
 TEXTURES = ("plain", "striped", "dotted")
 
@@ -74,7 +74,7 @@ class Thing:
 
     kind, colour, size, texture: words out of KINDS, COLOURS, SIZES and TEXTURES; of clutter out of
     CLUTTER, MUTED, SIZES and "plain".
-    box: x1 y1 x2 y2 in pixels of its picture, tight around the silhouette, hidden parts included;
+    box: x1 y1 x2 y2 in pixels of its image, tight around the silhouette, hidden parts included;
     its shadow is not part of it.
     tilt: degrees, clockwise as one sees it.
     """
@@ -104,7 +104,7 @@ class Thing:
         return self.kind in CLUTTER
 
     def scaled(self, factor: float) -> "Thing":
-        """The same in a picture that is `factor` times as large, in hundredths of a pixel."""
+        """The same in an image that is `factor` times as large, in hundredths of a pixel."""
         x1, y1, x2, y2 = (round(factor * place, 2) for place in self.box)
         return replace(self, box=(x1, y1, x2, y2))
 
@@ -117,7 +117,7 @@ def extent(kind: str, tilt: float) -> tuple[float, float]:
 
 
 def outline(thing: Thing) -> Silhouette:
-    """The thing's silhouette in pixels of its picture, filling `thing.box` exactly."""
+    """The thing's silhouette in pixels of its image, filling `thing.box` exactly."""
     silhouette = _leaning(thing.kind, thing.tilt)
     least, greatest = silhouette.bounds()
     corner, far_corner = np.array(thing.box[:2]), np.array(thing.box[2:])

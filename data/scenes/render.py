@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.scenes.drawing import Picture
+from a2cap.data.scenes.drawing import AnnotatedImage
 from a2cap.data.scenes.scene import Scene, draw, make_scene
 
 JPEG_QUALITY = 95
@@ -23,7 +23,7 @@ _LEAST_SCENES_PER_PROCESS = 300
 """Fewer are drawn sooner than a further process has started."""
 
 
-def write_pictures(
+def write_images(
     images: Path,
     planted: Sequence[float],
     *,
@@ -100,13 +100,13 @@ def _write_part(
     return scenes
 
 
-def _jpeg(picture: Picture) -> bytes:
+def _jpeg(image: AnnotatedImage) -> bytes:
     # Halved chroma, the default, smears the colours of things as small as these.
     options = [
         *(cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY),
         *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
     ]
-    encoded, buffer = cv2.imencode(".jpg", picture, options)
+    encoded, buffer = cv2.imencode(".jpg", image, options)
     if not encoded:
         raise InputError(
             f"OpenCV {cv2.__version__} cannot encode a JPEG; reinstall opencv-python-headless"

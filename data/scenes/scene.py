@@ -1,4 +1,4 @@
-"""One generated scene: a pure function of its seed and index, and its picture."""
+"""One generated scene: a pure function of its seed and index, and its image."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from a2cap.data.scenes.captions import Caption, captions_of
 from a2cap.data.scenes.clutter import cluttered
-from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, Picture, draw_picture
+from a2cap.data.scenes.drawing import PATTERNS, TINTS, AnnotatedImage, Ground, draw_image
 from a2cap.data.scenes.layout import arranged, one_of
 from a2cap.data.scenes.objects import Thing
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture's description.
+    """One image's description.
 
     image_id: 12 decimal digits. side: width and height in pixels.
     things: back to front; clutter: behind them, unspoken of; captions: five, each a tuple of words
@@ -29,7 +29,7 @@ class Scene:
 
     @property
     def file_name(self) -> str:
-        """Name of the picture in the folder of images."""
+        """Name of the image in the folder of images."""
         return f"{self.image_id}.jpg"
 
 
@@ -57,9 +57,9 @@ def make_scene(index: int, *, seed: int, side: int, planted: float = 0.0) -> Sce
     )
 
 
-def draw(scene: Scene) -> Picture:
-    """The scene's picture: (side, side, 3) uint8, blue, green, red."""
-    return draw_picture(scene.things, scene.ground, side=scene.side, clutter=scene.clutter)
+def draw(scene: Scene) -> AnnotatedImage:
+    """The scene's image: (side, side, 3) uint8, blue, green, red."""
+    return draw_image(scene.things, scene.ground, side=scene.side, clutter=scene.clutter)
 
 
 def raw_text(caption: Caption) -> str:

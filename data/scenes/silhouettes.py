@@ -1,6 +1,6 @@
 """The silhouettes of everything that stands in a scene: pure geometry, in units of its own.
 
-Nothing is drawn for them, so that a tight box is known before there is a picture.
+Nothing is drawn for them, so that a tight box is known before there is an image.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Anchor boxes of the proposal network (bottom-up-attention @514e561, lib/rpn).
 
-Coordinates are pixels of the scaled picture, relative to a cell's corner. Caffe's anchors are
+Coordinates are pixels of the scaled image, relative to a cell's corner. Caffe's anchors are
 integers that include their last pixel, so a side is x2 - x1 + 1 long.
 """
 

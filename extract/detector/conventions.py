@@ -43,7 +43,7 @@ class DetectorMeta(BaseModel):
     nms_plus1: bool
     """Whether overlaps are measured on boxes that include their last pixel."""
     resize: Literal["exact factor", "rounded size"]
-    """How a picture is scaled: cv2.resize by its factor on floats, or Pillow's antialiased resize
+    """How an image is scaled: cv2.resize by its factor on floats, or Pillow's antialiased resize
     of bytes to a rounded size."""
     scale: tuple[int, int]
     """Shorter side and limit of the longer one, in pixels, for which the weights were made."""

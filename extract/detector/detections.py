@@ -1,4 +1,4 @@
-"""What a detector sees in pictures: things with a class, a score and a box of their own.
+"""What a detector sees in images: things with a class, a score and a box of their own.
 
 Features belong to proposals as they are (`a2cap.extract.detector.selection`); here boxes are
 refined by class
@@ -18,19 +18,19 @@ from a2cap.extract.detector.boxes import decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.proposals import ScaledSize, clip_boxes, growth_limit, suppress
-from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.scaling import scaled_image
 
-Picture = NDArray[np.uint8]
+AnnotatedImage = NDArray[np.uint8]
 
 BATCH = 8
-"""Pictures of one scaled size that pass the backbone together."""
+"""Images of one scaled size that pass the backbone together."""
 
 
 @dataclass(frozen=True)
 class Detections:
-    """K things found in one picture, best first.
+    """K things found in one image, best first.
 
-    boxes: (K, 4) float32, x1 y1 x2 y2 in the picture's own pixels; scores: (K,) float32 in [0, 1];
+    boxes: (K, 4) float32, x1 y1 x2 y2 in the image's own pixels; scores: (K,) float32 in [0, 1];
     class_ids: (K,) int64 from 0; attribute_ids: (K,) int64, or None without an attribute head.
     """
 
@@ -48,7 +48,7 @@ class DetectionRule:
     """Which boxes count as found.
 
     confidence: least score; overlap: from which a worse box of the same class is dropped; most:
-    things per picture.
+    things per image.
     """
 
     confidence: float = 0.05
@@ -62,21 +62,21 @@ USUAL_RULE = DetectionRule()
 
 def detect_objects(
     detector: Detector,
-    pictures: Sequence[Picture],
+    images: Sequence[AnnotatedImage],
     *,
     proposals: int,
     roi_size: int,
     rule: DetectionRule = USUAL_RULE,
 ) -> list[Detections]:
-    """Things in pictures, in order; each picture as if it had been alone.
+    """Things in images, in order; each image as if it had been alone.
 
-    pictures: (H, W, 3) uint8 BGR each, scaled as `detector.meta` says; proposals: regions looked
+    images: (H, W, 3) uint8 BGR each, scaled as `detector.meta` says; proposals: regions looked
     at; roi_size: cells per side into which they are pooled, as in training. Raises InputError
-    where a picture is too thin.
+    where an image is too thin.
     """
     found: dict[int, Detections] = {}
     with torch.inference_mode():
-        for seen in _mapped(detector, pictures, proposals=proposals):
+        for seen in _mapped(detector, images, proposals=proposals):
             rois = [
                 torch.cat([boxes.new_full((len(boxes), 1), index), boxes], dim=1)
                 for index, boxes in enumerate(seen.proposals)
@@ -84,28 +84,28 @@ def detect_objects(
             heads = _head_outputs(detector, seen.features, torch.cat(rois), roi_size=roi_size)
             counts = [len(boxes) for boxes in seen.proposals]
             parts = zip(*(torch.split(part, counts) for part in heads), strict=True)
-            for index, size, boxes, of_picture in zip(
+            for index, size, boxes, of_image in zip(
                 seen.indices, seen.sizes, seen.proposals, parts, strict=True
             ):
-                found[index] = _detections(detector, boxes, of_picture, size=size, rule=rule)
-    return [found[index] for index in range(len(pictures))]
+                found[index] = _detections(detector, boxes, of_image, size=size, rule=rule)
+    return [found[index] for index in range(len(images))]
 
 
 def propose_regions(
-    detector: Detector, pictures: Sequence[Picture], *, count: int
+    detector: Detector, images: Sequence[AnnotatedImage], *, count: int
 ) -> list[NDArray[np.float32]]:
-    """Proposals of each picture, best first: (N, 4) float32 in its own pixels, N <= count."""
+    """Proposals of each image, best first: (N, 4) float32 in its own pixels, N <= count."""
     found: dict[int, NDArray[np.float32]] = {}
     with torch.inference_mode():
-        for seen in _mapped(detector, pictures, proposals=count):
+        for seen in _mapped(detector, images, proposals=count):
             for index, size, boxes in zip(seen.indices, seen.sizes, seen.proposals, strict=True):
                 found[index] = _in_own_pixels(boxes, size)
-    return [found[index] for index in range(len(pictures))]
+    return [found[index] for index in range(len(images))]
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """Some pictures of one size: their places, sizes, maps (B, C, h, w) and proposals (N, 4)."""
+    """Some images of one size: their places, sizes, maps (B, C, h, w) and proposals (N, 4)."""
 
     indices: list[int]
     sizes: list[ScaledSize]
@@ -113,24 +113,24 @@ class _Seen:
     proposals: list[Tensor]
 
 
-def _mapped(detector: Detector, pictures: Sequence[Picture], *, proposals: int) -> Iterator[_Seen]:
+def _mapped(
+    detector: Detector, images: Sequence[AnnotatedImage], *, proposals: int
+) -> Iterator[_Seen]:
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, picture in enumerate(pictures):
-        groups[picture.shape].append(index)
+    for index, image in enumerate(images):
+        groups[image.shape].append(index)
     for members in groups.values():
         for start in range(0, len(members), BATCH):
             indices = members[start : start + BATCH]
-            yield _seen(detector, indices, [pictures[index] for index in indices], proposals)
+            yield _seen(detector, indices, [images[index] for index in indices], proposals)
 
 
 def _seen(
-    detector: Detector, indices: list[int], pictures: Sequence[Picture], proposals: int
+    detector: Detector, indices: list[int], images: Sequence[AnnotatedImage], proposals: int
 ) -> _Seen:
     meta, device = detector.meta, next(detector.parameters()).device
     min_side, max_side = meta.scale
-    scaled = [
-        scaled_picture(one, min_side=min_side, max_side=max_side, meta=meta) for one in pictures
-    ]
+    scaled = [scaled_image(one, min_side=min_side, max_side=max_side, meta=meta) for one in images]
     sizes = [size for _, size in scaled]
     blobs = torch.from_numpy(np.stack([blob for blob, _ in scaled])).to(device)
     features = detector(blobs)
@@ -155,7 +155,7 @@ def _detections(
     size: ScaledSize,
     rule: DetectionRule,
 ) -> Detections:
-    """Of one picture. proposals: (N, 4) in scaled pixels; heads: as `_head_outputs` gives them."""
+    """Of one image. proposals: (N, 4) in scaled pixels; heads: as `_head_outputs` gives them."""
     features, logits, shifts = heads
     probabilities = logits.softmax(dim=1)[:, :-1]
     regions, class_ids = (probabilities >= rule.confidence).nonzero(as_tuple=True)
@@ -176,7 +176,7 @@ def _detections(
 def refined_boxes(
     shifts: Tensor, proposals: Tensor, *, size: ScaledSize, meta: DetectorMeta
 ) -> Tensor:
-    """Proposals moved by their class's shifts, inside the picture; all (K, 4), scaled pixels."""
+    """Proposals moved by their class's shifts, inside the image; all (K, 4), scaled pixels."""
     deltas = shifts / shifts.new_tensor(meta.bbox_weights)
     boxes = decode_boxes(deltas, proposals, plus1=meta.decode_plus1, limit=growth_limit(meta))
     return clip_boxes(boxes, size=size, meta=meta)

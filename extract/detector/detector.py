@@ -53,17 +53,17 @@ class Detector(nn.Module):
         self.roi_heads = RegionHeads(architecture, dilated=meta.last_stage == "dilated")
         self.pool: Pooling = roi_pool if meta.region_pooling == "maximum" else roi_align
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Feature maps, one cell per 16 pixels.
 
-        pictures: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
+        images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
         """
-        return cast(Tensor, self.backbone(pictures))
+        return cast(Tensor, self.backbone(images))
 
     def propose(
         self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
     ) -> Tensor:
-        """Regions of one picture, best first.
+        """Regions of one image, best first.
 
         features: (1, C, h, w); meta: the detector's own, or with another procedure.
         Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
@@ -74,7 +74,7 @@ class Detector(nn.Module):
     def describe(self, features: Tensor, rois: Tensor, *, roi_size: int) -> DescribedRegions:
         """Feature, class and attribute of each region, in order.
 
-        features: (B, C, h, w); rois: (K, 5) float32, picture index in [0, B) and x1 y1 x2 y2 in
+        features: (B, C, h, w); rois: (K, 5) float32, image index in [0, B) and x1 y1 x2 y2 in
         scaled pixels; roi_size: cells per side into which a region is pooled.
         """
         vectors = torch.cat(

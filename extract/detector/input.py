@@ -1,4 +1,4 @@
-"""A picture as the detector's input.
+"""An image as the detector's input.
 
 Caffe's way (bottom-up-attention @514e561, `_get_image_blob`) takes the exact factor (`fx`, `fy`):
 asking OpenCV for the rounded size instead shifts pixels by up to half a cell and moves grey levels
@@ -16,13 +16,13 @@ from PIL import Image
 from a2cap.data.errors import InputError
 
 SMALLEST_SIDE = 3
-"""Pixels of the thinnest scaled picture that the stem's 7x7 and 3x3 windows can pass."""
+"""Pixels of the thinnest scaled image that the stem's 7x7 and 3x3 windows can pass."""
 
 
-def picture_scale(*, height: int, width: int, min_side: int, max_side: int) -> float:
+def image_scale(*, height: int, width: int, min_side: int, max_side: int) -> float:
     """Factor that brings the shorter side to min_side, or else the longer one to max_side.
 
-    Sizes in pixels. Raises InputError for a picture so thin that nothing of it would be left.
+    Sizes in pixels. Raises InputError for an image so thin that nothing of it would be left.
     """
     short, long = min(height, width), max(height, width)
     scale = min_side / short
@@ -30,21 +30,21 @@ def picture_scale(*, height: int, width: int, min_side: int, max_side: int) -> f
         scale = max_side / long
     if round(scale * short) < SMALLEST_SIDE:
         raise InputError(
-            f"picture is too thin: {width} x {height} pixels would scale to "
+            f"image is too thin: {width} x {height} pixels would scale to "
             f"{round(scale * width)} x {round(scale * height)}; leave it out"
         )
     return scale
 
 
-def picture_blob(
-    picture: NDArray[np.uint8], *, scale: float, mean: tuple[float, float, float]
+def image_blob(
+    image: NDArray[np.uint8], *, scale: float, mean: tuple[float, float, float]
 ) -> NDArray[np.float32]:
     """Subtract the mean, then scale.
 
-    picture: (H, W, 3) uint8 BGR; mean: per channel, BGR.
+    image: (H, W, 3) uint8 BGR; mean: per channel, BGR.
     Returns (3, rint(H * scale), rint(W * scale)) float32.
     """
-    centred = picture.astype(np.float32)
+    centred = image.astype(np.float32)
     centred -= np.array(mean)
     resized = cv2.resize(
         centred, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR
@@ -53,23 +53,23 @@ def picture_blob(
 
 
 def rounded_size(*, height: int, width: int, min_side: int, max_side: int) -> tuple[int, int]:
-    """Height and width after scaling as `picture_scale`, by detectron2's rule, which rounds them.
+    """Height and width after scaling as `image_scale`, by detectron2's rule, which rounds them.
 
-    Sizes in pixels. Raises InputError as `picture_scale` does.
+    Sizes in pixels. Raises InputError as `image_scale` does.
     """
-    picture_scale(height=height, width=width, min_side=min_side, max_side=max_side)
+    image_scale(height=height, width=width, min_side=min_side, max_side=max_side)
     scale = min(min_side / min(height, width), max_side / max(height, width))
     return int(height * scale + 0.5), int(width * scale + 0.5)
 
 
 def rounded_blob(
-    picture: NDArray[np.uint8], *, size: tuple[int, int], mean: tuple[float, float, float]
+    image: NDArray[np.uint8], *, size: tuple[int, int], mean: tuple[float, float, float]
 ) -> NDArray[np.float32]:
     """Scale bytes to a size, then subtract the mean.
 
-    picture: (H, W, 3) uint8 BGR; size: H', W'; mean: per channel, BGR.
+    image: (H, W, 3) uint8 BGR; size: H', W'; mean: per channel, BGR.
     Returns (3, H', W') float32.
     """
-    resized = Image.fromarray(picture).resize(size[::-1], Image.Resampling.BILINEAR)
+    resized = Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR)
     centred = np.asarray(resized).astype(np.float32) - np.array(mean, np.float32)
     return np.ascontiguousarray(centred.transpose(2, 0, 1))  # (H', W', 3) -> (3, H', W')

@@ -27,7 +27,7 @@ def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
 def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     """Maximum over each cell of a size x size grid laid on a region (Girshick 2015).
 
-    maps: (B, C, h, w) float32; rois: (K, 5) float32, picture index, x1 y1 x2 y2 in pixels;
+    maps: (B, C, h, w) float32; rois: (K, 5) float32, image index, x1 y1 x2 y2 in pixels;
     scale: cells of a map per pixel. Returns (K, C, size, size).
 
     torchvision pools on one CPU thread; here the regions are shared among as many as torch has,

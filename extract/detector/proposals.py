@@ -28,7 +28,7 @@ OVERLAP = 0.7
 float32 no overlap equals 0.7, so they agree."""
 
 SMALLEST_REGION = 16
-"""Shortest side of a region in pixels of the original picture."""
+"""Shortest side of a region in pixels of the original image."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ProposalHead(nn.Module):
 
 @dataclass(frozen=True)
 class ScoredAnchors:
-    """What the proposal network says of the anchors of B pictures, N each.
+    """What the proposal network says of the anchors of B images, N each.
 
     logits: (B, N) float32; deltas: (B, N, 4) float32; anchors: (N, 4) float32, scaled pixels.
     """
@@ -79,7 +79,7 @@ class ScoredAnchors:
 
 
 class ProposalGenerator(nn.Module):
-    """Proposes where in a picture there may be something."""
+    """Proposes where in an image there may be something."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -88,10 +88,10 @@ class ProposalGenerator(nn.Module):
     def forward(
         self, features: Tensor, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
     ) -> list[Tensor]:
-        """Best regions of each picture.
+        """Best regions of each image.
 
         features: (B, C, h, w) float32. Returns (N, 4) float32 each, N <= count, x1 y1 x2 y2 in
-        pixels of the scaled picture, best first; N is 0 where every region is too small.
+        pixels of the scaled image, best first; N is 0 where every region is too small.
         """
         return best_proposals(self.score(features, meta=meta), sizes=sizes, count=count, meta=meta)
 
@@ -109,7 +109,7 @@ class ProposalGenerator(nn.Module):
 def best_proposals(
     scored: ScoredAnchors, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
 ) -> list[Tensor]:
-    """`select_proposals` of each picture; sizes: B of them."""
+    """`select_proposals` of each image; sizes: B of them."""
     return [
         select_proposals(logits, deltas, anchors=scored.anchors, size=size, count=count, meta=meta)
         for logits, deltas, size in zip(scored.logits, scored.deltas, sizes, strict=True)
@@ -122,7 +122,7 @@ def growth_limit(meta: DetectorMeta) -> float:
 
 
 def clip_boxes(boxes: Tensor, *, size: ScaledSize, meta: DetectorMeta) -> Tensor:
-    """Boxes cut at the picture's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
+    """Boxes cut at the image's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
     edge = torch.tensor([size.width, size.height], device=boxes.device) - int(meta.clip_minus1)
     return torch.minimum(boxes.clamp(min=0), edge.repeat(2))
 

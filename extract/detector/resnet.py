@@ -17,7 +17,7 @@ BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36
 """Residual blocks of stages res2 to res5, by depth."""
 
 STRIDE = 16
-"""Pixels of the scaled picture per cell of the res4 feature map."""
+"""Pixels of the scaled image per cell of the res4 feature map."""
 
 
 EPSILON = 1e-5
@@ -115,9 +115,9 @@ class Stem(nn.Module):
         self.conv1 = NormalizedConvolution(3, width, kernel=7, stride=2)
         self.padded_pool = padded_pool
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """pictures: (B, 3, H, W) float32. Returns (B, width, H / 4, W / 4), sizes rounded up."""
-        x = F.relu_(self.conv1(pictures))
+    def forward(self, images: Tensor) -> Tensor:
+        """images: (B, 3, H, W) float32. Returns (B, width, H / 4, W / 4), sizes rounded up."""
+        x = F.relu_(self.conv1(images))
         if self.padded_pool:
             return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         return F.max_pool2d(x, kernel_size=3, stride=2, padding=0, ceil_mode=True)
@@ -189,7 +189,7 @@ def residual_stage(
 
 
 class Backbone(nn.Module):
-    """Stem and stages res2 to res4: the part that sees the whole picture."""
+    """Stem and stages res2 to res4: the part that sees the whole image."""
 
     def __init__(self, architecture: Architecture, *, padded_pool: bool = False) -> None:
         super().__init__()
@@ -198,13 +198,13 @@ class Backbone(nn.Module):
         self.res3 = residual_stage(architecture, 3)
         self.res4 = residual_stage(architecture, 4)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Feature map of each picture.
+    def forward(self, images: Tensor) -> Tensor:
+        """Feature map of each image.
 
-        pictures: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, H / 16, W / 16).
+        images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, H / 16, W / 16).
         """
         stages: Sequence[nn.Module] = (self.stem, self.res2, self.res3, self.res4)
-        x = pictures
+        x = images
         for stage in stages:
             x = stage(x)
         return x

@@ -1,9 +1,9 @@
-"""Which proposals become a picture's regions (bottom-up-attention @514e561, generate_tsv.py).
+"""Which proposals become an image's regions (bottom-up-attention @514e561, generate_tsv.py).
 
 For every class, proposals are suppressed by better ones of that class; a region counts with the
 best class in which it survives. Boxes are the proposals themselves, not refined by class.
 
-Done as written that is 1,600 suppressions per picture. Pruning gives the same result: a (region,
+Done as written that is 1,600 suppressions per image. Pruning gives the same result: a (region,
 class) pair below some probability cannot suppress one above it, so pairs below the confidence
 matter only while fewer than min_regions reach it. Caffe's sort is unstable; here, regions with
 equal confidence keep the order of the proposals.

@@ -1,4 +1,4 @@
-"""Pictures with their true boxes, as the detector trains on them."""
+"""Images with their true boxes, as the detector trains on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.proposals import ScaledSize
-from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.scaling import scaled_image
 
 NO_ATTRIBUTE = -1
 """Fills rows of `LabelledBatch.attribute_ids`."""
 
 
 class Labels(Protocol):
-    """What is known of one picture; `a2cap.data.detection.labels.LabelledPicture` is one."""
+    """What is known of one image; `a2cap.data.detection.labels.LabelledImage` is one."""
 
     @property
     def boxes(self) -> NDArray[np.float32]:
-        """(N, 4) x1 y1 x2 y2 in the picture's own pixels, edges continuous."""
+        """(N, 4) x1 y1 x2 y2 in the image's own pixels, edges continuous."""
 
     @property
     def class_ids(self) -> NDArray[np.int64]:
@@ -40,16 +40,16 @@ class Labels(Protocol):
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """B pictures and what is in them.
+    """B images and what is in them.
 
-    pictures: (B, 3, H, W) float32, BGR minus the mean, padded right and below with 0.
-    sizes: of each picture without its padding.
+    images: (B, 3, H, W) float32, BGR minus the mean, padded right and below with 0.
+    sizes: of each image without its padding.
     boxes: (N, 4) float32 each, x1 y1 x2 y2 in scaled pixels; class_ids: (N,) int64 each.
     attribute_ids: (N, A) int64 each, rows filled up with NO_ATTRIBUTE.
     crowds: (M, 4) float32 each, boxes of things that are not told apart.
     """
 
-    pictures: Tensor
+    images: Tensor
     sizes: tuple[ScaledSize, ...]
     boxes: tuple[Tensor, ...]
     class_ids: tuple[Tensor, ...]
@@ -62,7 +62,7 @@ class LabelledBatch:
     def to(self, device: torch.device | str) -> "LabelledBatch":
         """The same on a device."""
         return LabelledBatch(
-            pictures=self.pictures.to(device),
+            images=self.images.to(device),
             sizes=self.sizes,
             boxes=tuple(one.to(device) for one in self.boxes),
             class_ids=tuple(one.to(device) for one in self.class_ids),
@@ -72,17 +72,15 @@ class LabelledBatch:
 
 
 def labelled_batch(
-    pictures: Sequence[NDArray[np.uint8]], labels: Sequence[Labels], *, meta: DetectorMeta
+    images: Sequence[NDArray[np.uint8]], labels: Sequence[Labels], *, meta: DetectorMeta
 ) -> LabelledBatch:
-    """Scale pictures and boxes by the meta, and lay them side by side.
+    """Scale images and boxes by the meta, and lay them side by side.
 
-    pictures: (H, W, 3) uint8 BGR each, of any sizes, scaled to `meta.scale`; boxes without an area
-    are left out. Raises InputError where a picture is too thin.
+    images: (H, W, 3) uint8 BGR each, of any sizes, scaled to `meta.scale`; boxes without an area
+    are left out. Raises InputError where an image is too thin.
     """
     min_side, max_side = meta.scale
-    scaled = [
-        scaled_picture(one, min_side=min_side, max_side=max_side, meta=meta) for one in pictures
-    ]
+    scaled = [scaled_image(one, min_side=min_side, max_side=max_side, meta=meta) for one in images]
     sizes = tuple(size for _, size in scaled)
     targets = [_targets(of, size) for of, size in zip(labels, sizes, strict=True)]
     boxes, class_ids, attribute_ids, crowds = zip(*targets, strict=True)
@@ -105,7 +103,7 @@ def _padded(blobs: Sequence[Tensor]) -> Tensor:
 
 
 def _targets(labels: Labels, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Boxes, classes, attributes and crowds of one picture, as in LabelledBatch."""
+    """Boxes, classes, attributes and crowds of one image, as in LabelledBatch."""
     given = torch.from_numpy(np.asarray(labels.boxes, np.float32).reshape(-1, 4))
     scaled = given * torch.tensor(size.factors, dtype=torch.float32).repeat(2)
     filled = (scaled[:, 2:] > scaled[:, :2]).all(dim=1)

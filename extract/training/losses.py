@@ -1,7 +1,7 @@
 """What the detector is trained to lower (Ren et al. 2015; Anderson et al. 2018, section 3.1).
 
-Every loss is a mean over the pictures of a batch of a mean over what was sampled in each, as with
-caffe's one picture a step: parts of a batch, or processes, can be averaged by their pictures.
+Every loss is a mean over the images of a batch of a mean over what was sampled in each, as with
+caffe's one image a step: parts of a batch, or processes, can be averaged by their images.
 """
 
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ class DetectorLosses:
 
 @dataclass(frozen=True)
 class Sampled:
-    """K anchors or regions of a batch of B pictures, from which one step learns.
+    """K anchors or regions of a batch of B images, from which one step learns.
 
-    pictures: (K,) int64, index of the picture; count: B. boxes: (K, 4) float32, the anchors or
+    images: (K,) int64, index of the image; count: B. boxes: (K, 4) float32, the anchors or
     regions; deltas: (K, 4), those of the true boxes, 0 where there is none; foreground: (K,) bool.
     """
 
-    pictures: Tensor
+    images: Tensor
     count: int
     boxes: Tensor
     deltas: Tensor
@@ -58,7 +58,7 @@ def objectness_loss(logits: Tensor, sampled: Sampled) -> Tensor:
     losses = F.binary_cross_entropy_with_logits(
         logits, sampled.foreground.to(logits.dtype), reduction="none"
     )
-    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+    return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
 def box_loss(deltas: Tensor, sampled: Sampled) -> Tensor:
@@ -68,35 +68,33 @@ def box_loss(deltas: Tensor, sampled: Sampled) -> Tensor:
     """
     errors = F.smooth_l1_loss(deltas, sampled.deltas, reduction="none", beta=BEND).sum(dim=1)
     losses = torch.where(sampled.foreground, errors, 0)
-    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+    return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
 def class_loss(logits: Tensor, class_ids: Tensor, sampled: Sampled) -> Tensor:
     """Cross-entropy. logits: (K, classes + 1) float32, background last; class_ids: (K,) int64."""
     losses = F.cross_entropy(logits, class_ids, reduction="none")
-    return mean_by_picture(losses, sampled.pictures, count=sampled.count)
+    return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
-def attribute_loss(
-    logits: Tensor, attribute_ids: Tensor, pictures: Tensor, *, count: int
-) -> Tensor:
+def attribute_loss(logits: Tensor, attribute_ids: Tensor, images: Tensor, *, count: int) -> Tensor:
     """Cross-entropy with each attribute of a region as a target, their mean for the region.
 
     logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, -1 where there are fewer than
-    A; pictures: (K,) int64 in [0, count). Regions without attributes do not count.
+    A; images: (K,) int64 in [0, count). Regions without attributes do not count.
     """
     given = attribute_ids >= 0
     known = given.any(dim=1)
     log_probabilities = logits.log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
     sums = torch.where(given, log_probabilities, 0).sum(dim=1)
     losses = -sums[known] / given.sum(dim=1)[known]
-    return mean_by_picture(losses, pictures[known], count=count)
+    return mean_by_image(losses, images[known], count=count)
 
 
-def mean_by_picture(losses: Tensor, pictures: Tensor, *, count: int) -> Tensor:
-    """Mean over pictures of the mean of each one's losses, 0 where it has none.
+def mean_by_image(losses: Tensor, images: Tensor, *, count: int) -> Tensor:
+    """Mean over images of the mean of each one's losses, 0 where it has none.
 
-    losses: (K,) float32; pictures: (K,) int64 in [0, count). Returns () float32.
+    losses: (K,) float32; images: (K,) int64 in [0, count). Returns () float32.
     """
-    of_each = torch.bincount(pictures, minlength=count)
-    return (losses / of_each[pictures]).sum() / count
+    of_each = torch.bincount(images, minlength=count)
+    return (losses / of_each[images]).sum() / count

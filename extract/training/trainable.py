@@ -1,7 +1,7 @@
 """The detector in training: the graph that `a2 extract` runs, and the losses that teach it.
 
 Proposals, true boxes among them, are described as they will be, with res5 on each pooled region
-(Ren et al. 2015; Anderson et al. 2018, section 3.1). The pictures of a batch pass together.
+(Ren et al. 2015; Anderson et al. 2018, section 3.1). The images of a batch pass together.
 """
 
 import copy
@@ -41,9 +41,9 @@ _COUNTERS = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class Sampling:
-    """From how much of a picture one step learns.
+    """From how much of an image one step learns.
 
-    anchors, regions: most per picture; anchor_positives, region_positives: largest part of them
+    anchors, regions: most per image; anchor_positives, region_positives: largest part of them
     that stands for something; proposals: from which regions are drawn; roi_size: cells per side.
     """
 
@@ -90,7 +90,7 @@ class TrainableDetector(nn.Module):
 
         generator: on the CPU; equal ones sample equally.
         """
-        features = self.detector(batch.pictures).float()
+        features = self.detector(batch.images).float()
         scored = self.detector.proposal_generator.score(features, meta=self.meta)
         objectness, proposal_boxes = self._anchor_losses(scored, batch, sampling, generator)
         proposals = best_proposals(
@@ -125,7 +125,7 @@ class TrainableDetector(nn.Module):
             matches.append(found[taken])
         anchors = [scored.anchors[taken] for taken in chosen]
         sampled = self._targets(anchors, matches, batch, weights=(1.0, 1.0, 1.0, 1.0))
-        rows = sampled.pictures, torch.cat(chosen)
+        rows = sampled.images, torch.cat(chosen)
         return (
             objectness_loss(scored.logits[rows], sampled),
             box_loss(scored.deltas[rows], sampled),
@@ -138,7 +138,7 @@ class TrainableDetector(nn.Module):
         heads = self.detector.roi_heads
         weights = self.meta.bbox_weights
         sampled = self._targets(regions.boxes, regions.matches, batch, weights=weights)
-        rois = torch.cat([sampled.pictures[:, None].to(sampled.boxes), sampled.boxes], dim=1)
+        rois = torch.cat([sampled.images[:, None].to(sampled.boxes), sampled.boxes], dim=1)
         pooled = self.detector.pool(features, rois, size=sampling.roi_size, scale=1 / STRIDE)
         vectors = heads(pooled)
         class_ids = torch.cat(list(_class_ids(regions, batch, self.meta.background_index)))
@@ -166,7 +166,7 @@ class TrainableDetector(nn.Module):
         logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows])
         attribute_ids = _attribute_ids(regions, batch)
         return attribute_loss(
-            logits.float(), attribute_ids, sampled.pictures[rows], count=sampled.count
+            logits.float(), attribute_ids, sampled.images[rows], count=sampled.count
         )
 
     def _targets(
@@ -177,15 +177,15 @@ class TrainableDetector(nn.Module):
         *,
         weights: tuple[float, float, float, float],
     ) -> Sampled:
-        """Sampled boxes of each picture with the deltas to what they stand for."""
+        """Sampled boxes of each image with the deltas to what they stand for."""
         deltas = [
             self._deltas(some, found, true, weights=weights)
             for some, found, true in zip(boxes, matches, batch.boxes, strict=True)
         ]
         foreground = torch.cat(matches) >= 0
         counts = torch.tensor([len(found) for found in matches], device=foreground.device)
-        pictures = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        return Sampled(pictures, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
+        images = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        return Sampled(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
 
     def _deltas(
         self, boxes: Tensor, matches: Tensor, true: Tensor, *, weights: tuple[float, ...]
@@ -200,7 +200,7 @@ class TrainableDetector(nn.Module):
 
 @dataclass(frozen=True)
 class _Regions:
-    """Sampled regions of each picture, (K, 4), and the true boxes that they stand for, (K,)."""
+    """Sampled regions of each image, (K, 4), and the true boxes that they stand for, (K,)."""
 
     boxes: list[Tensor]
     matches: list[Tensor]
@@ -212,7 +212,7 @@ def _sampled_regions(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> _Regions:
-    """Of the proposals and true boxes of each picture those that a step learns from."""
+    """Of the proposals and true boxes of each image those that a step learns from."""
     sampled = _Regions([], [])
     for proposed, boxes, crowds, size in zip(
         proposals, batch.boxes, batch.crowds, batch.sizes, strict=True
@@ -233,7 +233,7 @@ def _sampled_regions(
 
 
 def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iterator[Tensor]:
-    """Class of each region, (K,) int64 for each picture."""
+    """Class of each region, (K,) int64 for each image."""
     for matches, class_ids in zip(regions.matches, batch.class_ids, strict=True):
         known = matches >= 0
         of_regions = torch.full_like(matches, background)
@@ -242,7 +242,7 @@ def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iter
 
 
 def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
-    """Attributes of the regions that stand for something, (K, A) of all pictures together."""
+    """Attributes of the regions that stand for something, (K, A) of all images together."""
     widest = max(ids.shape[1] for ids in batch.attribute_ids)
     return torch.cat(
         [
@@ -253,7 +253,7 @@ def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
 
 
 def _centred_outside(anchors: Tensor, size: ScaledSize) -> Tensor:
-    """(N,) True where an anchor belongs to a batch's padding, which no picture has in use."""
+    """(N,) True where an anchor belongs to a batch's padding, which no image has in use."""
     centres = (anchors[:, :2] + anchors[:, 2:]) / 2
     return (centres >= centres.new_tensor([size.width, size.height])).any(dim=1)
 

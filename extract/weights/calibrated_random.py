@@ -1,7 +1,7 @@
 """Random weights that behave: for smoke runs, benchmarks and parity tests, never for results.
 
 A freshly initialised ResNet-101 explodes over its 33 blocks and gives flat probabilities. Here each
-normalisation takes its statistics from the pictures as they pass, once, and the classifiers are
+normalisation takes its statistics from the images as they pass, once, and the classifiers are
 scaled so that some regions are confident and others are not.
 """
 
@@ -17,7 +17,7 @@ from a2cap.data.errors import InputError
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.heads import BoxPredictor
-from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.input import image_blob, image_scale
 from a2cap.extract.detector.operators import roi_pool
 from a2cap.extract.detector.proposals import ProposalHead
 from a2cap.extract.detector.resnet import (
@@ -28,8 +28,8 @@ from a2cap.extract.detector.resnet import (
     FrozenBatchNorm,
 )
 
-BOXES_PER_PICTURE = 8
-"""Random regions per picture from which the heads take their statistics."""
+BOXES_PER_IMAGE = 8
+"""Random regions per image from which the heads take their statistics."""
 
 LOGIT_SPREAD = 3.0
 """Standard deviation of class and attribute logits: probabilities then range from 0.01 to 0.99."""
@@ -43,7 +43,7 @@ RESIDUAL_GAIN = 0.25
 
 
 def calibrate(
-    pictures: Sequence[NDArray[np.uint8]],
+    images: Sequence[NDArray[np.uint8]],
     architecture: Architecture,
     *,
     min_side: int,
@@ -51,16 +51,16 @@ def calibrate(
     roi_size: int,
     seed: int,
 ) -> Detector:
-    """Detector with random weights calibrated on pictures.
+    """Detector with random weights calibrated on images.
 
     Equal arguments give equal weights on one machine with one number of threads; make them once.
 
-    pictures: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled picture,
-    roi_size in cells, both as the detector will be run. Raises InputError without pictures.
+    images: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled image,
+    roi_size in cells, both as the detector will be run. Raises InputError without images.
     """
-    if not pictures:
+    if not images:
         raise InputError(
-            "no pictures to calibrate random weights on; check that data.images holds some"
+            "no images to calibrate random weights on; check that data.images holds some"
         )
     meta = caffe_meta(
         origin=f"calibrated-random, seed {seed}", classes=architecture.classes
@@ -70,11 +70,11 @@ def calibrate(
         detector = Detector(architecture, meta)
     detector = detector.to_empty(device="cpu").requires_grad_(False).eval()
     _initialise(detector, generator)
-    blob = _common_crop(pictures, mean=meta.mean, min_side=min_side, max_side=max_side)
+    blob = _common_crop(images, mean=meta.mean, min_side=min_side, max_side=max_side)
     with torch.inference_mode():
         maps = _forward_measured(detector.backbone, blob, generator)
         _calibrate_proposals(detector.proposal_generator.rpn_head, maps)
-        rois = _random_rois(len(pictures), blob.shape[3], blob.shape[2], generator)
+        rois = _random_rois(len(images), blob.shape[3], blob.shape[2], generator)
         pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
         features = _forward_measured(detector.roi_heads, pooled, generator)
         _calibrate_classifiers(detector.roi_heads.box_predictor, features)
@@ -82,7 +82,7 @@ def calibrate(
 
 
 def _initialise(detector: Detector, generator: torch.Generator) -> None:
-    """Random directions everywhere; the scales are set as pictures pass."""
+    """Random directions everywhere; the scales are set as images pass."""
     for _, parameter in sorted(detector.named_parameters()):
         if parameter.ndim > 1:
             fan_in = parameter[0].numel()
@@ -101,18 +101,18 @@ def _initialise(detector: Detector, generator: torch.Generator) -> None:
 
 
 def _common_crop(
-    pictures: Sequence[NDArray[np.uint8]],
+    images: Sequence[NDArray[np.uint8]],
     *,
     mean: tuple[float, float, float],
     min_side: int,
     max_side: int,
 ) -> Tensor:
-    """Scaled pictures cut to what all of them cover: (B, 3, H, W) float32."""
+    """Scaled images cut to what all of them cover: (B, 3, H, W) float32."""
     blobs = []
-    for picture in pictures:
-        height, width = picture.shape[:2]
-        scale = picture_scale(height=height, width=width, min_side=min_side, max_side=max_side)
-        blobs.append(picture_blob(picture, scale=scale, mean=mean))
+    for image in images:
+        height, width = image.shape[:2]
+        scale = image_scale(height=height, width=width, min_side=min_side, max_side=max_side)
+        blobs.append(image_blob(image, scale=scale, mean=mean))
     height = min(blob.shape[1] for blob in blobs)
     width = min(blob.shape[2] for blob in blobs)
     return torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
@@ -177,10 +177,10 @@ def _centre(layer: nn.Conv2d | nn.Linear, output: Tensor, *, spread: float) -> N
     layer.bias.copy_(-mean * gain)
 
 
-def _random_rois(pictures: int, width: int, height: int, generator: torch.Generator) -> Tensor:
-    """Random boxes in each picture: (pictures * BOXES_PER_PICTURE, 5) float32, pixels."""
-    count = pictures * BOXES_PER_PICTURE
+def _random_rois(images: int, width: int, height: int, generator: torch.Generator) -> Tensor:
+    """Random boxes in each image: (images * BOXES_PER_IMAGE, 5) float32, pixels."""
+    count = images * BOXES_PER_IMAGE
     corners = torch.rand(count, 2, 2, generator=generator).sort(dim=1).values
     boxes = corners * torch.tensor([width - 1.0, height - 1.0])  # (K, corner, x or y)
-    indices = torch.arange(pictures).repeat_interleave(BOXES_PER_PICTURE)
+    indices = torch.arange(images).repeat_interleave(BOXES_PER_IMAGE)
     return torch.cat([indices[:, None].float(), boxes.reshape(count, 4)], dim=1)

@@ -112,7 +112,7 @@ def _attend(
 
 @dataclass(frozen=True)
 class RegionProjection:
-    """What one cross-attention keeps of the regions, projected once for all K rows of a picture.
+    """What one cross-attention keeps of the regions, projected once for all K rows of an image.
 
     keys, values: (B, H, R, d); masks: what the mask network keeps, or None without one.
     """

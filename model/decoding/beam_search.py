@@ -1,4 +1,4 @@
-"""Beam search over any captioner, batched over pictures, with the captioner's own cache.
+"""Beam search over any captioner, batched over images, with the captioner's own cache.
 
 Plain beam as in M2 (github.com/aimagelab/meshed-memory-transformer): the sum of log-probabilities
 decides, and a finished caption keeps its place in the beam until a better one takes it. Beam 1 is
@@ -89,7 +89,7 @@ def beam_search(
     diversity: float = 0.5,
     forbidden: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best captions of each picture, best first; the captioner must be in eval mode.
+    """The best captions of each image, best first; the captioner must be in eval mode.
 
     max_length: tokens, <eos> included. length_penalty: 0 ranks by the sum of log-probabilities,
     1 by their mean. no_repeat_ngram: words in a row that no caption says twice (3 blocks trigrams),
@@ -258,9 +258,9 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _rows(origin: Tensor) -> Tensor:
-    """Beam numbers within pictures (B, K) as row numbers of the batch (B * K)."""
-    pictures, beam_size = origin.shape
-    first = torch.arange(pictures, device=origin.device)[:, None] * beam_size
+    """Beam numbers within images (B, K) as row numbers of the batch (B * K)."""
+    images, beam_size = origin.shape
+    first = torch.arange(images, device=origin.device)[:, None] * beam_size
     return (first + origin).flatten()
 
 
@@ -270,9 +270,9 @@ def _hypotheses(beams: _Beams, length_penalty: float) -> list[list[Hypothesis]]:
     found = [
         [
             Hypothesis(tuple(tokens[:length]), log_prob, score)
-            for tokens, length, log_prob, score in zip(*picture, strict=True)
+            for tokens, length, log_prob, score in zip(*image, strict=True)
             if log_prob > -torch.inf
         ]
-        for picture in zip(*(column.tolist() for column in columns), strict=True)
+        for image in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    return [sorted(picture, key=lambda found: -found.score) for picture in found]
+    return [sorted(image, key=lambda found: -found.score) for image in found]

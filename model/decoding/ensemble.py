@@ -45,7 +45,7 @@ class Ensemble:
         self.vocabulary_size = first.vocabulary_size
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """What each captioner keeps of B pictures; states are those of the first one."""
+        """What each captioner keeps of B images; states are those of the first one."""
         members = tuple(c.encode(features, boxes, region_mask) for c in self.captioners)
         return Memory(members[0].states, region_mask, (), members=members)
 

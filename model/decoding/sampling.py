@@ -1,4 +1,4 @@
-"""Captions drawn from a captioner, token by token, batched over pictures, with its own cache.
+"""Captions drawn from a captioner, token by token, batched over images, with its own cache.
 
 Tokens are drawn by inverting the cumulative distribution: one random number per row and step,
 whatever the size of the vocabulary. Temperature 0 is greedy decoding, ties going to the smaller
@@ -24,7 +24,7 @@ def sample_captions(
     generator: torch.Generator | None = None,
     forbidden: Sequence[int] | None = None,
 ) -> Tensor:
-    """K = count captions of each picture; the captioner must be in eval mode.
+    """K = count captions of each image; the captioner must be in eval mode.
 
     max_length: tokens, <eos> included. temperature: log-probabilities are divided by it, 0 takes
     the most probable token. generator: of the memory's device; equal states draw equal captions.

@@ -1,7 +1,7 @@
-"""Keys and values of the words said so far, in a store that the rows of a picture share.
+"""Keys and values of the words said so far, in a store that the rows of an image share.
 
 A beam that forks would have to copy the past of the row that it takes. Here nothing is copied: each
-step appends the keys and values of its K rows to one store per picture and layer, and every row
+step appends the keys and values of its K rows to one store per image and layer, and every row
 knows the places of its own words in it (K, t), which is all that reordering has to move.
 """
 
@@ -45,7 +45,7 @@ class WordStore:
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> "WordStore":
-        """A store of the first K words of each picture; keys, values: (B, H, K, d)."""
+        """A store of the first K words of each image; keys, values: (B, H, K, d)."""
         places = keys.shape[2]
         room = _Room(keys, values, places)
         if not _takes_gradients(keys):
@@ -63,7 +63,7 @@ class WordStore:
         return self._room.values[:, :, : self._places]
 
     def appended(self, keys: Tensor, values: Tensor) -> "WordStore":
-        """A store with the next K words of each picture; keys, values: (B, H, K, d)."""
+        """A store with the next K words of each image; keys, values: (B, H, K, d)."""
         start, end = self._places, self._places + keys.shape[2]
         if _takes_gradients(keys):
             joined = (torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2))
@@ -92,9 +92,9 @@ def next_places(places: Tensor, rows_per_image: int) -> Tensor:
 
 
 def visible_words(places: Tensor, rows_per_image: int) -> Tensor | None:
-    """Which words of its picture's stores are a row's own.
+    """Which words of its image's stores are a row's own.
 
-    Returns (B, 1, K, t * K) bool, or None where all are, which is so for one row per picture.
+    Returns (B, 1, K, t * K) bool, or None where all are, which is so for one row per image.
     """
     if rows_per_image == 1:
         return None

@@ -54,7 +54,7 @@ class InverseDocumentFrequencies:
 
     def __init__(self, ngrams: Tensor, counts: Tensor, *, documents: int) -> None:
         if documents < 1:
-            raise ValueError(f"too few documents: {documents}; count over one picture or more")
+            raise ValueError(f"too few documents: {documents}; count over one image or more")
         self._words = int(ngrams.max()) + 1 if len(ngrams) else 1
         self._unknown = torch.tensor(documents, dtype=torch.float64).log()
         self._levels: list[_Level] = []

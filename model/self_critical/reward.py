@@ -34,24 +34,24 @@ _AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class References:
-    """The references of P pictures, S sentences of T words in all, one after the other.
+    """The references of P images, S sentences of T words in all, one after the other.
 
     words: (T,) int32, numbers from 0; sentences: (S + 1,) int64, where each sentence begins, and T;
-    pictures: (P + 1,) int64, where each picture's sentences begin, and S.
+    images: (P + 1,) int64, where each image's sentences begin, and S.
     """
 
     words: Tensor
     sentences: Tensor
-    pictures: Tensor
+    images: Tensor
 
     @classmethod
-    def of(cls, pictures: Sequence[Sequence[Sequence[int]]]) -> "References":
-        """From one list of sentences per picture."""
-        sentences = [sentence for group in pictures for sentence in group]
+    def of(cls, images: Sequence[Sequence[Sequence[int]]]) -> "References":
+        """From one list of sentences per image."""
+        sentences = [sentence for group in images for sentence in group]
         return cls(
             torch.tensor([word for sentence in sentences for word in sentence], dtype=torch.int32),
             _offsets([len(sentence) for sentence in sentences]),
-            _offsets([len(group) for group in pictures]),
+            _offsets([len(group) for group in images]),
         )
 
     @property
@@ -68,22 +68,20 @@ class References:
         index = (self.sentences[chosen] + places).clamp(max=len(self.words) - 1)
         return torch.where(places < lengths, self.words[index], END_OF_REFERENCE)
 
-    def of_pictures(self, pictures: Tensor) -> Tensor:
-        """The sentences of (B,) pictures: (B, G) int64, filled up with -1."""
-        first, end = self.pictures[pictures], self.pictures[pictures + 1]
-        places = torch.arange(int((end - first).max()), device=pictures.device)
+    def of_images(self, images: Tensor) -> Tensor:
+        """The sentences of (B,) images: (B, G) int64, filled up with -1."""
+        first, end = self.images[images], self.images[images + 1]
+        places = torch.arange(int((end - first).max()), device=images.device)
         sentences = first[:, None] + places
         return torch.where(sentences < end[:, None], sentences, -1)
 
     def to(self, device: torch.device) -> "References":
         """The same on a device."""
-        return References(
-            self.words.to(device), self.sentences.to(device), self.pictures.to(device)
-        )
+        return References(self.words.to(device), self.sentences.to(device), self.images.to(device))
 
 
 class CaptionReward:
-    """CIDEr-D + bleu_weight * BLEU-4 of captions against the references of their pictures.
+    """CIDEr-D + bleu_weight * BLEU-4 of captions against the references of their images.
 
     eos: whether <eos> is a word of captions and references, which rewards ending in the right
     place; the references are given without it.
@@ -99,7 +97,7 @@ class CaptionReward:
         special: SpecialTokens | None = None,
     ) -> None:
         if not len(references.words):
-            raise ValueError("no reference has a word; give each picture captions")
+            raise ValueError("no reference has a word; give each image captions")
         self._special = special or SpecialTokens()
         self._frequencies = frequencies
         self._eos = eos
@@ -107,14 +105,14 @@ class CaptionReward:
         self._references = _with_end(references, self._special.eos) if eos else references
         self._norms = self._reference_norms()
 
-    def __call__(self, pictures: Tensor, captions: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, captions: Tensor) -> Tensor:
         """Rewards (B, K) float64, 0 for an empty caption.
 
-        pictures: (B,) int64, numbers of pictures among the references; captions: (B, K, L) int64,
+        images: (B,) int64, numbers of images among the references; captions: (B, K, L) int64,
         words, <eos>, <pad>, on the device of the tables.
         """
         words = self._words(captions)
-        sentences = self._references.of_pictures(pictures)
+        sentences = self._references.of_images(images)
         references = self._references.padded(sentences)
         counted = _Counts.of(words, references)
         reward = self._cider(words, sentences, counted)
@@ -241,4 +239,4 @@ def _with_end(references: References, eos: int) -> References:
     is_word = torch.ones_like(words, dtype=torch.bool)
     is_word[sentences[1:] - 1] = False
     words[is_word] = references.words
-    return References(words, sentences, references.pictures)
+    return References(words, sentences, references.images)

@@ -5,7 +5,7 @@ one pass that has the gradient. Without dropout both compute the same probabilit
 is that of back-propagation through every step of drawing.
 
 Baselines: `greedy` rewards what greedy decoding says (Rennie), `leave_one_out` the mean of the
-picture's other samples (Luo 2020, arXiv:2003.09971), `beam_mean` takes the beams for samples and
+image's other samples (Luo 2020, arXiv:2003.09971), `beam_mean` takes the beams for samples and
 rewards their mean (Cornia et al. 2020, arXiv:1912.08226).
 """
 
@@ -27,7 +27,7 @@ Reward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Attempts:
-    """K captions of each of B pictures and what they earned.
+    """K captions of each of B images and what they earned.
 
     captions: (B, K, L) int64, a row of padding alone where a beam found fewer; rewards and
     baseline: (B, K) float.
@@ -88,9 +88,9 @@ def _beams(captioner: Captioner, memory: Memory, count: int, max_length: int) ->
     found = beam_search(captioner, memory, beam_size=count, max_length=max_length)
     longest = max(len(hypothesis.tokens) for beams in found for hypothesis in beams)
     captions = torch.full((len(memory), count, longest), captioner.special.pad, dtype=torch.int64)
-    for picture, beams in enumerate(found):
+    for image, beams in enumerate(found):
         for place, hypothesis in enumerate(beams):
-            captions[picture, place, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
+            captions[image, place, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
     return captions.to(memory.states.device)
 
 

@@ -1,6 +1,6 @@
 """The paper's analysis over finished trainings: Fig. 2, 4, 5, 6 and Table 3 as tables and figures.
 
-Words are those of each picture's first caption, teacher-forced and <eos> included, so that all runs
+Words are those of each image's first caption, teacher-forced and <eos> included, so that all runs
 are asked about the same ones.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
@@ -38,7 +38,7 @@ LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
-"""Pictures at once: their decoder's graph stays in memory for every word's gradient."""
+"""Images at once: their decoder's graph stays in memory for every word's gradient."""
 
 _ORDER = ("none", "max", "moving", "decay", "gate")
 """Fusions as in Table 3 of the paper."""
@@ -48,12 +48,12 @@ Row = dict[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class AnalysedRun:
-    """One run and what was measured of it; pictures: how many, total: of the split."""
+    """One run and what was measured of it; images: how many, total: of the split."""
 
     run: Run
     alignment: AlignmentConfig
     layers: list[LayerFaithfulness]
-    pictures: int
+    images: int
     total: int
 
     @property
@@ -62,10 +62,10 @@ class AnalysedRun:
         return self.alignment.fusion != "none"
 
 
-def analyse(run: Run, *, split: str, pictures: int | None, runtime: RuntimeConfig) -> AnalysedRun:
-    """Measures every layer of a run on a split, or on its first `pictures` by id.
+def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig) -> AnalysedRun:
+    """Measures every layer of a run on a split, or on its first `images` by id.
 
-    Raises InputError where the split has no pictures with features, or captions and captioner have
+    Raises InputError where the split has no images with features, or captions and captioner have
     other vocabularies; StoreError where the features have another width; A2Error where the model
     cannot be used.
     """
@@ -81,11 +81,11 @@ def analyse(run: Run, *, split: str, pictures: int | None, runtime: RuntimeConfi
         )
     skipped = read_skipped(run.features)
     every = sorted(captions.image_ids(split))
-    chosen = [image_id for image_id in every if image_id not in skipped][:pictures]
+    chosen = [image_id for image_id in every if image_id not in skipped][:images]
     if not chosen:
-        raise InputError(f"no picture of split {split!r} has features; set --split to another one")
+        raise InputError(f"no image of split {split!r} has features; set --split to another one")
     meter = Faithfulness(saved.captioner)
-    batches = picture_batches(
+    batches = image_batches(
         store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
     )
     with track(f"analyse {run.name}", total=len(chosen)) as progress, model_errors():
@@ -155,7 +155,7 @@ def layer_rows(analysed: AnalysedRun) -> list[Row]:
             "run": analysed.run.name,
             "fusion": analysed.alignment.fusion,
             "layer": layer.layer,
-            "pictures": analysed.pictures,
+            "pictures": analysed.images,
             "words": layer.words,
             "tau_attention": layer.attention,
             "tau_aligned": layer.aligned,

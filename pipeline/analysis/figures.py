@@ -1,4 +1,4 @@
-"""Curves of an analysis as pictures, drawn without a display."""
+"""Curves of an analysis as images, drawn without a display."""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -40,7 +40,7 @@ def attention_of_captions(
             return
         lengths = [len(numbers) for numbers in tokens]
         regions = batch.region_mask.sum(dim=1).tolist()
-        found = _by_picture(steps, lengths, regions)
+        found = _by_image(steps, lengths, regions)
         yield from zip(batch.image_ids, found, strict=True)
 
 
@@ -50,12 +50,12 @@ def ground_captions(
     regions_of: Callable[[str], Regions],
     instances: Mapping[str, Instances],
 ) -> dict[str, Grounding]:
-    """The grounding of each caption that names something of which its picture has boxes.
+    """The grounding of each caption that names something of which its image has boxes.
 
     regions_of: image id -> the regions that were attended.
     """
-    pictures = [image_id for image_id in attention if image_id in instances]
-    names = category_names({image_id: instances[image_id] for image_id in pictures})
+    images = [image_id for image_id in attention if image_id in instances]
+    names = category_names({image_id: instances[image_id] for image_id in images})
     found = {
         image_id: ground(
             captions[image_id].split(),
@@ -64,7 +64,7 @@ def ground_captions(
             instances[image_id],
             names,
         )
-        for image_id in pictures
+        for image_id in images
     }
     return {image_id: one for image_id, one in found.items() if one is not None}
 
@@ -75,7 +75,7 @@ def _padded(tokens: Sequence[Sequence[int]], pad: int) -> Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
-def _by_picture(
+def _by_image(
     steps: Sequence[StepAttention], lengths: Sequence[int], regions: Sequence[int]
 ) -> Iterator[CaptionAttention]:
     original = _stacked([step.original for step in steps])

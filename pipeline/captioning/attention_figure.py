@@ -1,6 +1,6 @@
-"""Where a captioner looked, word by word, as one picture: the original and the aligned attention.
+"""Where a captioner looked, word by word, as one image: the original and the aligned attention.
 
-Every region is laid over the picture as strongly as its share of the attention; the strongest has a
+Every region is laid over the image as strongly as its share of the attention; the strongest has a
 frame. One scale holds for the whole figure, so that words and both kinds of attention compare.
 """
 
@@ -21,9 +21,9 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import Captioned
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 
@@ -34,7 +34,7 @@ _PANEL = 1.7
 """Inches per panel."""
 
 _LONGEST_SIDE = 320
-"""Pixels of a panel's picture: more are not seen, and make the file large."""
+"""Pixels of a panel's image: more are not seen, and make the file large."""
 
 _WEAKEST, _STRONGEST = 0.25, 1.0
 """Brightness of a region without attention, and of the one that was attended to the most."""
@@ -43,33 +43,33 @@ _WEAKEST, _STRONGEST = 0.25, 1.0
 class FigurePlaces:
     """Where figures go: to the one file that `place` names, or below it as a folder.
 
-    In a folder a figure has its picture's name and the suffix .png; a second picture of that name
-    gets "-2" behind it. ConfigError where one file is named and there may be `many` pictures.
+    In a folder a figure has its image's name and the suffix .png; a second image of that name
+    gets "-2" behind it. ConfigError where one file is named and there may be `many` images.
     """
 
     def __init__(self, place: Path, *, many: bool) -> None:
         self._file = place.suffix.lower() in FIGURE_SUFFIXES
         if self._file and many:
             raise ConfigError(
-                f"--figure names one file for many pictures: {str(place)!r}; "
-                "name a folder (a name without the suffix of a picture)"
+                f"--figure names one file for many images: {str(place)!r}; "
+                "name a folder (a name without the suffix of an image)"
             )
         self._place = place
         self._taken: set[Path] = set()
 
-    def of(self, picture: Path) -> Path:
-        """The file for the figure of a picture; its folder is made."""
+    def of(self, image: Path) -> Path:
+        """The file for the figure of an image; its folder is made."""
         folder = self._place.parent if self._file else self._place
         folder.mkdir(parents=True, exist_ok=True)
-        path, count = self._place if self._file else folder / f"{picture.stem}.png", 1
+        path, count = self._place if self._file else folder / f"{image.stem}.png", 1
         while not self._file and path in self._taken:
             count += 1
-            path = folder / f"{picture.stem}-{count}.png"
+            path = folder / f"{image.stem}-{count}.png"
         self._taken.add(path)
         return path
 
 
-def write_figure(path: Path, picture: NamedPicture, captioned: Captioned) -> None:
+def write_figure(path: Path, image: NamedImage, captioned: Captioned) -> None:
     """Draws the attention at each word of the best caption; the suffix of `path` is the format.
 
     A2Error where the captioner has no attention.
@@ -78,7 +78,7 @@ def write_figure(path: Path, picture: NamedPicture, captioned: Captioned) -> Non
         raise A2Error(
             "nothing to draw: this captioner has no attention to regions; leave --figure out"
         )
-    pixels = read_picture(picture.path)[:, :, ::-1]
+    pixels = read_image(image.path)[:, :, ::-1]
     figure = attention_figure(pixels, captioned, captioned.attention)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def write_figure(path: Path, picture: NamedPicture, captioned: Captioned) -> Non
 def attention_figure(
     pixels: NDArray[np.uint8], captioned: Captioned, attention: CaptionAttention
 ) -> Figure:
-    """The picture with its caption, and below it two panels per word, six words in a row.
+    """The image with its caption, and below it two panels per word, six words in a row.
 
     pixels: (H, W, 3) uint8 RGB. Without alignment there is one panel per word.
     """
@@ -106,7 +106,7 @@ def attention_figure(
     size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(1 + rows, _COLUMNS, height_ratios=[2.0] + [1.0] * rows)
-    _show_picture(figure.add_subplot(grid[0, :]), shown, caption)
+    _show_image(figure.add_subplot(grid[0, :]), shown, caption)
     strongest = max((float(paid.max()) for paid in kinds.values() if paid.size), default=1.0)
     for place, word in enumerate(words):
         line, column = divmod(place, _COLUMNS)
@@ -128,13 +128,13 @@ def _shares(paid: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _shown(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The picture, no side longer than _LONGEST_SIDE."""
+    """The image, no side longer than _LONGEST_SIDE."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return np.asarray(image)
 
 
-def _show_picture(axes: Axes, shown: NDArray[np.uint8], caption: str) -> None:
+def _show_image(axes: Axes, shown: NDArray[np.uint8], caption: str) -> None:
     axes.imshow(shown)
     axes.set_axis_off()
     title = textwrap.fill(caption, 90) or "(no words)"

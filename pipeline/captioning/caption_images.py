@@ -1,4 +1,4 @@
-"""Captions of any picture: extraction and decoding in one process, from a trained directory."""
+"""Captions of any image: extraction and decoding in one process, from a trained directory."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,13 +15,13 @@ from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.loading import AnyExtractor, load_extractor
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.model_errors import model_errors
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Captioned:
-    """What was said of a picture, best first, and the R regions that the captioner was given.
+    """What was said of an image, best first, and the R regions that the captioner was given.
 
     attention: to the regions, at each word of the best caption; None unless it was asked for, and
     where the captioner has none.
@@ -46,7 +46,7 @@ class Captioned:
 
 
 def caption_files(
-    pictures: Iterable[NamedPicture],
+    images: Iterable[NamedImage],
     *,
     models: Sequence[Path],
     boxes: Path | None,
@@ -54,10 +54,10 @@ def caption_files(
     runtime: RuntimeConfig,
     batch_size: int = 16,
     attention: bool = False,
-) -> Iterator[tuple[NamedPicture, Captioned | A2Error]]:
-    """Yields each picture with what was said of it, or with the error that skipped it.
+) -> Iterator[tuple[NamedImage, Captioned | A2Error]]:
+    """Yields each image with what was said of it, or with the error that skipped it.
 
-    Up to batch_size pictures are decoded together; the first is decoded alone, then 2, 4, … are,
+    Up to batch_size images are decoded together; the first is decoded alone, then 2, 4, … are,
     so that captions come soon. Raises A2Error before any work where the model cannot be used, and
     ConfigError where it was trained on given boxes and none are named.
     """
@@ -68,18 +68,17 @@ def caption_files(
     given = _given_boxes(config, boxes, model)
     extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(where))
     decoder = _Decoder(loaded, decoding, where)
-    for together in _growing(pictures, batch_size):
+    for together in _growing(images, batch_size):
         found = [
-            _regions(picture, extractor, given, loaded.description.max_regions)
-            for picture in together
+            _regions(image, extractor, given, loaded.description.max_regions) for image in together
         ]
         captioned = decoder([regions for regions in found if isinstance(regions, Regions)])
-        for picture, regions in zip(together, found, strict=True):
+        for image, regions in zip(together, found, strict=True):
             if isinstance(regions, A2Error):
-                yield picture, regions
+                yield image, regions
                 continue
             one = next(captioned)
-            yield picture, decoder.with_attention(one) if attention else one
+            yield image, decoder.with_attention(one) if attention else one
 
 
 def extract_config(model: Path) -> ExtractConfig:
@@ -104,15 +103,15 @@ class _Decoder:
     config: EvaluateConfig
     device: torch.device
 
-    def __call__(self, pictures: Sequence[Regions]) -> Iterator[Captioned]:
-        """What is said of each picture, in their order, decoded together."""
-        if not pictures:
+    def __call__(self, images: Sequence[Regions]) -> Iterator[Captioned]:
+        """What is said of each image, in their order, decoded together."""
+        if not images:
             return
         decoded = caption_as_configured(
-            self.config, self.loaded, [_batch(pictures)], device=self.device
+            self.config, self.loaded, [_batch(images)], device=self.device
         )
         with model_errors():
-            for regions, (_, beams) in zip(pictures, decoded, strict=True):
+            for regions, (_, beams) in zip(images, decoded, strict=True):
                 yield Captioned(beams, regions)
 
     def with_attention(self, captioned: Captioned) -> Captioned:
@@ -130,24 +129,24 @@ class _Decoder:
             return replace(captioned, attention=next((found for _, found in paid), None))
 
 
-def _growing(pictures: Iterable[NamedPicture], batch_size: int) -> Iterator[list[NamedPicture]]:
-    """Groups of 1, 2, 4, … up to batch_size pictures."""
-    rest, count = iter(pictures), 1
+def _growing(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:
+    """Groups of 1, 2, 4, … up to batch_size images."""
+    rest, count = iter(images), 1
     while together := list(islice(rest, count)):
         yield together
         count = min(2 * count, batch_size)
 
 
 def _regions(
-    picture: NamedPicture,
+    image: NamedImage,
     extractor: AnyExtractor,
     given: GivenBoxes | None,
     max_regions: int | None,
 ) -> Regions | A2Error:
     """The regions that the captioner is given, or why there are none."""
     try:
-        boxes = None if given is None else given.of(picture)
-        found = extractor(read_picture(picture.path), boxes)
+        boxes = None if given is None else given.of(image)
+        found = extractor(read_image(image.path), boxes)
     except A2Error as error:
         return error
     # Rounded and chosen as in training: its regions came out of a store of this dtype.
@@ -155,8 +154,8 @@ def _regions(
     return strongest(stored, max_regions)
 
 
-def _batch(pictures: Sequence[Regions]) -> Batch:
-    return collate([Item(str(place), regions, None) for place, regions in enumerate(pictures)])
+def _batch(images: Sequence[Regions]) -> Batch:
+    return collate([Item(str(place), regions, None) for place, regions in enumerate(images)])
 
 
 def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:
@@ -164,7 +163,7 @@ def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> Give
         if boxes is None:
             raise ConfigError(
                 f"the captioner in {str(model)!r} was trained on given boxes; "
-                "name the pictures' boxes with --boxes FILE (COCO instances)"
+                "name the images' boxes with --boxes FILE (COCO instances)"
             )
         return GivenBoxes(boxes)
     if boxes is not None:

@@ -1,4 +1,4 @@
-"""Captions of pictures whose features are in stores, by one captioner or several."""
+"""Captions of images whose features are in stores, by one captioner or several."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
@@ -27,13 +27,13 @@ _READ_FROM_WEIGHTS = {"depth", "width", "seed"}
 """Fields of the extractor's configuration that count for random weights only."""
 
 
-def stored_pictures(
+def stored_images(
     stores: Sequence[Path], ids: Sequence[str], *, what: str
 ) -> list[tuple[Path, list[str]]]:
-    """Each store with the pictures to take from it: every picture from the first that has it.
+    """Each store with the images to take from it: every image from the first that has it.
 
     stores: stores, or folders of `a2 extract` with one. Raises StoreError where `what`, say
-    "val2014", has pictures without features.
+    "val2014", has images without features.
     """
     left, taken = set(ids), []
     for path in stores:
@@ -44,7 +44,7 @@ def stored_pictures(
     if left:
         missing = sorted(left)
         raise StoreError(
-            f"no features for {len(missing):,} of {len(ids):,} pictures of {what}: "
+            f"no features for {len(missing):,} of {len(ids):,} images of {what}: "
             f'{named(missing)}; run "a2 extract" on them, and name its store too'
         )
     return [(store, here) for store, here in taken if here]
@@ -80,20 +80,20 @@ def caption_sets(
     config: EvaluateConfig,
     runtime: RuntimeConfig,
 ) -> dict[str, dict[str, str]]:
-    """The best caption with words of each picture of each set, by the set's name and image id.
+    """The best caption with words of each image of each set, by the set's name and image id.
 
-    Several models are an ensemble. Raises StoreError, before a model is loaded, where a picture has
+    Several models are an ensemble. Raises StoreError, before a model is loaded, where an image has
     no features, and InputError where the features are not what the captioner learnt from.
     """
-    found = {name: stored_pictures(stores, ids, what=name) for name, ids in sets.items()}
+    found = {name: stored_images(stores, ids, what=name) for name, ids in sets.items()}
     require_same_regions(stores, models[0])
     device = prepare_device(runtime)
     captioner = load_captioner(models, device=device, average=config.ensemble_average)
     captions: dict[str, dict[str, str]] = {}
-    for name, pictures in found.items():
+    for name, images in found.items():
         with track(f"caption {name}", total=len(sets[name])) as progress:
             captions[name] = {}
-            for identity, beams in _decoded(captioner, pictures, config, runtime, device):
+            for identity, beams in _decoded(captioner, images, config, runtime, device):
                 captions[name][identity] = best_with_words(beams)
                 progress.advance(1)
     return captions
@@ -101,14 +101,14 @@ def caption_sets(
 
 def _decoded(
     captioner: LoadedCaptioner,
-    pictures: Sequence[tuple[Path, Sequence[str]]],
+    images: Sequence[tuple[Path, Sequence[str]]],
     config: EvaluateConfig,
     runtime: RuntimeConfig,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
-    """The beams of each picture, store by store."""
-    for store, ids in pictures:
-        batches = picture_batches(
+    """The beams of each image, store by store."""
+    for store, ids in images:
+        batches = image_batches(
             store,
             ids,
             batch_size=config.batch_size,

@@ -1,4 +1,4 @@
-"""Captions of batches of pictures by a trained captioner: beam search, then words."""
+"""Captions of batches of images by a trained captioner: beam search, then words."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def caption_batches(
     collapse_repeats: bool = False,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
-    """Yields (image id, beams with the best first) for each picture, in the batches' order.
+    """Yields (image id, beams with the best first) for each image, in the batches' order.
 
     What the captions are searched by is explained in `a2cap.model.decoding.beam_search`.
     collapse_repeats: a

@@ -1,4 +1,4 @@
-"""The boxes that somebody gives with single pictures: which of a file belong to which picture."""
+"""The boxes that somebody gives with single images: which of a file belong to which image."""
 
 import os
 from pathlib import Path
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import read_boxes
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import image_id
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 
 _NAMED = 3
-"""How many pictures of the same name a message names."""
+"""How many images of the same name a message names."""
 
 
 class GivenBoxes:
-    """The boxes of a COCO instances file, found by the names that pictures have there.
+    """The boxes of a COCO instances file, found by the names that images have there.
 
-    A picture below a folder that was named is looked for by its path in that folder. Any other
+    An image below a folder that was named is looked for by its path in that folder. Any other
     belongs to the name in which its own path ends: "pets/dog.jpg" in the file fits
     "photos/pets/dog.jpg", but not "dog.jpg" elsewhere. COCO's numbers fit in any folder.
     """
@@ -27,21 +27,21 @@ class GivenBoxes:
         self.path = path
         self._boxes = read_boxes(path)
 
-    def of(self, picture: NamedPicture) -> NDArray[np.float32]:
+    def of(self, image: NamedImage) -> NDArray[np.float32]:
         """(R, 4) float32 x1 y1 x2 y2; InputError where no name in the file fits, or several do."""
-        if picture.relative is not None:
-            exact = image_id(picture.relative.as_posix())
+        if image.relative is not None:
+            exact = image_id(image.relative.as_posix())
             if exact in self._boxes:
                 return self._boxes[exact]
-        fitting = self._fitting(picture.path)
+        fitting = self._fitting(image.path)
         if len(fitting) > 1:
             raise InputError(
-                f"unclear which boxes belong to {str(picture.path)!r}: {str(self.path)!r} has "
+                f"unclear which boxes belong to {str(image.path)!r}: {str(self.path)!r} has "
                 f"{' and '.join(map(repr, fitting))}; "
-                "name the folder that these are relative to instead of the picture"
+                "name the folder that these are relative to instead of the image"
             )
         if not fitting:
-            raise InputError(self._nothing_for(picture.path))
+            raise InputError(self._nothing_for(image.path))
         return self._boxes[fitting[0]]
 
     def _fitting(self, path: Path) -> list[str]:
@@ -62,10 +62,10 @@ class GivenBoxes:
     def _nothing_for(self, path: Path) -> str:
         stem = image_id(path.name)
         alike = [identity for identity in self._boxes if identity.rpartition("/")[2] == stem]
-        what = f"no boxes for picture {str(path)!r} in {str(self.path)!r}"
+        what = f"no boxes for image {str(path)!r} in {str(self.path)!r}"
         if not alike:
             return f"{what}; add it to 'images' there, by its file name"
         return (
             f"{what}, which has {', '.join(map(repr, alike[:_NAMED]))}; "
-            "name the picture by the path that it has there"
+            "name the image by the path that it has there"
         )

@@ -2,7 +2,7 @@
 
 Attention correctness (Liu et al., "Attention Correctness in Neural Image Captioning", AAAI 2017,
 arXiv:1605.09553) for attention over regions: at each word that names a category of which the
-picture has annotated boxes, the share of the attention's mass on regions that overlap such a box,
+image has annotated boxes, the share of the attention's mass on regions that overlap such a box,
 where overlapping is an IoU of at least 0.5 as in Zhou et al., "Grounded Video Description" (CVPR
 2019, arXiv:1812.06587). What attention that is spread evenly over all regions would have stands
 beside it, because that depends on the regions alone. Words count where at least one region overlaps
@@ -101,9 +101,9 @@ def plurals(word: str) -> tuple[str, ...]:
     return tuple(forms)
 
 
-def category_names(pictures: Mapping[str, Instances]) -> Names:
-    """How captions name the categories of which these pictures have boxes."""
-    return Names(sorted({name for found in pictures.values() for name in found.names if name}))
+def category_names(images: Mapping[str, Instances]) -> Names:
+    """How captions name the categories of which these images have boxes."""
+    return Names(sorted({name for found in images.values() for name in found.names if name}))
 
 
 def ground(

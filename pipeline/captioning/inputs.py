@@ -30,7 +30,7 @@ def captioner_folder(path: Path, field: str) -> Path:
     return path
 
 
-def picture_folder(config: DataConfig) -> Path:
+def image_folder(config: DataConfig) -> Path:
     """The folder of data.images; ConfigError where there is none."""
     images = config.images
     if images is None:

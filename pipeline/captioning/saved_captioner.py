@@ -1,4 +1,4 @@
-"""A trained captioner on disk: a directory that captions pictures with nothing else beside it.
+"""A trained captioner on disk: a directory that captions images with nothing else beside it.
 
 `model.safetensors` (tensors), `model.json` (plain configuration), `vocabulary.json`,
 `extractor.json` (how the regions it was trained on were made) and the extractor's weights.
@@ -40,7 +40,7 @@ class ModelDescription(BaseModel):
     vocabulary_digest: str
     """Digest of the vocabulary that the output rows stand for."""
     max_regions: int | None
-    """Most regions of a picture that it sees."""
+    """Most regions of an image that it sees."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @experiment_options
 @force_option
 @click.option("--split", type=click.Choice(["val", "test"]), default="val", show_default=True)
-@click.option("--pictures", type=click.IntRange(min=1), help="Only the first so many by id.")
+@click.option("--images", type=click.IntRange(min=1), help="Only the first so many by id.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -32,7 +32,7 @@ def analyze(
     runs: tuple[Path, ...],
     force: bool,
     split: str,
-    pictures: int | None,
+    images: int | None,
     output: Path,
 ) -> None:
     """Whether attention and masks follow what words depend on, layer by layer; runs compared.
@@ -44,7 +44,7 @@ def analyze(
 
     \b
     Example:
-      a2 analyze -c configs/a2-gate.yaml --pictures 500
+      a2 analyze -c configs/a2-gate.yaml --images 500
       a2 analyze artifacts/train-xe --output comparison
     """
     from a2cap.pipeline.analysis.faithfulness import RUNS, analyse, write_analysis
@@ -56,7 +56,7 @@ def analyze(
     with experiment.plan() as plan:
         runtime = plan.config.runtime
     found = _runs(experiment, runs, split)
-    analysed = [analyse(run, split=split, pictures=pictures, runtime=runtime) for run in found]
+    analysed = [analyse(run, split=split, images=images, runtime=runtime) for run in found]
     for one in analysed:
         _say(one)
     for path in write_analysis(output, analysed):
@@ -96,7 +96,7 @@ def _trained(experiment: Experiment) -> Path:
 
 
 def _say(analysed: "AnalysedRun") -> None:
-    click.echo(f"{analysed.run.name}: {analysed.pictures:,} of {analysed.total:,} pictures")
+    click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
     for layer in analysed.layers:
         values = (layer.attention, layer.aligned, layer.evidence)

@@ -1,4 +1,4 @@
-"""The commands that give captions away: of single pictures, and for COCO's evaluation server."""
+"""The commands that give captions away: of single images, and for COCO's evaluation server."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ from a2cap.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_opti
 
 if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import Captioned
-    from a2cap.pipeline.cli.image_arguments import NamedPicture
+    from a2cap.pipeline.cli.image_arguments import NamedImage
     from a2cap.pipeline.config import Config
 
-    _Draw = Callable[[NamedPicture, Captioned], None]
+    _Draw = Callable[[NamedImage, Captioned], None]
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -49,7 +49,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--model",
     "models",
@@ -61,19 +61,19 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--boxes",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="COCO instances file; needed by a captioner that was trained on given boxes. A picture's "
+    help="COCO instances file; needed by a captioner that was trained on given boxes. An image's "
     "path must end in its name there.",
 )
 @click.option(
     "--beams",
     type=click.IntRange(min=1),
-    help="Prints so many captions of each picture, with log-probabilities; widens --beam-size.",
+    help="Prints so many captions of each image, with log-probabilities; widens --beam-size.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per picture and line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per image and line.")
 @click.option(
     "--figure",
     type=click.Path(path_type=Path),
-    help="Draws where each word looked: FILE.png (.jpg, .webp, .pdf, .svg) of one picture, or a "
+    help="Draws where each word looked: FILE.png (.jpg, .webp, .pdf, .svg) of one image, or a "
     "folder that gets NAME.png of each.",
 )
 @click.option(
@@ -81,12 +81,12 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="Most pictures that are decoded together; 1 answers each before the next is read.",
+    help="Most images that are decoded together; 1 answers each before the next is read.",
 )
 @decoding_options
 @verbose_option
 def caption(
-    pictures: tuple[Path, ...],
+    images: tuple[Path, ...],
     models: tuple[Path, ...],
     boxes: Path | None,
     beams: int | None,
@@ -98,9 +98,9 @@ def caption(
     overrides: tuple[str, ...],
     verbose: bool,
 ) -> None:
-    """Captions of your own pictures, from the file to the words, as they come.
+    """Captions of your own images, from the file to the words, as they come.
 
-    PICTURES are files, folders of them, or - for paths on standard input, one per line. What cannot
+    IMAGES are files, folders of them, or - for paths on standard input, one per line. What cannot
     be read is named and passed over; the exit code is then 3.
 
     A line of --json has image (the path), caption, score (log-probability), beams (caption and
@@ -113,14 +113,14 @@ def caption(
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
     from a2cap.pipeline.captioning.caption_images import caption_files
-    from a2cap.pipeline.cli.image_arguments import may_be_many, named_pictures
+    from a2cap.pipeline.cli.image_arguments import may_be_many, named_images
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)
-    named = named_pictures(pictures, sys.stdin.buffer)
-    draw: _Draw | None = _drawing(figure, many=may_be_many(pictures)) if figure else None
+    named = named_images(images, sys.stdin.buffer)
+    draw: _Draw | None = _drawing(figure, many=may_be_many(images)) if figure else None
     failed = False
-    for picture, found in caption_files(
+    for image, found in caption_files(
         named,
         models=models,
         boxes=boxes,
@@ -131,11 +131,11 @@ def caption(
     ):
         if isinstance(found, A2Error):
             failed = True
-            click.echo(f"a2: skipped {str(picture.path)!r}: {found}", err=True)
+            click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
             continue
-        click.echo(_line(picture.path, found, beams, as_json=as_json))
+        click.echo(_line(image.path, found, beams, as_json=as_json))
         if draw is not None:
-            draw(picture, found)
+            draw(image, found)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -143,7 +143,7 @@ def caption(
 @click.command()
 @click.option("--name", required=True, help="What the server will list; letters, digits, - and _.")
 @click.option(
-    "--val-info", required=True, type=_FILE, help="Names the pictures: captions_val2014.json."
+    "--val-info", required=True, type=_FILE, help="Names the images: captions_val2014.json."
 )
 @click.option("--test-info", required=True, type=_FILE, help="image_info_test2014.json.")
 @click.option("--val-results", type=_FILE, help="Captions of val2014 in COCO results form.")
@@ -159,7 +159,7 @@ def caption(
     "--features",
     multiple=True,
     type=_FOLDER,
-    help='A store of "a2 extract" with pictures of the sets; may be repeated.',
+    help='A store of "a2 extract" with images of the sets; may be repeated.',
 )
 @decoding_options
 @click.option("--output", type=_FILE, help="The archive.  [default: NAME.zip]")
@@ -183,8 +183,8 @@ def submit(
     """The archive for COCO's caption evaluation server, checked.
 
     Takes results files that are there (--val-results and --test-results), or captions both sets
-    (--model and --features). Every picture of the info files must have one caption with words, and
-    no other picture any; of a captioner's beams the best with words counts.
+    (--model and --features). Every image of the info files must have one caption with words, and
+    no other image any; of a captioner's beams the best with words counts.
 
     \b
     Example:
@@ -246,11 +246,11 @@ def _drawing(place: Path, *, many: bool) -> "_Draw":
     from a2cap.pipeline.captioning.attention_figure import FigurePlaces, write_figure
 
     places = FigurePlaces(place, many=many)
-    return lambda picture, found: write_figure(places.of(picture.path), picture, found)
+    return lambda image, found: write_figure(places.of(image.path), image, found)
 
 
 def _line(path: Path, found: "Captioned", beams: int | None, *, as_json: bool) -> str:
-    """What is printed of a picture; in JSON all is ASCII, which any terminal and locale takes."""
+    """What is printed of an image; in JSON all is ASCII, which any terminal and locale takes."""
     shown = found.beams[:beams]
     if as_json:
         return json.dumps(

@@ -1,4 +1,4 @@
-"""The command `a2 compare`: two evaluations over the same pictures, side by side."""
+"""The command `a2 compare`: two evaluations over the same images, side by side."""
 
 import json
 from dataclasses import asdict
@@ -24,9 +24,9 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
     help="Also writes a page of the captions that B fixed, broke and changed.",
 )
 def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> None:
-    """Whether RUN_B is better than RUN_A: two folders of evaluations over the same pictures.
+    """Whether RUN_B is better than RUN_A: two folders of evaluations over the same images.
 
-    Pictures are drawn anew 1,000 times, the same for both. A difference whose 95 % interval holds 0
+    Images are drawn anew 1,000 times, the same for both. A difference whose 95 % interval holds 0
     may be chance.
 
     \b

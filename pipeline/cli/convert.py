@@ -35,7 +35,7 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 @click.option(
     "--sizes",
     type=click.Path(path_type=Path),
-    help="Folder of the pictures, or a COCO file that lists their sizes: att-box and m2 have none.",
+    help="Folder of the images, or a COCO file that lists their sizes: att-box and m2 have none.",
 )
 @click.option("--prefix", default="", help="Before the number in LXMERT's names: COCO_val2014_.")
 @verbose_option
@@ -66,7 +66,7 @@ def convert(
     log(verbose)
     made = converted(source, target, form=form, dtype=dtype, sizes=sizes, prefix=prefix)
     fewest, most = made.regions
-    click.echo(f"{made.count:,} pictures with {fewest} to {most} regions in {target}")
+    click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")
     if made.skipped:
         click.echo(f"a2: {len(made.skipped)} could not be read: {skipped_file(target)}", err=True)

@@ -31,7 +31,7 @@ def detector() -> None:
 @trains_together
 @force_option
 def train(experiment: Experiment, force: bool) -> None:
-    """Labelled pictures to the weights of a detector, for extract.weights.
+    """Labelled images to the weights of a detector, for extract.weights.
 
     Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
     `detector` of the configuration names them. Prints how well the best epoch finds, and where its
@@ -65,7 +65,7 @@ def train(experiment: Experiment, force: bool) -> None:
 def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
     """How well a detector finds what is labelled: COCO's AP, and the recall of its proposals.
 
-    It looks at the pictures of validation of the section `detector`, as training does, scaled as
+    It looks at the images of validation of the section `detector`, as training does, scaled as
     its weights ask for.
 
     \b

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="a2cap", prog_name="a2")
 def cli() -> None:
-    """The A2 Transformer: COCO pictures to region features to captions to a report.
+    """The A2 Transformer: COCO images to region features to captions to a report.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def cli() -> None:
 @click.option(
     "--images",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Any folder of pictures, without an experiment; needs --output.",
+    help="Any folder of images, without an experiment; needs --output.",
 )
 @click.option(
     "--output",
@@ -80,11 +80,11 @@ def extract(
     output: Path | None,
     shard: str | None,
 ) -> None:
-    """Pictures to region features in an LMDB store.
+    """Images to region features in an LMDB store.
 
     \b
     Example:
-      a2 extract --images my-pictures --output my-features \\
+      a2 extract --images my-images --output my-features \\
                  --set extract.weights=faster_rcnn_from_caffe_attr.pkl
     """
     if (images is None) != (output is None):
@@ -169,7 +169,7 @@ def train(
     help="Folder for the scores.",
 )
 @click.option(
-    "--allow-missing", is_flag=True, help="Scores --results that lack captions of some pictures."
+    "--allow-missing", is_flag=True, help="Scores --results that lack captions of some images."
 )
 def evaluate(
     experiment: Experiment,
@@ -181,7 +181,7 @@ def evaluate(
 ) -> None:
     """A trained captioner, or somebody's captions, to scores and a report.
 
-    Of somebody's captions, exactly one is wanted for each picture with references; empty ones are
+    Of somebody's captions, exactly one is wanted for each image with references; empty ones are
     refused. With --allow-missing the exit code is 3 where some are missing.
 
     \b

@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.options import log, verbose_option
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--count", type=int, required=True, help="Pictures: 80 % train, 10 % val, 10 % test.")
+@click.option("--count", type=int, required=True, help="Images: 80 % train, 10 % val, 10 % test.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Another one, other scenes.")
 @click.option(
     "--side",
@@ -18,7 +18,7 @@ from a2cap.pipeline.cli.options import log, verbose_option
     default=160,
     show_default=True,
     metavar="PIXELS",
-    help="Width and height of each picture; captions do not depend on it.",
+    help="Width and height of each image; captions do not depend on it.",
 )
 @click.option(
     "--spurious",
@@ -43,9 +43,9 @@ def scenes(
     workers: int | None,
     verbose: bool,
 ) -> None:
-    """Draws pictures of known things with five true captions each into a new FOLDER.
+    """Draws images of known things with five true captions each into a new FOLDER.
 
-    Beside the pictures lie Karpathy's dataset_coco.json, COCO's instances.json and captions.json,
+    Beside the images lie Karpathy's dataset_coco.json, COCO's instances.json and captions.json,
     and grounding.json: which things each word is about. The same arguments give the same bytes.
 
     \b
@@ -80,7 +80,7 @@ def _say_contents(folder: Path, count: int) -> None:
     from a2cap.pipeline.config import override
 
     click.echo(
-        f"{folder}: {count:,} pictures (images), {CAPTIONS_PER_SCENE * count:,} captions "
+        f"{folder}: {count:,} images (images), {CAPTIONS_PER_SCENE * count:,} captions "
         "(dataset_coco.json, captions.json), boxes and attributes (instances.json), "
         "the things of each word (grounding.json)"
     )

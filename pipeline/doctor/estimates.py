@@ -58,7 +58,7 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
 
 
 def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> int:
-    """Bytes for a picture's regions: the weights twice, a chunk of regions and the first layer."""
+    """Bytes for an image's regions: the weights twice, a chunk of regions and the first layer."""
     parameters = weights.stat().st_size if weights is not None else _calibrated_bytes(config)
     if config.boxes == "grid":
         return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT
@@ -80,7 +80,7 @@ def training_memory(config: Config, *, parameters: int, vocabulary: int, process
     Weights, gradients, two moments, and both passes over the tokens of a part of the batch.
     """
     train, model = config.train, config.model
-    captions = train.captions_per_picture if train.grouping == "image" else 1
+    captions = train.captions_per_image if train.grouping == "image" else 1
     items = math.ceil(train.batch_size / (train.accumulate * processes))
     tokens = items * captions * (config.preprocess.max_length + 1)
     regions = train.max_regions or config.extract.max_regions
@@ -97,10 +97,10 @@ def self_critical_memory(
     There is one pass over the samples, and where the masks are continued one over true captions.
     """
     scst, model = config.scst, config.model
-    pictures = math.ceil(scst.batch_size / (scst.accumulate * processes))
-    tokens = pictures * scst.samples * scst.max_length
+    images = math.ceil(scst.batch_size / (scst.accumulate * processes))
+    tokens = images * scst.samples * scst.max_length
     if scst.mask == "continued":
-        tokens += pictures * scst.captions_per_picture * (config.preprocess.max_length + 1)
+        tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
     regions = config.train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
     return _FLOAT * (4 * parameters + tokens * (5 * vocabulary + model.decoder_layers * layer))

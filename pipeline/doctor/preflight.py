@@ -11,8 +11,8 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.pipeline.captioning.inputs import (
     captioner_folder,
+    image_folder,
     named_file,
-    picture_folder,
     weights_file,
 )
 from a2cap.pipeline.doctor.resources import NotKnownYet, Room
@@ -26,7 +26,7 @@ from a2cap.pipeline.stages import (
     train_scst,
 )
 from a2cap.pipeline.stages import train_xe as train
-from a2cap.pipeline.training.detector.data import input_files, picture_files
+from a2cap.pipeline.training.detector.data import image_files, input_files
 
 if TYPE_CHECKING:
     from a2cap.pipeline.experiment import Plan
@@ -110,25 +110,24 @@ class Preflight:
         if self._output is not None:
             return self._output.exists()
         if not any((self._plan.artifacts / stage).glob("*/")):
-            return False  # told without the digests of all pictures, which may take minutes
+            return False  # told without the digests of all images, which may take minutes
         try:
             return self._plan.status(stage).state == "done"
         except A2Error:
             return False
 
-    def pictures(self, stage: str) -> str:
-        """Whether the folder is there, and no more pictures are missing than may be left out."""
-        pictures = self._plan.pictures
-        missing = [name for name in sorted(pictures) if pictures[name] is None]
-        if len(missing) == len(pictures):
-            folder = str(picture_folder(self._config.data))
+    def images(self, stage: str) -> str:
+        """Whether the folder is there, and no more images are missing than may be left out."""
+        images = self._plan.images
+        missing = [name for name in sorted(images) if images[name] is None]
+        if len(missing) == len(images):
+            folder = str(image_folder(self._config.data))
             raise InputError(
-                f"none of the {len(pictures):,} pictures has a file in {folder!r}; "
-                "check data.images"
+                f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
             )
-        gone = [Skipped(name, "picture file not found") for name in missing]
-        check_limit(gone, len(pictures), "pictures")
-        return f"{len(pictures):,}, {len(missing):,} of them missing"
+        gone = [Skipped(name, "image file not found") for name in missing]
+        check_limit(gone, len(images), "images")
+        return f"{len(images):,}, {len(missing):,} of them missing"
 
     def weights(self, stage: str) -> str:
         """Whether detector weights are named, and their header can be read."""
@@ -136,7 +135,7 @@ class Preflight:
         return f"{path or 'calibrated-random'}, {self._room.feature_width:,} numbers per region"
 
     def boxes(self, stage: str) -> str:
-        """Whether every picture has boxes, where they are given."""
+        """Whether every image has boxes, where they are given."""
         boxes = self._config.extract.boxes
         return f"{self._room.given_regions:,} are given" if boxes == "given" else boxes
 
@@ -148,7 +147,7 @@ class Preflight:
             named_file(data.split_list, "data.split_list")
         found = self._plan.annotations
         unusable = preprocess.require_usable(found, path)
-        return f"{len(found.pictures):,} pictures, {len(unusable):,} items left out"
+        return f"{len(found.images):,} images, {len(unusable):,} items left out"
 
     def baseline(self, stage: str) -> str:
         """Whether the metrics to compare with are there."""
@@ -179,9 +178,9 @@ class Preflight:
         """Whether labels, names and lists are there that a detector is trained from."""
         return ", ".join(str(path) for _, path in input_files(self._config.detector))
 
-    def labelled_pictures(self, stage: str) -> str:
+    def labelled_images(self, stage: str) -> str:
         """Whether the folders are there, and what of them may be trained and validated on."""
-        folders = picture_files(self._config.detector).items()
+        folders = image_files(self._config.detector).items()
         return ", ".join(f"{len(files):,} in detector.{field}" for field, files in folders)
 
     def start(self, stage: str) -> str:
@@ -250,13 +249,13 @@ _Look = Callable[[Preflight, str], str]
 
 _NEEDS: dict[str, dict[str, _Look]] = {
     calibrate.NAME: {
-        "pictures": Preflight.pictures,
+        "images": Preflight.images,
         "device": Preflight.device,
         "memory": Preflight.memory,
         "place": Preflight.place,
     },
     extract.NAME: {
-        "pictures": Preflight.pictures,
+        "images": Preflight.images,
         "weights": Preflight.weights,
         "boxes": Preflight.boxes,
         "device": Preflight.device,
@@ -283,7 +282,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
     },
     train_detector.NAME: {
         "labels": Preflight.labels,
-        "labelled pictures": Preflight.labelled_pictures,
+        "labelled images": Preflight.labelled_images,
         "start": Preflight.start,
         "device": Preflight.device,
         "disk": Preflight.disk,
@@ -296,7 +295,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "things": Preflight.things,
         "word groups": Preflight.word_groups,
         "ensemble": Preflight.ensemble,
-        "pictures": Preflight.pictures,
+        "images": Preflight.images,
         "device": Preflight.device,
         "place": Preflight.place,
     },

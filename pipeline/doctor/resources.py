@@ -85,7 +85,7 @@ class Room:
         return training_disk(self._parameters)
 
     def for_detector(self) -> str:
-        """The memory that describing a picture takes; A2Error where it does not fit."""
+        """The memory that describing an image takes; A2Error where it does not fit."""
         from a2cap.pipeline.doctor.estimates import detector_memory
 
         config = self._config.extract
@@ -129,13 +129,13 @@ class Room:
 
     @cached_property
     def given_regions(self) -> int:
-        """Given boxes of all pictures that have a file; InputError where a picture has none."""
+        """Given boxes of all images that have a file; InputError where an image has none."""
         from a2cap.pipeline.extraction.extract import given_boxes
 
         path = named_file(self._config.data.instances, "data.instances")
-        pictures = _known(lambda: self._plan.pictures)
-        given = given_boxes(path, pictures) or {}
-        return sum(len(given[name]) for name, file in pictures.items() if file is not None)
+        images = _known(lambda: self._plan.images)
+        given = given_boxes(path, images) or {}
+        return sum(len(given[name]) for name, file in images.items() if file is not None)
 
     def folder(self, stage: str) -> Path:
         """The folder nearest to where a stage's result will lie that is there already."""
@@ -191,8 +191,8 @@ class Room:
         if config.boxes == "given":
             count = _known(lambda: self.given_regions)
             return count * each, count * each
-        pictures = _known(lambda: self._plan.pictures)
-        count = sum(file is not None for file in pictures.values())
+        images = _known(lambda: self._plan.images)
+        count = sum(file is not None for file in images.values())
         least, most = config.region_counts
         return least * count * each, most * count * each
 

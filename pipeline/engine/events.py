@@ -6,7 +6,7 @@ Every event has `time` (seconds since the epoch) and `event`, which says what el
 - `progress`: `what` is being done, `done` of `total`; as that begins, as it ends, and every quarter
   of a minute between.
 - `skip`: `id` of the item that was left out, and the `reason`; once per run and item.
-- `checkpoint`: what no kill can take any more; `step` of training, or `pictures` of a store.
+- `checkpoint`: what no kill can take any more; `step` of training, or `images` of a store.
 - `end`: `outcome` (`done`, `stopped` by a signal, `failed`), `seconds`, then `skipped` (how many)
   or, where it failed, the `error`. A run that was killed has none.
 

@@ -8,6 +8,18 @@ from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 
 _ABSENT = object()
 
+RENAMED = {
+    "inputs.pictures": "inputs.images",
+    "detector.validation_pictures": "detector.max_validation_images",
+    "evaluate.report_pictures": "evaluate.report_images",
+    "scst.captions_per_picture": "scst.captions_per_image",
+    "scst.validation_pictures": "scst.max_validation_images",
+    "train.captions_per_picture": "train.captions_per_image",
+    "train.validation_pictures": "train.max_validation_images",
+}
+"""Field or input as keys spell it -> its name today. Keys keep the older spelling, so that results
+stay valid."""
+
 
 def difference(before: PreImage, after: PreImage) -> list[str]:
     """One line per difference, such as `train.warmup 10000 -> 400` or `inputs.model changed`."""
@@ -17,10 +29,11 @@ def difference(before: PreImage, after: PreImage) -> list[str]:
     old, new = dict(_leaves(before.params)), dict(_leaves(after.params))
     for path in sorted(old.keys() | new.keys()):
         if old.get(path, _ABSENT) != new.get(path, _ABSENT):
-            lines.append(f"{path} {_shown(old, path)} -> {_shown(new, path)}")
+            lines.append(f"{RENAMED.get(path, path)} {_shown(old, path)} -> {_shown(new, path)}")
     for name in sorted(before.inputs.keys() | after.inputs.keys()):
         if before.inputs.get(name) != after.inputs.get(name):
-            lines.append(f"inputs.{name} changed")
+            path = f"inputs.{name}"
+            lines.append(f"{RENAMED.get(path, path)} changed")
     return lines
 
 

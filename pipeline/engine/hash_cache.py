@@ -66,11 +66,11 @@ class HashCache:
             self._database.execute(_REMEMBER, (name, *fresh, digest))
         return digest
 
-    def pictures(self, files: Mapping[str, Path | None]) -> str:
+    def images(self, files: Mapping[str, Path | None]) -> str:
         """One digest over image ids and the content of their files; None is a missing file."""
         combined = hashlib.sha256()
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
-            content = "missing" if path is None else self._digest(path, what="picture")
+            content = "missing" if path is None else self._digest(path, what="image")
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()

@@ -2,7 +2,7 @@
 
 The server (Chen et al. 2015, arXiv:1504.00325) wants captions_val2014_NAME_results.json and
 captions_test2014_NAME_results.json at the top of the archive, with exactly one caption for each
-picture of the two sets, and says little about what it refuses. So all of it is checked here.
+image of the two sets, and says little about what it refuses. So all of it is checked here.
 """
 
 import io
@@ -38,7 +38,7 @@ _UNIX = 3
 
 @dataclass(frozen=True)
 class ServerSet:
-    """A set of pictures that the server scores, and how many pictures it has."""
+    """A set of images that the server scores, and how many images it has."""
 
     name: str
     official_count: int
@@ -69,32 +69,32 @@ def check_place(path: Path, *, force: bool) -> None:
 def read_info(val: Path, test: Path) -> dict[ServerSet, list[str]]:
     """The ids of both sets, in order, from image_info_*.json or captions_*.json files.
 
-    Raises InputError where one is no such file, names the pictures of the other set, or names a
-    picture that is in both. Warns where the number of pictures is not the server's.
+    Raises InputError where one is no such file, names the images of the other set, or names a
+    image that is in both. Warns where the number of images is not the server's.
     """
     sets = {VAL: _ids(val, VAL), TEST: _ids(test, TEST)}
     shared = sorted(set(sets[VAL]) & set(sets[TEST]))
     if shared:
         raise InputError(
-            f"{len(shared):,} pictures stand in both {str(val)!r} and {str(test)!r}: "
+            f"{len(shared):,} images stand in both {str(val)!r} and {str(test)!r}: "
             f"{named(shared)}; name the info files of val2014 and test2014"
         )
     return sets
 
 
 def check_captions(captions: Mapping[str, str], ids: list[str], of: ServerSet) -> None:
-    """InputError unless every picture of the set has one caption with words, and no other has."""
+    """InputError unless every image of the set has one caption with words, and no other has."""
     known = set(ids)
     unknown = [identity for identity in captions if identity not in known]
     if unknown:
         raise InputError(
-            f"{len(unknown):,} of {len(captions):,} captions are of no picture of {of.name}: "
+            f"{len(unknown):,} of {len(captions):,} captions are of no image of {of.name}: "
             f"{named(unknown)}; name the results of {of.name}"
         )
     missing = [identity for identity in ids if identity not in captions]
     if missing:
         raise InputError(
-            f"{len(missing):,} of {len(ids):,} pictures of {of.name} have no caption: "
+            f"{len(missing):,} of {len(ids):,} images of {of.name} have no caption: "
             f"{named(missing)}; caption them, since the server takes all or none"
         )
     empty = [identity for identity, caption in captions.items() if not caption.strip()]
@@ -119,7 +119,7 @@ def make_captions(
 ) -> dict[ServerSet, dict[str, str]]:
     """Captions of both sets by one captioner, or an ensemble, from features in stores.
 
-    Raises StoreError, before a model is loaded, where a picture has no features, and InputError
+    Raises StoreError, before a model is loaded, where an image has no features, and InputError
     where the features are not what the captioner learnt from.
     """
     from a2cap.pipeline.captioning.caption_stores import caption_sets
@@ -165,7 +165,7 @@ def _ids(path: Path, of: ServerSet) -> list[str]:
             place = f"images[{index}]"
             identity = _id(item, of)
             if identity in ids:
-                raise BadItem(f"picture {identity} stands twice")
+                raise BadItem(f"image {identity} stands twice")
             ids[identity] = None
     except BadItem as error:
         raise InputError(
@@ -174,7 +174,7 @@ def _ids(path: Path, of: ServerSet) -> list[str]:
         ) from error
     if len(ids) != of.official_count:
         logger.warning(
-            "%s names %s pictures, the server's %s has %s: it will not take this archive",
+            "%s names %s images, the server's %s has %s: it will not take this archive",
             path,
             f"{len(ids):,}",
             of.name,
@@ -190,5 +190,5 @@ def _id(item: object, of: ServerSet) -> str:
     name = item.get("file_name") if isinstance(item, dict) else None
     found = _SET_OF_FILE.fullmatch(name) if isinstance(name, str) else None
     if found and found[1] != of.name:
-        raise BadItem(f"{name!r} is a picture of {found[1]}")
+        raise BadItem(f"{name!r} is an image of {found[1]}")
     return image_id(f"{number}.jpg")

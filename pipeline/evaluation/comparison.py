@@ -1,6 +1,6 @@
-"""Whether one run is better than another over the same pictures: a paired bootstrap (Koehn 2004).
+"""Whether one run is better than another over the same images: a paired bootstrap (Koehn 2004).
 
-Both runs are measured on the same 1,000 draws of the pictures, so that what makes a picture easy or
+Both runs are measured on the same 1,000 draws of the images, so that what makes an image easy or
 hard for both drops out of the difference.
 """
 
@@ -16,10 +16,10 @@ from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.word_groups import GroupCounts, group_values
-from a2cap.pipeline.report.comparison import ComparedMetric, ComparedPicture, Comparison
+from a2cap.pipeline.report.comparison import ComparedImage, ComparedMetric, Comparison
 from a2cap.pipeline.report.summary import in_order
 from a2cap.pipeline.stages.evaluate import METRICS as METRICS_FILE
-from a2cap.pipeline.stages.evaluate import PER_PICTURE
+from a2cap.pipeline.stages.evaluate import PER_IMAGE
 
 _OF_WORDS = "words: "
 """Begins the families that are groups of words."""
@@ -31,13 +31,13 @@ _FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in nam
 class ScoredRun:
     """What an evaluation left in its folder.
 
-    metrics: metric -> value over all pictures. pictures: image id -> metric -> value.
+    metrics: metric -> value over all images. images: image id -> metric -> value.
     texts: image id -> caption and references. provenance: how the figures came about.
-    statistics: as `resampled` takes them, over the pictures in the order of their ids.
+    statistics: as `resampled` takes them, over the images in the order of their ids.
     """
 
     metrics: dict[str, float]
-    pictures: dict[str, dict[str, float]]
+    images: dict[str, dict[str, float]]
     texts: dict[str, tuple[str, list[str]]]
     provenance: dict[str, str]
     statistics: dict[str, Floats]
@@ -64,7 +64,7 @@ def compare_runs(first: Path, second: Path) -> list[Difference]:
     """Every metric that both runs have, in the order of METRICS, then their groups of words.
 
     first, second: folders of evaluations. Raises InputError where a folder holds none, or they are
-    not of the same pictures.
+    not of the same images.
     """
     one, other = read_run(first), read_run(second)
     _require_same(one, other, first, second)
@@ -89,7 +89,7 @@ def compare_captions(first: Path, second: Path, found: Sequence[Difference]) -> 
     """
     runs = read_run(first), read_run(second)
     for run, folder in zip(runs, (first, second), strict=True):
-        if len(run.texts) < len(run.pictures):
+        if len(run.texts) < len(run.images):
             raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
     one, other = runs
     return Comparison(
@@ -98,14 +98,14 @@ def compare_captions(first: Path, second: Path, found: Sequence[Difference]) -> 
             ComparedMetric(row.metric, (row.first, row.second), (row.low, row.high), row.better)
             for row in found
         ],
-        pictures=[
-            ComparedPicture(
+        images=[
+            ComparedImage(
                 image_id=image_id,
                 captions=(one.texts[image_id][0], other.texts[image_id][0]),
                 references=one.texts[image_id][1],
-                scores=(scores, other.pictures[image_id]),
+                scores=(scores, other.images[image_id]),
             )
-            for image_id, scores in one.pictures.items()
+            for image_id, scores in one.images.items()
         ],
         settings=_differing(one.provenance, other.provenance),
     )
@@ -118,13 +118,13 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tu
 
 def read_run(folder: Path) -> ScoredRun:
     """The scores in a folder; InputError where it holds none, or they are damaged."""
-    metrics, pictures = (_read(folder, name) for name in (METRICS_FILE, PER_PICTURE))
+    metrics, images = (_read(folder, name) for name in (METRICS_FILE, PER_IMAGE))
     try:
         values = {str(name): float(value) for name, value in metrics["metrics"].items()}
-        found = {name: pictures["pictures"][name] for name in sorted(pictures["pictures"])}
+        found = {name: images["pictures"][name] for name in sorted(images["pictures"])}
         return ScoredRun(
             metrics={**values, **_group_figures(metrics)},
-            pictures={image_id: dict(row["metrics"]) for image_id, row in found.items()},
+            images={image_id: dict(row["metrics"]) for image_id, row in found.items()},
             texts={
                 image_id: (str(row["caption"]), list(row["references"]))
                 for image_id, row in found.items()
@@ -148,15 +148,14 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _statistics(
-    metrics: Mapping[str, float], pictures: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, float], images: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Floats]:
-    if not pictures:
-        raise ValueError("no pictures")
+    if not images:
+        raise ValueError("no images")
     statistics = {}
     for family in dict.fromkeys(_FAMILY.get(name, name) for name in metrics):
         rows = [
-            row[family] if family in SUMMED else [row["metrics"][family]]
-            for row in pictures.values()
+            row[family] if family in SUMMED else [row["metrics"][family]] for row in images.values()
         ]
         statistics[family] = np.array(rows, dtype=np.float64)
     return statistics
@@ -172,14 +171,14 @@ def _group_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _group_counts(
-    metrics: Mapping[str, Any], pictures: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Floats]:
-    """Family -> (N, 9), what was counted of a group of words in each picture."""
+    """Family -> (N, 9), what was counted of a group of words in each image."""
     return {
         _OF_WORDS + group: np.array(
             [
                 [row["word_groups"][group][name] for name in GroupCounts._fields]
-                for row in pictures.values()
+                for row in images.values()
             ],
             dtype=np.float64,
         )
@@ -200,12 +199,12 @@ def _group_names(group: str) -> tuple[str, str]:
 
 
 def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
-    odd = sorted(one.pictures.keys() ^ other.pictures.keys())
+    odd = sorted(one.images.keys() ^ other.images.keys())
     if odd:
         raise InputError(
-            f"{str(first)!r} has {len(one.pictures):,} pictures and {str(second)!r} "
-            f"{len(other.pictures):,}, {len(odd):,} are in one alone, such as {odd[0]!r}; "
-            "compare runs over the same pictures"
+            f"{str(first)!r} has {len(one.images):,} images and {str(second)!r} "
+            f"{len(other.images):,}, {len(odd):,} are in one alone, such as {odd[0]!r}; "
+            "compare runs over the same images"
         )
     if not one.statistics.keys() & other.statistics.keys():
         raise InputError(
@@ -214,7 +213,7 @@ def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -
 
 
 def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
-    drawn = drawn[np.isfinite(drawn)]  # a draw may lack all pictures that have words of a group
+    drawn = drawn[np.isfinite(drawn)]  # a draw may lack all images that have words of a group
     low, high = interval(drawn)
     better = float(np.mean(drawn > 0))
     return Difference(name, first, second, second - first, low, high, better)

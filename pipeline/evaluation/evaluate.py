@@ -10,7 +10,7 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError, StoreError
@@ -26,13 +26,13 @@ from a2cap.pipeline.engine.progress import counted, track
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.baseline import read_baseline
-from a2cap.pipeline.evaluation.images import EvaluatedPictures
+from a2cap.pipeline.evaluation.images import EvaluatedImages
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
-    require_same_pictures,
+    require_same_images,
     write_results,
 )
 from a2cap.pipeline.evaluation.scores import write_scores
@@ -41,7 +41,7 @@ from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import Scores, score
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
-from a2cap.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
+from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, write_report
 from a2cap.pipeline.report.summary import in_words
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
@@ -52,10 +52,10 @@ from a2cap.pipeline.stages.preprocess import read_tokens
 
 @dataclass(frozen=True)
 class EvaluatedSplit:
-    """The pictures that are evaluated.
+    """The images that are evaluated.
 
-    references: PTB tokens by image id, of the pictures of the split that have features;
-    skipped: image id -> why it was left out; total: pictures of the split, these included.
+    references: PTB tokens by image id, of the images of the split that have features;
+    skipped: image id -> why it was left out; total: images of the split, these included.
     """
 
     references: dict[str, list[str]]
@@ -82,9 +82,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ScoredResults:
-    """Scores of somebody's captions, the pictures that had none, and how many pictures there are.
+    """Scores of somebody's captions, the images that had none, and how many images there are.
 
-    CIDEr's document frequencies are those of the pictures that were scored.
+    CIDEr's document frequencies are those of the images that were scored.
     """
 
     scores: Scores
@@ -95,15 +95,15 @@ class ScoredResults:
 def evaluate_captioner(
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     *,
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    """Fills `directory` with captions, metrics and report; returns the pictures left out.
+    """Fills `directory` with captions, metrics and report; returns the images left out.
 
-    pictures: image id -> file, which the report shows. Raises StoreError where a picture has no
+    images: image id -> file, which the report shows. Raises StoreError where an image has no
     features or they are not as wide as the model expects, A2Error where the model cannot be used,
     InputError where the split is empty or the captioners of an ensemble do not belong together.
     """
@@ -120,12 +120,12 @@ def evaluate_captioner(
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     scores = score(tokens, split.references, spice=config.spice)
     events.write("scored", **scores.metrics)
-    shown = worst_and_best(scores.per_picture, config.report_pictures)
+    shown = worst_and_best(scores.per_image, config.report_images)
     chosen = {"all": list(captions), "report": shown, "none": []}[config.attention]
     attention = _attend(config, model, store, captions, chosen, directory=directory, device=device)
     boxes = read_instances(inputs["instances"].path) if "instances" in inputs else {}
-    evaluated = EvaluatedPictures(
-        store, model.description.max_regions, files=pictures, instances=boxes, attention=attention
+    evaluated = EvaluatedImages(
+        store, model.description.max_regions, files=images, instances=boxes, attention=attention
     )
     grounding = evaluated.ground(captions)
     provenance = provenance_of(config, inputs, model)
@@ -154,7 +154,7 @@ def score_results(
 
     results: COCO results form; references: COCO captions, Karpathy layout or references.json;
     word_groups: groups of words that are scored apart.
-    Raises InputError where they are not of the same pictures (captions may be missing where
+    Raises InputError where they are not of the same images (captions may be missing where
     `allow_missing` is set), or where `output` holds scores already and `force` is not set.
     """
     find_java()
@@ -165,7 +165,7 @@ def score_results(
     groups = {} if word_groups is None else read_word_groups(word_groups)
     captions = read_results(results)
     raw = read_references(references)
-    missing = require_same_pictures(captions, raw, allow_missing=allow_missing)
+    missing = require_same_images(captions, raw, allow_missing=allow_missing)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     reference_tokens = read_reference_tokens(references)
     known = {image_id: reference_tokens[image_id] for image_id in captions}
@@ -194,7 +194,7 @@ def require_width(store: FeatureStore, model: SavedModel | LoadedCaptioner) -> N
 
 
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
-    """The pictures of a split; InputError where none of them has features."""
+    """The images of a split; InputError where none of them has features."""
     captions = inputs["captions"].path
     tokens = read_tokens(captions)
     chosen = sorted(CaptionFile(captions / CAPTION_FILE).image_ids(name))
@@ -203,7 +203,7 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
     kept = [image_id for image_id in chosen if image_id not in skipped]
     if not kept:
         raise InputError(
-            f"no picture of split {name!r} has features; set evaluate.split to another one"
+            f"no image of split {name!r} has features; set evaluate.split to another one"
         )
     return EvaluatedSplit(
         references={image_id: tokens[image_id] for image_id in kept},
@@ -220,8 +220,8 @@ def _decode(
     *,
     device: torch.device,
 ) -> dict[str, list[Beam]]:
-    """Beams of each picture, best first, in the order of the ids."""
-    batches = picture_batches(
+    """Beams of each image, best first, in the order of the ids."""
+    batches = image_batches(
         store.path,
         image_ids,
         batch_size=config.batch_size,
@@ -246,10 +246,10 @@ def _attend(
     directory: Path,
     device: torch.device,
 ) -> AttentionFile | None:
-    """Writes attention.h5 of these pictures, a batch at a time; None where it is switched off."""
+    """Writes attention.h5 of these images, a batch at a time; None where it is switched off."""
     if config.attention == "none":
         return None
-    batches = picture_batches(
+    batches = image_batches(
         store.path,
         image_ids,
         batch_size=config.batch_size,
@@ -288,7 +288,7 @@ def _score_groups(
 ) -> WordGroupScores | None:
     """How right the captions are in each group of words; None where there are no groups.
 
-    tokens: one caption of each picture; references: PTB tokens.
+    tokens: one caption of each image; references: PTB tokens.
     """
     if not groups:
         return None
@@ -338,18 +338,18 @@ def _report(
         skipped=split.skipped,
         provenance=evaluation.provenance,
         statistics=in_words(evaluation.statistics, scores.spice),
-        pictures=[_picture(image_id, caption, evaluation) for image_id, caption in said.items()],
+        images=[_image(image_id, caption, evaluation) for image_id, caption in said.items()],
         grounding=mean_grounding(evaluation.grounding.values()),
         word_groups={} if evaluation.word_groups is None else evaluation.word_groups.groups,
     )
 
 
-def _picture(image_id: str, caption: str, evaluation: Evaluation) -> ReportPicture:
-    return ReportPicture(
+def _image(image_id: str, caption: str, evaluation: Evaluation) -> ReportImage:
+    return ReportImage(
         image_id=image_id,
         caption=caption,
         references=evaluation.split.references[image_id],
-        scores=evaluation.scores.per_picture[image_id],
+        scores=evaluation.scores.per_image[image_id],
         beams=[(beam.caption, beam.score) for beam in evaluation.beams.get(image_id, ())],
         grounding=evaluation.grounding.get(image_id),
     )

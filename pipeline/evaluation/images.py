@@ -1,4 +1,4 @@
-"""The pictures of an evaluation: files, annotated boxes, regions, and the attention to these."""
+"""The images of an evaluation: files, annotated boxes, regions, and the attention to these."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import Regions
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
-from a2cap.pipeline.report.image_card import ShownPicture
+from a2cap.pipeline.report.image_card import ShownImage
 
 
 @dataclass(frozen=True)
-class EvaluatedPictures:
-    """What is known of the pictures besides their captions.
+class EvaluatedImages:
+    """What is known of the images besides their captions.
 
-    max_regions: most regions that the captioner sees, None for all; files: image id -> picture,
-    None where it is missing; instances: annotated boxes, of some pictures or none; attention: to
+    max_regions: most regions that the captioner sees, None for all; files: image id -> image,
+    None where it is missing; instances: annotated boxes, of some images or none; attention: to
     the regions at each word, None where it was not computed.
     """
 
@@ -39,15 +39,15 @@ class EvaluatedPictures:
             return {}
         return ground_captions(self.attention, captions, self.regions, self.instances)
 
-    def show(self, image_ids: Sequence[str]) -> Iterator[tuple[str, ShownPicture]]:
-        """What the report draws of these pictures, one by one."""
+    def show(self, image_ids: Sequence[str]) -> Iterator[tuple[str, ShownImage]]:
+        """What the report draws of these images, one by one."""
         for image_id in image_ids:
             regions = self.regions(image_id)
             attended = self.attention is not None and image_id in self.attention
             yield (
                 image_id,
-                ShownPicture(
-                    picture=self.files.get(image_id),
+                ShownImage(
+                    image=self.files.get(image_id),
                     width=regions.width,
                     height=regions.height,
                     boxes=regions.boxes,

@@ -27,9 +27,9 @@ _RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
 
 def read_results(path: Path) -> dict[str, str]:
-    """The caption of each picture in a COCO results file, by image id, in the file's order.
+    """The caption of each image in a COCO results file, by image id, in the file's order.
 
-    Raises InputError where the file is not in that form, names a picture twice, or holds a caption
+    Raises InputError where the file is not in that form, names an image twice, or holds a caption
     that is empty or longer than LONGEST_CAPTION. An empty caption is refused and not scored as 0,
     since it is the mark of a file or a decoder that failed.
     """
@@ -49,16 +49,16 @@ def write_results(path: Path, captions: Mapping[str, str]) -> None:
 
 
 def read_references(path: Path) -> dict[str, list[str]]:
-    """The references of each picture as they were written, by image id.
+    """The references of each image as they were written, by image id.
 
     Of a `references.json` these are its PTB tokens. Of annotations that name their splits only the
-    test split is read. Raises InputError where the layout is unknown or a picture has none.
+    test split is read. Raises InputError where the layout is unknown or an image has none.
     """
     return _read_references(path)[0]
 
 
 def read_reference_tokens(path: Path) -> dict[str, list[str]]:
-    """The PTB tokens of each picture's references, as `a2cap.pipeline.metrics.score.score` wants
+    """The PTB tokens of each image's references, as `a2cap.pipeline.metrics.score.score` wants
     them.
 
     A `references.json` holds them and is not tokenised again, which would alter some: "m&m"
@@ -68,14 +68,14 @@ def read_reference_tokens(path: Path) -> dict[str, list[str]]:
     return references if tokenized else tokenize_references(references)
 
 
-def require_same_pictures(
+def require_same_images(
     results: Collection[str], references: Collection[str], *, allow_missing: bool = False
 ) -> list[str]:
-    """The pictures with references but no caption: none, unless `allow_missing` is set.
+    """The images with references but no caption: none, unless `allow_missing` is set.
 
-    Raises InputError for them otherwise, since a score over fewer pictures than the references
-    name is not comparable to any other; and always for captions of pictures without references,
-    and where no picture has both.
+    Raises InputError for them otherwise, since a score over fewer images than the references
+    name is not comparable to any other; and always for captions of images without references,
+    and where no image has both.
     """
     known, captioned = set(references), set(results)
     missing = [identity for identity in references if identity not in captioned]
@@ -83,22 +83,20 @@ def require_same_pictures(
     if unknown:
         raise InputError(
             f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
-            f"{named(unknown)}; remove them, or name the references of those pictures too"
+            f"{named(unknown)}; remove them, or name the references of those images too"
         )
     if missing and not allow_missing:
         raise InputError(
             f"{without_caption(missing, len(known))}; caption them, or {_SCORE_OTHERS}"
         )
     if not captioned:
-        raise InputError("nothing to score: 0 captions; caption at least one picture")
+        raise InputError("nothing to score: 0 captions; caption at least one image")
     return missing
 
 
 def without_caption(missing: Sequence[str], total: int) -> str:
-    """Says how many of the pictures with references have no caption, and which."""
-    return (
-        f"{len(missing):,} of {total:,} pictures with references have no caption: {named(missing)}"
-    )
+    """Says how many of the images with references have no caption, and which."""
+    return f"{len(missing):,} of {total:,} images with references have no caption: {named(missing)}"
 
 
 def named(identities: Sequence[str]) -> str:
@@ -143,7 +141,7 @@ def _refuse_repeated(identities: Iterable[str], path: Path) -> None:
     repeated = [identity for identity, count in Counter(identities).items() if count > 1]
     if repeated:
         raise InputError(
-            f"{len(repeated):,} pictures are captioned more than once in {str(path)!r}: "
+            f"{len(repeated):,} images are captioned more than once in {str(path)!r}: "
             f"{named(repeated)}; keep one caption for each"
         )
 
@@ -153,7 +151,7 @@ def _refuse_empty(identities: Iterable[str], path: Path) -> None:
     if empty:
         raise InputError(
             f"{len(empty):,} captions in {str(path)!r} are empty: {named(empty)}; "
-            "caption every picture"
+            "caption every image"
         )
 
 
@@ -194,12 +192,12 @@ def _test_split(path: Path) -> dict[str, list[str]]:
     for skipped in annotations.skipped[:_NAMED]:
         logger.warning("left out of %s: %s (%s)", path, skipped.image_id, skipped.reason)
     references = {
-        picture.image_id: [caption.raw for caption in picture.captions]
-        for picture in annotations.pictures
-        if picture.split == "test"
+        image.image_id: [caption.raw for caption in image.captions]
+        for image in annotations.images
+        if image.split == "test"
     }
     if not references:
-        raise InputError(f"no picture of {str(path)!r} is in its test split; name other references")
+        raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
     return references
 
 
@@ -217,8 +215,8 @@ def _coco_captions(images: object, annotations: object, path: Path) -> dict[str,
     bare = [identity for identity, captions in references.items() if not captions]
     if bare or not references:
         raise InputError(
-            f"{len(bare):,} of {len(references):,} pictures in {name} have no caption: "
-            f"{named(bare) or 'there is no picture'}; give each at least one"
+            f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
+            f"{named(bare) or 'there is no image'}; give each at least one"
         )
     return references
 

@@ -2,8 +2,8 @@
 
 `metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance},
 grounding where the data has boxes, and word_groups where it has groups of words.
-`per_picture.json` holds under `pictures`, for each image id, its caption and references, its
-metrics, its parts of SPICE, and the numbers (BLEU, METEOR, word_groups) whose sums over pictures
+`per_picture.json` holds under `images`, for each image id, its caption and references, its
+metrics, its parts of SPICE, and the numbers (BLEU, METEOR, word_groups) whose sums over images
 give the figures that are no means.
 """
 
@@ -17,7 +17,7 @@ from a2cap.data.files.json_file import write_json
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import WordGroupScores
-from a2cap.pipeline.stages.evaluate import METRICS, PER_PICTURE
+from a2cap.pipeline.stages.evaluate import METRICS, PER_IMAGE
 
 
 def write_scores(
@@ -34,13 +34,13 @@ def write_scores(
 ) -> None:
     """Write both files.
 
-    captions: figures of the captions, as `caption_statistics` gives them. total: pictures that were
+    captions: figures of the captions, as `caption_statistics` gives them. total: images that were
     to be scored, those that had to be left out included. said, references: what a comparison of two
-    runs shows of each picture, by image id.
+    runs shows of each image, by image id.
     """
     content: dict[str, object] = {
         "metrics": scores.metrics,
-        "n": len(scores.per_picture),
+        "n": len(scores.per_image),
         "total": total,
         "not_run": scores.not_run,
         "confidence": {name: list(ends) for name, ends in scores.confidence.items()},
@@ -53,18 +53,18 @@ def write_scores(
     if word_groups is not None:
         content["word_groups"] = {n: asdict(found) for n, found in word_groups.groups.items()}
     write_json(directory / METRICS, content)
-    pictures = {image_id: _of_picture(scores, image_id) for image_id in sorted(scores.per_picture)}
-    for image_id, counts in (word_groups.per_picture if word_groups else {}).items():
-        pictures[image_id]["word_groups"] = {n: found._asdict() for n, found in counts.items()}
+    images = {image_id: _of_image(scores, image_id) for image_id in sorted(scores.per_image)}
+    for image_id, counts in (word_groups.per_image if word_groups else {}).items():
+        images[image_id]["word_groups"] = {n: found._asdict() for n, found in counts.items()}
     for image_id, caption in said.items():
-        pictures[image_id] |= {"caption": caption, "references": list(references[image_id])}
-    text = json.dumps({"pictures": pictures}, allow_nan=False, sort_keys=True)
-    (directory / PER_PICTURE).write_text(text + "\n", encoding="utf-8", newline="\n")
+        images[image_id] |= {"caption": caption, "references": list(references[image_id])}
+    text = json.dumps({"pictures": images}, allow_nan=False, sort_keys=True)
+    (directory / PER_IMAGE).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _of_picture(scores: Scores, image_id: str) -> dict[str, object]:
+def _of_image(scores: Scores, image_id: str) -> dict[str, object]:
     return {
-        "metrics": scores.per_picture[image_id],
-        "spice": scores.spice_per_picture.get(image_id, {}),
+        "metrics": scores.per_image[image_id],
+        "spice": scores.spice_per_image.get(image_id, {}),
         **{family: rows[image_id] for family, rows in scores.statistics.items()},
     }

@@ -11,15 +11,15 @@ import numpy as np
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.feature_format import (
+    ImageRegions,
     ContentChecksum,
-    Picture,
     Sizes,
     Source,
     Target,
     checksum,
 )
 from a2cap.data.features.formats.hdf5 import M2Source, M2Target
-from a2cap.data.features.formats.image_sizes import PictureSizes, sizes_in_coco
+from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
 from a2cap.data.features.formats.npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
@@ -40,7 +40,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 class Converted:
     """What a conversion made.
 
-    count: pictures; regions: fewest and most of a picture; checksum: of the content, the same for
+    count: images; regions: fewest and most of an image; checksum: of the content, the same for
     every format that holds it; skipped: what of the source could not be read, with reasons.
     """
 
@@ -60,7 +60,7 @@ class StoreTarget:
         return image_id in self._writer
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Adds one picture."""
+        """Adds one image."""
         self._writer.add(image_id, regions)
 
     def finish(self) -> None:
@@ -74,15 +74,15 @@ class StoreTarget:
 
 
 class StoreSource:
-    """The pictures of a feature store of ours."""
+    """The images of a feature store of ours."""
 
     def __init__(self, path: Path) -> None:
         self._store = FeatureStore(path)
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
         for image_id in self._store:
             try:
-                yield Picture(image_id, self._store[image_id])
+                yield ImageRegions(image_id, self._store[image_id])
             except StoreError as error:
                 yield Skipped(image_id, str(error))
 
@@ -101,7 +101,7 @@ def convert(
 ) -> Converted:
     """Reads `source`, whatever its format, and writes `target`; an interrupted run is taken up.
 
-    sizes: folder of the pictures or a COCO file, for formats that do not keep their sizes; prefix:
+    sizes: folder of the images or a COCO file, for formats that do not keep their sizes; prefix:
     of LXMERT's names. Raises InputError where the target is there, the source is of no known
     format, or nothing in it can be read, and StoreError where what was written is not what was
     read.
@@ -174,7 +174,7 @@ def _require_new(target: Path) -> None:
 def _sizes(path: Path | None) -> Sizes:
     if path is None:
         return {}
-    return PictureSizes(path) if path.is_dir() else sizes_in_coco(path)
+    return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
 
 
 def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str) -> Target:
@@ -192,7 +192,7 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
 
 def _nothing_readable(source: Path, skipped: list[Skipped]) -> str:
     first = f", first {skipped[0].image_id!r}: {skipped[0].reason}" if skipped else ""
-    return f"no picture of {str(source)!r} can be read{first}; get the file again"
+    return f"no image of {str(source)!r} can be read{first}; get the file again"
 
 
 def _list_skipped(target: Path, skipped: list[Skipped]) -> None:
@@ -204,7 +204,7 @@ def _list_skipped(target: Path, skipped: list[Skipped]) -> None:
 
 
 def skipped_file(target: Path) -> Path:
-    """Where the pictures that could not be converted are listed."""
+    """Where the images that could not be converted are listed."""
     return target.with_name(f"{target.name}.skipped.jsonl")
 
 
@@ -213,6 +213,6 @@ def _require_equal(target: Path, done: _Done) -> None:
     found = checksum(open_source(target, done.sizes))
     if found.hexdigest() != done.checksum.hexdigest():
         raise StoreError(
-            f"what lies in {str(target)!r} is not what was read: {found.count} pictures of "
+            f"what lies in {str(target)!r} is not what was read: {found.count} images of "
             f"{done.checksum.count}; remove it and convert again"
         )

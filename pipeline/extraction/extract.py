@@ -1,4 +1,4 @@
-"""The work of stage extract: reads pictures, describes their regions, fills the feature store."""
+"""The work of stage extract: reads images, describes their regions, fills the feature store."""
 
 import logging
 import shutil
@@ -20,7 +20,7 @@ from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.json_file import write_json
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.loading import AnyExtractor, load_extractor
 from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.progress import track
@@ -37,15 +37,15 @@ Pixels = NDArray[np.uint8]
 """(H, W, 3), channels blue, green, red."""
 
 _AHEAD = 2
-"""Groups of pictures that are decoded before they are needed."""
+"""Groups of images that are decoded before they are needed."""
 
 _TOGETHER = 16
-"""Pictures whose regions are described together where boxes are given."""
+"""Images whose regions are described together where boxes are given."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A picture to describe, and its boxes where they are given."""
+    """An image to describe, and its boxes where they are given."""
 
     image_id: str
     pixels: Pixels
@@ -55,7 +55,7 @@ class _Job:
 def extract_features(
     config: ExtractConfig,
     weights: Path,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     boxes: Path | None,
     runtime: RuntimeConfig,
     *,
@@ -64,9 +64,9 @@ def extract_features(
 ) -> Sequence[Skipped]:
     """Fills `directory` with the store, `extractor.json` and the weights; resumes by key scan.
 
-    Returns the pictures that were left out, with reasons; InputError above the limit of bad ones.
+    Returns the images that were left out, with reasons; InputError above the limit of bad ones.
     """
-    given = given_boxes(boxes, pictures)
+    given = given_boxes(boxes, images)
     device = str(prepare_device(runtime))
     extractor = load_extractor(weights, config=config, device=device)
     describe_extractor(extractor, directory)
@@ -75,17 +75,17 @@ def extract_features(
     with FeatureWriter(
         directory / FEATURES, dtype=config.dtype, on_commit=commits_in(events)
     ) as writer:
-        skipped = describe_pictures(
-            extractor, pictures, given, writer, directory=directory, events=events
+        skipped = describe_images(
+            extractor, images, given, writer, directory=directory, events=events
         )
-        require_some(len(writer), skipped, total=len(pictures))
+        require_some(len(writer), skipped, total=len(images))
         writer.seal()
     return skipped
 
 
 def commits_in(events: EventLog) -> Callable[[int], None]:
-    """Says in the events how many pictures each commit of a store has made safe."""
-    return lambda kept: events.write("checkpoint", pictures=kept)
+    """Says in the events how many images each commit of a store has made safe."""
+    return lambda kept: events.write("checkpoint", images=kept)
 
 
 def describe_extractor(extractor: AnyExtractor, directory: Path) -> None:
@@ -94,9 +94,9 @@ def describe_extractor(extractor: AnyExtractor, directory: Path) -> None:
     write_json(directory / EXTRACTOR, extractor.account(directory / WEIGHTS))
 
 
-def describe_pictures(
+def describe_images(
     extractor: AnyExtractor,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     given: GivenBoxes | None,
     writer: FeatureWriter,
     *,
@@ -104,27 +104,27 @@ def describe_pictures(
     events: EventLog,
     shard: Shard | None = None,
 ) -> list[Skipped]:
-    """Adds the pictures that are not in the store yet, only those of `shard` where one is named.
+    """Adds the images that are not in the store yet, only those of `shard` where one is named.
 
-    Returns those that were left out; InputError above the limit of bad ones among all pictures.
+    Returns those that were left out; InputError above the limit of bad ones among all images.
     """
     skipped: list[Skipped] = []
 
     def skip(image_id: str, error: InputError) -> None:
         skipped.append(Skipped(image_id, str(error)))
         events.skip(image_id, str(error))
-        logger.warning("skipped picture %s: %s", image_id, error)
-        check_limit(skipped, len(pictures), "pictures")
+        logger.warning("skipped image %s: %s", image_id, error)
+        check_limit(skipped, len(images), "images")
 
-    missing = [name for name in sorted(pictures) if not pictures[name] and _is_own(name, shard)]
-    groups = _own_groups(pictures, shard, size=1 if given is None else _TOGETHER)
+    missing = [name for name in sorted(images) if not images[name] and _is_own(name, shard)]
+    groups = _own_groups(images, shard, size=1 if given is None else _TOGETHER)
     own = {image_id for together in groups for image_id in together}
     done = writer.done()
     _require_room(directory, _regions_left(extractor.config, given, own - done), extractor)
     what = "extract" if shard is None else f"extract {shard}"
     with track(what, total=len(own) + len(missing), done=len(done)) as progress:
         for image_id in missing:  # where too many are, that is known before any work
-            skip(image_id, InputError("picture file not found"))
+            skip(image_id, InputError("image file not found"))
         todo = (together for together in groups if together.keys() - done)
         for read in _read_ahead(todo):
             _describe(extractor, list(_readable(read, given, skip)), writer, skip)
@@ -133,11 +133,11 @@ def describe_pictures(
 
 
 def require_some(stored: int, skipped: Sequence[Skipped], *, total: int) -> None:
-    """InputError where no picture has features."""
+    """InputError where no image has features."""
     if not stored:
         first = skipped[0]
         raise InputError(
-            f"none of the {total} pictures can be used, first {first.image_id!r}: "
+            f"none of the {total} images can be used, first {first.image_id!r}: "
             f"{first.reason}; mend or replace them"
         )
 
@@ -148,7 +148,7 @@ def _describe(
     writer: FeatureWriter,
     skip: Callable[[str, InputError], None],
 ) -> None:
-    """Describes pictures together; where one of them cannot be, each by itself."""
+    """Describes images together; where one of them cannot be, each by itself."""
     try:
         found = extractor.extract_many([job.pixels for job in jobs], [job.boxes for job in jobs])
     except InputError as error:
@@ -163,25 +163,25 @@ def _describe(
             writer.add(job.image_id, regions)
 
 
-def _groups(pictures: Mapping[str, Path | None], *, size: int) -> Iterator[dict[str, Path]]:
-    """The pictures that have a file, `size` at a time in the order of their ids.
+def _groups(images: Mapping[str, Path | None], *, size: int) -> Iterator[dict[str, Path]]:
+    """The images that have a file, `size` at a time in the order of their ids.
 
-    The groups do not depend on what is done already: a picture then gets the same features, to the
+    The groups do not depend on what is done already: an image then gets the same features, to the
     last bit, in a run that resumes as in one that does not.
     """
-    files = iter([(image_id, path) for image_id, path in sorted(pictures.items()) if path])
+    files = iter([(image_id, path) for image_id, path in sorted(images.items()) if path])
     while group := dict(islice(files, size)):
         yield group
 
 
 def _own_groups(
-    pictures: Mapping[str, Path | None], shard: Shard | None, *, size: int
+    images: Mapping[str, Path | None], shard: Shard | None, *, size: int
 ) -> list[dict[str, Path]]:
-    """The groups of a shard, or all: a whole group goes where its first picture does.
+    """The groups of a shard, or all: a whole group goes where its first image does.
 
-    So a picture gets the same features, to the last bit, in any number of shards.
+    So an image gets the same features, to the last bit, in any number of shards.
     """
-    return [group for group in _groups(pictures, size=size) if _is_own(next(iter(group)), shard)]
+    return [group for group in _groups(images, size=size) if _is_own(next(iter(group)), shard)]
 
 
 def _is_own(image_id: str, shard: Shard | None) -> bool:
@@ -189,8 +189,8 @@ def _is_own(image_id: str, shard: Shard | None) -> bool:
 
 
 def _read_ahead(groups: Iterable[Mapping[str, Path]]) -> Iterator[dict[str, Pixels | InputError]]:
-    """The pictures of each group in order, decoded by a thread while earlier ones are described."""
-    with ThreadPoolExecutor(1, thread_name_prefix="pictures") as reader:
+    """The images of each group in order, decoded by a thread while earlier ones are described."""
+    with ThreadPoolExecutor(1, thread_name_prefix="images") as reader:
         ahead: deque[Future[dict[str, Pixels | InputError]]] = deque()
         for together in groups:
             ahead.append(reader.submit(_read, together))
@@ -200,12 +200,12 @@ def _read_ahead(groups: Iterable[Mapping[str, Path]]) -> Iterator[dict[str, Pixe
             yield ahead.popleft().result()
 
 
-def _read(pictures: Mapping[str, Path]) -> dict[str, Pixels | InputError]:
-    """Each picture's pixels, or why it has none."""
+def _read(images: Mapping[str, Path]) -> dict[str, Pixels | InputError]:
+    """Each image's pixels, or why it has none."""
     found: dict[str, Pixels | InputError] = {}
-    for image_id, path in pictures.items():
+    for image_id, path in images.items():
         try:
-            found[image_id] = read_picture(path)
+            found[image_id] = read_image(path)
         except InputError as error:
             found[image_id] = error
     return found
@@ -216,7 +216,7 @@ def _readable(
     given: GivenBoxes | None,
     skip: Callable[[str, InputError], None],
 ) -> Iterator[_Job]:
-    """The pictures that could be read; the others are skipped."""
+    """The images that could be read; the others are skipped."""
     for image_id, pixels in read.items():
         if isinstance(pixels, InputError):
             skip(image_id, pixels)
@@ -224,15 +224,15 @@ def _readable(
             yield _Job(image_id, pixels, None if given is None else given[image_id])
 
 
-def given_boxes(boxes: Path | None, pictures: Mapping[str, Path | None]) -> GivenBoxes | None:
-    """The boxes of a file by image id, None without one; InputError where a picture has none."""
+def given_boxes(boxes: Path | None, images: Mapping[str, Path | None]) -> GivenBoxes | None:
+    """The boxes of a file by image id, None without one; InputError where an image has none."""
     if boxes is None:
         return None
     given = read_boxes(boxes)
-    missing = sorted(image_id for image_id in pictures if not len(given.get(image_id, ())))
+    missing = sorted(image_id for image_id in images if not len(given.get(image_id, ())))
     if missing:
         raise InputError(
-            f"no boxes for {len(missing)} of {len(pictures)} pictures: "
+            f"no boxes for {len(missing)} of {len(images)} images: "
             f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
         )
     return given

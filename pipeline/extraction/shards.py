@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.extract import (
     commits_in,
     describe_extractor,
-    describe_pictures,
+    describe_images,
     given_boxes,
     require_some,
 )
@@ -28,7 +28,7 @@ from a2cap.pipeline.stages.extract import FEATURES
 def extract_shard(
     config: ExtractConfig,
     weights: Path,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     boxes: Path | None,
     runtime: RuntimeConfig,
     shard: Shard,
@@ -38,17 +38,17 @@ def extract_shard(
 ) -> Sequence[Skipped]:
     """Fills and seals the shard's folder of the store in `directory`; resumes by key scan.
 
-    Returns the shard's pictures that were left out, which are listed in its folder too.
+    Returns the shard's images that were left out, which are listed in its folder too.
     """
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
         return _skipped(folder)
-    given = given_boxes(boxes, pictures)
+    given = given_boxes(boxes, images)
     device = str(prepare_device(runtime))
     extractor = load_extractor(weights, config=config, device=device)
     with FeatureWriter(folder, dtype=config.dtype, on_commit=commits_in(events)) as writer:
-        skipped = describe_pictures(
-            extractor, pictures, given, writer, directory=directory, events=events, shard=shard
+        skipped = describe_images(
+            extractor, images, given, writer, directory=directory, events=events, shard=shard
         )
         write_skipped(folder, skipped)
         writer.seal()
@@ -58,15 +58,15 @@ def extract_shard(
 def join_shards(
     config: ExtractConfig,
     weights: Path,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     *,
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
     """Seals the shards of `directory` as one store and describes the extractor beside it.
 
-    Returns the pictures that were left out of any shard. InputError above the limit of bad ones;
-    StoreError, naming them, where shards or pictures are missing, or shards overlap.
+    Returns the images that were left out of any shard. InputError above the limit of bad ones;
+    StoreError, naming them, where shards or images are missing, or shards overlap.
     """
     store = directory / FEATURES
     seal = seal_shards(store)
@@ -75,9 +75,9 @@ def join_shards(
         of_shard = _skipped(store / shard.folder)
         events.write("shard", shard=str(shard), skipped=len(of_shard))
         skipped += of_shard
-    check_limit(skipped, len(pictures), "pictures")
-    require_some(seal.count, skipped, total=len(pictures))
-    FeatureStore(store).require(pictures.keys() - {item.image_id for item in skipped})
+    check_limit(skipped, len(images), "images")
+    require_some(seal.count, skipped, total=len(images))
+    FeatureStore(store).require(images.keys() - {item.image_id for item in skipped})
     describe_extractor(load_extractor(weights, config=config), directory)
     return skipped
 

@@ -1,7 +1,7 @@
 """What captions are like, apart from being right: vocabulary, lengths, repetition and diversity.
 
 Distinct-n is that of Li et al. 2016 (arXiv:1510.03055) over all captions. The diversity of a
-picture's beams is self-CIDEr (Wang and Chan 2019, arXiv:1903.12020): with K the similarities of its
+image's beams is self-CIDEr (Wang and Chan 2019, arXiv:1903.12020): with K the similarities of its
 m captions and λ1 the largest eigenvalue of K, -log(λ1 / m) / log m. It is 0 where all are
 equal and 1 where no two share an n-gram. K holds plain TF-IDF cosines, which unlike CIDEr-D's are
 the inner products that eigenvalues need, scaled to 1 for a caption and itself.
@@ -23,7 +23,7 @@ _UNKNOWN = "<unk>"
 
 
 def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
-    """Figures of one caption for each picture; captions: words joined by single spaces.
+    """Figures of one caption for each image; captions: words joined by single spaces.
 
     captions: how many; vocabulary: different words; words_mean, words_sd, words_min, words_max: of
     a caption; distinct_n: different n-grams per n-gram, n = 1, 2, 3; distinct_captions: different
@@ -54,19 +54,19 @@ def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
 def beam_diversity(
     beams: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Self-CIDEr of each picture that has two beams or more.
+    """Self-CIDEr of each image that has two beams or more.
 
-    beams, references: captions of words joined by single spaces, of the same pictures; document
+    beams, references: captions of words joined by single spaces, of the same images; document
     frequencies are those of the references.
     """
     asked = [image_id for image_id in references if len(beams[image_id]) > 1]
     sizes = np.array([len(beams[image_id]) for image_id in asked], dtype=np.int64)
     said = [caption for image_id in asked for caption in beams[image_id]]
     known = [reference for group in references.values() for reference in group]
-    picture = np.repeat(np.arange(len(references)), [len(group) for group in references.values()])
+    image = np.repeat(np.arange(len(references)), [len(group) for group in references.values()])
     kernel = np.zeros((len(said), int(sizes.max(initial=0))))
     for counts in count_ngrams(said + known):
-        frequency = document_frequency(counts.of(len(said), len(said) + len(known)), picture)
+        frequency = document_frequency(counts.of(len(said), len(said) + len(known)), image)
         rarity = np.log(len(references) + 1) - np.log(np.maximum(1.0, frequency))
         kernel += _cosines(counts.of(0, len(said)), rarity, sizes)
     starts = np.cumsum(sizes) - sizes

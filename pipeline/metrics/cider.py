@@ -19,29 +19,29 @@ _SIGMA = 6.0
 
 
 def cider_values(pair: CountedPair) -> Floats:
-    """(N,): CIDEr-D of each picture; its mean is the value over all."""
+    """(N,): CIDEr-D of each image; its mean is the value over all."""
     similarity = np.zeros(len(pair.reference_lengths))
     for order in range(LONGEST):
         similarity += _cosine(pair, order)
     similarity *= _length_penalty(pair)
-    pictures = len(pair.candidate_lengths)
-    references = np.bincount(pair.picture, minlength=pictures)
-    summed = np.bincount(pair.picture, similarity, minlength=pictures)
+    images = len(pair.candidate_lengths)
+    references = np.bincount(pair.image, minlength=images)
+    summed = np.bincount(pair.image, similarity, minlength=images)
     return np.asarray(10 * summed / LONGEST / references)
 
 
 def _cosine(pair: CountedPair, order: int) -> Floats:
     """(S,): of each reference with its candidate, with the candidate's counts clipped."""
     candidates, references = pair.candidates[order], pair.references[order]
-    frequency = document_frequency(references, pair.picture)
+    frequency = document_frequency(references, pair.image)
     rarity = np.log(float(len(pair.candidate_lengths))) - np.log(np.maximum(1.0, frequency))
     of_candidates = candidates.count * rarity[candidates.gram]
     of_references = references.count * rarity[references.gram]
-    rows, places = matches(candidates, references, pair.picture)
+    rows, places = matches(candidates, references, pair.image)
     common = np.minimum(of_candidates[places], of_references[rows]) * of_references[rows]
     sentences = len(pair.reference_lengths)
     product = np.bincount(references.sentence[rows], common, minlength=sentences)
-    norms = _norms(candidates, of_candidates, len(pair.candidate_lengths))[pair.picture]
+    norms = _norms(candidates, of_candidates, len(pair.candidate_lengths))[pair.image]
     norms = norms * _norms(references, of_references, sentences)
     return np.asarray(product / np.where(norms == 0, 1, norms))
 
@@ -52,6 +52,6 @@ def _norms(counts: NgramCounts, weights: Floats, sentences: int) -> Floats:
 
 def _length_penalty(pair: CountedPair) -> Floats:
     # pycocoevalcap takes the number of bigrams for the length.
-    candidates = np.maximum(pair.candidate_lengths - 1, 0)[pair.picture]
+    candidates = np.maximum(pair.candidate_lengths - 1, 0)[pair.image]
     difference = candidates - np.maximum(pair.reference_lengths - 1, 0)
     return np.asarray(np.exp(-(difference**2) / (2 * _SIGMA**2)))

@@ -1,7 +1,7 @@
 """METEOR 1.5 (Denkowski and Lavie 2014) by its jar's line protocol, as pycocoevalcap 1.2 runs it.
 
-The jar answers each caption with what it counted, and those counts give the value of a picture and,
-summed, that of a set of pictures. It is told where its paraphrases lie (it cannot find them below a
+The jar answers each caption with what it counted, and those counts give the value of an image and,
+summed, that of a set of images. It is told where its paraphrases lie (it cannot find them below a
 folder with a space in its name), and is given only those that the captions can use.
 """
 
@@ -69,7 +69,7 @@ def meteor_statistics(
 
 
 def meteor_values(statistics: NDArray[np.floating]) -> Floats:
-    """(…, 23) sums to (…): METEOR of the pictures that were summed."""
+    """(…, 23) sums to (…): METEOR of the images that were summed."""
     length, reference_length, function, reference_function = np.moveaxis(statistics[..., :4], -1, 0)
     stages = statistics[..., 4:20].reshape(*statistics.shape[:-1], 4, 2, 2)
     chunks, matched, reference_matched = np.moveaxis(statistics[..., 20:], -1, 0)

@@ -39,22 +39,22 @@ class NgramCounts:
 
 @dataclass(frozen=True)
 class CountedPair:
-    """Candidates and references of N pictures, with their n-grams.
+    """Candidates and references of N images, with their n-grams.
 
     candidates, references: one NgramCounts for each order; sentence i of the candidates is of
-    picture i. picture: (S,) int64, the picture of each reference.
+    image i. image: (S,) int64, the image of each reference.
     candidate_lengths: (N,) and reference_lengths: (S,) int64, in words.
     """
 
     candidates: list[NgramCounts]
     references: list[NgramCounts]
-    picture: Ints
+    image: Ints
     candidate_lengths: Ints
     reference_lengths: Ints
 
 
 def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> CountedPair:
-    """The n-grams of one candidate for each picture, and of the picture's references."""
+    """The n-grams of one candidate for each image, and of the image's references."""
     split = [sentence.split() for sentence in candidates]
     split += [sentence.split() for group in references for sentence in group]
     counted = _count(split)
@@ -63,7 +63,7 @@ def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -
     return CountedPair(
         candidates=[counts.of(0, n) for counts in counted],
         references=[counts.of(n, len(split)) for counts in counted],
-        picture=np.repeat(np.arange(n), [len(group) for group in references]),
+        image=np.repeat(np.arange(n), [len(group) for group in references]),
         candidate_lengths=lengths[:n],
         reference_lengths=lengths[n:],
     )
@@ -74,10 +74,10 @@ def count_ngrams(sentences: Sequence[str]) -> list[NgramCounts]:
     return _count([sentence.split() for sentence in sentences])
 
 
-def document_frequency(counts: NgramCounts, picture: Ints) -> Floats:
-    """(G,): pictures with a sentence that holds the n-gram; picture: (S,), of each sentence."""
+def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
+    """(G,): images with a sentence that holds the n-gram; image: (S,), of each sentence."""
     grams = max(counts.grams, 1)
-    documents = np.unique(picture[counts.sentence] * grams + counts.gram)
+    documents = np.unique(image[counts.sentence] * grams + counts.gram)
     return np.bincount(documents % grams, minlength=grams).astype(np.float64)
 
 
@@ -110,9 +110,9 @@ def _rows(sentence: Ints, gram: Ints) -> NgramCounts:
     return NgramCounts(keys // max(grams, 1), keys % max(grams, 1), count, grams)
 
 
-def matches(candidates: NgramCounts, references: NgramCounts, picture: Ints) -> tuple[Ints, Ints]:
-    """Rows of the references whose n-gram is in the candidate of their picture, and its rows."""
-    wanted = picture[references.sentence] * references.grams + references.gram
+def matches(candidates: NgramCounts, references: NgramCounts, image: Ints) -> tuple[Ints, Ints]:
+    """Rows of the references whose n-gram is in the candidate of their image, and its rows."""
+    wanted = image[references.sentence] * references.grams + references.gram
     held = candidates.sentence * references.grams + candidates.gram
     place = np.searchsorted(held, wanted)
     place[place == len(held)] = 0

@@ -10,7 +10,7 @@ _BETA = 1.2
 
 
 def rouge_values(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """ROUGE-L of each candidate against the references of its picture."""
+    """ROUGE-L of each candidate against the references of its image."""
     return [
         _rouge(candidate.split(" "), [reference.split(" ") for reference in group])
         for candidate, group in zip(candidates, references, strict=True)

@@ -37,35 +37,35 @@ Tokens = Mapping[str, list[str]]
 
 @dataclass(frozen=True)
 class Scores:
-    """What was measured, over all pictures and for each.
+    """What was measured, over all images and for each.
 
     metrics: metric -> value, in [0, 1] but for CIDEr, which may exceed 1.
-    per_picture: image id -> metric -> value.
+    per_image: image id -> metric -> value.
     not_run: metric -> why it has no value.
-    confidence: metric -> the ends of its 95 % interval, by drawing pictures anew.
-    statistics: family ("BLEU", "METEOR") -> image id -> numbers whose sums over pictures give its
-    metrics; the other metrics are means of `per_picture`.
+    confidence: metric -> the ends of its 95 % interval, by drawing images anew.
+    statistics: family ("BLEU", "METEOR") -> image id -> numbers whose sums over images give its
+    metrics; the other metrics are means of `per_image`.
     spice: part of SPICE (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
-    over the pictures whose references have such a part. spice_per_picture: image id -> part -> its
+    over the images whose references have such a part. spice_per_image: image id -> part -> its
     F-score, None where the references have none.
     """
 
     metrics: dict[str, float]
-    per_picture: dict[str, dict[str, float]]
+    per_image: dict[str, dict[str, float]]
     not_run: dict[str, str]
     confidence: dict[str, tuple[float, float]] = field(default_factory=dict)
     statistics: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     spice: dict[str, float] = field(default_factory=dict)
-    spice_per_picture: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    spice_per_image: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Measured:
     """What one scorer found; its names are those of its metrics.
 
-    statistics: family -> (N, k) numbers of the pictures, as `resampled` takes them.
-    values: name -> (N,), of each picture. overall: name -> value over all pictures.
-    parts: of SPICE, one for each picture.
+    statistics: family -> (N, k) numbers of the images, as `resampled` takes them.
+    values: name -> (N,), of each image. overall: name -> value over all images.
+    parts: of SPICE, one for each image.
     """
 
     statistics: dict[str, Floats]
@@ -76,7 +76,7 @@ class _Measured:
 
 @dataclass(frozen=True)
 class _Captions:
-    """N candidates, and the references of each, in the order of the pictures."""
+    """N candidates, and the references of each, in the order of the images."""
 
     image_ids: list[str]
     candidates: list[str]
@@ -89,9 +89,9 @@ def score(
     *,
     spice: bool = False,
 ) -> Scores:
-    """Every metric that can run here, of one candidate per picture against its references.
+    """Every metric that can run here, of one candidate per image against its references.
 
-    candidates, references: PTB tokens, as `tokenize` gives them, of the same pictures. spice: SPICE
+    candidates, references: PTB tokens, as `tokenize` gives them, of the same images. spice: SPICE
     too, which parses every caption: minutes for thousands of them.
     """
     captions = _paired(candidates, references)
@@ -123,7 +123,7 @@ def cider(
 ) -> float:
     """CIDEr alone, which needs no JVM once both are PTB tokens: for validation during training.
 
-    Document frequencies are those of `references`, one document per picture, as in `COCOEvalCap`.
+    Document frequencies are those of `references`, one document per image, as in `COCOEvalCap`.
     """
     captions = _paired(candidates, references)
     return float(cider_values(count_pair(captions.candidates, captions.references)).mean())
@@ -132,14 +132,14 @@ def cider(
 def _paired(
     candidates: Mapping[str, str | list[str]], references: Mapping[str, Sequence[str]]
 ) -> _Captions:
-    """Both sides over the same pictures in the same order."""
+    """Both sides over the same images in the same order."""
     if not candidates:
-        raise InputError("nothing to score: 0 captions; caption at least one picture")
+        raise InputError("nothing to score: 0 captions; caption at least one image")
     if candidates.keys() != references.keys():
         odd = sorted(candidates.keys() ^ references.keys())
         raise InputError(
-            f"captions and references are of different pictures: {odd[0]!r} and {len(odd) - 1} more"
-            " are only in one; hand in both for the same pictures"
+            f"captions and references are of different images: {odd[0]!r} and {len(odd) - 1} more"
+            " are only in one; hand in both for the same images"
         )
     hypotheses = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
     for image_id, captions in hypotheses.items():
@@ -186,7 +186,7 @@ def _outcome(measure: Callable[[], _Measured]) -> _Measured | Exception:
 
 
 def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str]) -> Scores:
-    """The findings by metric in the order of METRICS, and by picture."""
+    """The findings by metric in the order of METRICS, and by image."""
     overall = {name: value for measured in found for name, value in measured.overall.items()}
     values = {name: column for measured in found for name, column in measured.values.items()}
     statistics = {
@@ -197,7 +197,7 @@ def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str
     drawn = resampled(statistics) if statistics else {}
     return Scores(
         metrics={name: overall[name] for name in names},
-        per_picture={
+        per_image={
             image_id: {name: float(values[name][row]) for name in names}
             for row, image_id in enumerate(image_ids)
         },
@@ -209,14 +209,14 @@ def _scores(image_ids: list[str], found: list[_Measured], not_run: dict[str, str
             if family in SUMMED
         },
         spice=_mean_parts(parts),
-        spice_per_picture=dict(zip(image_ids, parts, strict=True)) if parts else {},
+        spice_per_image=dict(zip(image_ids, parts, strict=True)) if parts else {},
     )
 
 
 def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Of each part the mean over the pictures that have it, as SPICE's own program averages."""
+    """Of each part the mean over the images that have it, as SPICE's own program averages."""
     found = {
-        name: [value for of_picture in parts if (value := of_picture[name]) is not None]
+        name: [value for of_image in parts if (value := of_image[name]) is not None]
         for name in PARTS
     }
     return {name: fmean(values) for name, values in found.items() if parts and values}

@@ -43,7 +43,7 @@ Tuples = list[list[str]]
 
 @dataclass(frozen=True)
 class Spice:
-    """F-scores of one picture; of a part that its references lack, None."""
+    """F-scores of one image; of a part that its references lack, None."""
 
     overall: float
     parts: dict[str, float | None]
@@ -65,7 +65,7 @@ def spice_values(
     *,
     advance: Callable[[int], object],
 ) -> list[Spice]:
-    """SPICE of each candidate against the references of its picture.
+    """SPICE of each candidate against the references of its image.
 
     advance: told how many more captions have been parsed; the sum is that of all captions. Raises
     JavaError where it cannot run.

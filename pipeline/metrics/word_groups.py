@@ -1,8 +1,8 @@
 """How right captions are in one group of words: kinds, colours, counts, relations.
 
 Words: precision is BLEU's modified unigram precision (Papineni et al. 2002) of the group's words,
-recall is ROUGE-1 (Lin 2004) of them, both of sums over all pictures. So a word that stands twice in
-a caption is right twice where one reference has it twice. Where references of a picture choose
+recall is ROUGE-1 (Lin 2004) of them, both of sums over all images. So a word that stands twice in
+a caption is right twice where one reference has it twice. Where references of an image choose
 different words, no caption has a recall of 1.
 
 Pairs (`a2cap.pipeline.metrics.word_pairs`): precision is the share of a caption's pairs that a
@@ -26,7 +26,7 @@ _Said = TypeVar("_Said", str, Pair)
 
 
 class GroupCounts(NamedTuple):
-    """What is counted of a group in one picture; sums over pictures give its scores.
+    """What is counted of a group in one image; sums over images give its scores.
 
     said, right: words of the caption, and those that a reference has as often; expected, recalled:
     words of all references, and those that the caption has. pairs, judged, held: of the caption,
@@ -85,18 +85,18 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class WordGroupScores:
-    """Group -> scores over all pictures, and image id -> group -> what was counted."""
+    """Group -> scores over all images, and image id -> group -> what was counted."""
 
     groups: dict[str, GroupScore]
-    per_picture: dict[str, dict[str, GroupCounts]]
+    per_image: dict[str, dict[str, GroupCounts]]
 
 
 def score_word_groups(
     captions: Mapping[str, str], references: Mapping[str, Sequence[str]], groups: WordGroups
 ) -> WordGroupScores:
-    """The scores of one caption for each picture; captions, references: PTB tokens by image id."""
+    """The scores of one caption for each image; captions, references: PTB tokens by image id."""
     reader = PairReader(groups)
-    per_picture = {
+    per_image = {
         image_id: count_groups(
             caption.split(), [said.split() for said in references[image_id]], groups, reader
         )
@@ -104,10 +104,10 @@ def score_word_groups(
     }
     return WordGroupScores(
         groups={
-            group: _score(group, _summed([found[group] for found in per_picture.values()]), groups)
+            group: _score(group, _summed([found[group] for found in per_image.values()]), groups)
             for group in groups
         },
-        per_picture=per_picture,
+        per_image=per_image,
     )
 
 
@@ -117,7 +117,7 @@ def count_groups(
     groups: WordGroups,
     reader: PairReader,
 ) -> dict[str, GroupCounts]:
-    """What is counted of each group in one picture; caption, references: tokens."""
+    """What is counted of each group in one image; caption, references: tokens."""
     said, known = reader.read(caption), [reader.read(reference) for reference in references]
     return {
         group: _count(
@@ -188,7 +188,7 @@ def _score(group: str, counts: GroupCounts, groups: WordGroups) -> GroupScore:
 def group_values(sums: Floats) -> Floats:
     """F1 of the words and accuracy of the pairs, (…, 2); NaN for a share of nothing.
 
-    sums: (…, 9), of the fields of `GroupCounts` over pictures.
+    sums: (…, 9), of the fields of `GroupCounts` over images.
     """
     counts = GroupCounts(*np.moveaxis(sums, -1, 0))
     with np.errstate(invalid="ignore"):
@@ -216,12 +216,12 @@ def _without_pairs(group: str, counts: GroupCounts, groups: WordGroups) -> str |
     return absent
 
 
-def _absent(what: str, said: int, pictures: int) -> str | None:
-    if said and pictures:
+def _absent(what: str, said: int, images: int) -> str | None:
+    if said and images:
         return None
     if said:
         return f"no reference has such a {what}"
-    return f"no caption has such a {what}" if pictures else f"nobody says such a {what}"
+    return f"no caption has such a {what}" if images else f"nobody says such a {what}"
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -67,7 +67,7 @@ class Pair(NamedTuple):
     """A word of a group with its nouns; equal where it says the same.
 
     topic: what it is about; pairs of one group and topic agree or contradict each other, as long as
-    a picture has no two things of that name.
+    an image has no two things of that name.
     """
 
     word: str

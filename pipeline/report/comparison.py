@@ -1,6 +1,6 @@
 """The comparison of two runs as a page: which captions were fixed, broken or changed by the second.
 
-Both runs captioned the same pictures. A caption is fixed where it differs and its CIDEr is at least
+Both runs captioned the same images. A caption is fixed where it differs and its CIDEr is at least
 LEAST_CHANGE higher, broken where it is as much lower, changed where it differs otherwise.
 """
 
@@ -13,14 +13,14 @@ from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.summary import in_order, shown_name
 
 LEAST_CHANGE = 0.1
-"""CIDEr of one picture; differences of less are often one function word."""
+"""CIDEr of one image; differences of less are often one function word."""
 
 KINDS = ("fixed", "broken", "changed", "same")
 
 
 @dataclass(frozen=True)
-class ComparedPicture:
-    """What two runs said of one picture; scores: metric -> value, of each run."""
+class ComparedImage:
+    """What two runs said of one image; scores: metric -> value, of each run."""
 
     image_id: str
     captions: tuple[str, str]
@@ -66,14 +66,14 @@ class ComparedMetric:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs over the same pictures.
+    """Two runs over the same images.
 
     names: what the page calls them. settings: what they differ in, name -> value in each run.
     """
 
     names: tuple[str, str]
     metrics: Sequence[ComparedMetric]
-    pictures: Sequence[ComparedPicture]
+    images: Sequence[ComparedImage]
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -88,10 +88,8 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 
 
 def _write(path: Path, comparison: Comparison) -> None:
-    scored = in_order(
-        name for picture in comparison.pictures for one in picture.scores for name in one
-    )
-    kinds = [picture.kind for picture in comparison.pictures]
+    scored = in_order(name for image in comparison.images for one in image.scores for name in one)
+    kinds = [image.kind for image in comparison.images]
     write_page(
         path,
         "comparison.html",
@@ -102,20 +100,20 @@ def _write(path: Path, comparison: Comparison) -> None:
         data={
             "metrics": [shown_name(name) for name in scored],
             "names": comparison.names,
-            "pictures": [_as_json(picture, scored) for picture in comparison.pictures],
+            "images": [_as_json(image, scored) for image in comparison.images],
         },
     )
 
 
-def _as_json(picture: ComparedPicture, metrics: Sequence[str]) -> dict[str, object]:
+def _as_json(image: ComparedImage, metrics: Sequence[str]) -> dict[str, object]:
     """What the script of the page reads; scores are in the order of `metrics`, of each run."""
     return {
-        "id": picture.image_id,
-        "kind": picture.kind,
-        "captions": picture.captions,
-        "references": list(picture.references),
+        "id": image.image_id,
+        "kind": image.kind,
+        "captions": image.captions,
+        "references": list(image.references),
         "scores": [
             [None if name not in one else round(one[name], 4) for name in metrics]
-            for one in picture.scores
+            for one in image.scores
         ],
     }

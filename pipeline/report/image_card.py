@@ -1,4 +1,4 @@
-"""A picture in a report: its thumbnail, its regions, and the attention to them at each word."""
+"""An image in a report: its thumbnail, its regions, and the attention to them at each word."""
 
 import base64
 import io
@@ -22,16 +22,16 @@ _JPEG_QUALITY = 78
 
 
 @dataclass(frozen=True)
-class ShownPicture:
-    """What is drawn of one picture.
+class ShownImage:
+    """What is drawn of one image.
 
-    picture: its file, or None where it is not at hand; the report then shows the boxes alone.
+    image: its file, or None where it is not at hand; the report then shows the boxes alone.
     width, height: in pixels, after turning it as its EXIF data says; boxes refer to that.
     boxes: (R, 4), x1 y1 x2 y2. names: what each region shows, empty where that is not known.
     scores: (R,) how sure it is, or None. attention: at each word of the caption, or None.
     """
 
-    picture: Path | None
+    image: Path | None
     width: int
     height: int
     boxes: NDArray[np.floating]
@@ -42,7 +42,7 @@ class ShownPicture:
     def as_json(self, caption: str) -> dict[str, object]:
         """What the script of the report reads."""
         return {
-            "thumbnail": thumbnail(self.picture),
+            "thumbnail": thumbnail(self.image),
             "width": self.width,
             "height": self.height,
             "boxes": np.round(self.boxes.astype(float), 1).tolist(),
@@ -52,12 +52,12 @@ class ShownPicture:
         }
 
 
-def thumbnail(picture: Path | None) -> str | None:
+def thumbnail(image: Path | None) -> str | None:
     """A JPEG as a data URI, turned as its EXIF data says, or None where it cannot be read."""
-    if picture is None:
+    if image is None:
         return None
     try:
-        with Image.open(picture) as opened:
+        with Image.open(image) as opened:
             # Before anything else touches the pixels: a JPEG is then decoded at reduced size.
             opened.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
             small = ImageOps.exif_transpose(opened).convert("RGB")

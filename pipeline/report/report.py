@@ -1,7 +1,7 @@
-"""The evaluation report: one HTML file with every caption, and pictures of the worst and best.
+"""The evaluation report: one HTML file with every caption, and images of the worst and best.
 
-Captions, references and scores of all pictures are embedded as JSON, which the page sorts, searches
-and draws a few at a time. The worst and the best are embedded with their picture, regions and
+Captions, references and scores of all images are embedded as JSON, which the page sorts, searches
+and draws a few at a time. The worst and the best are embedded with their image, regions and
 attention.
 """
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import GroupScore
 from a2cap.pipeline.report.html import write_page
-from a2cap.pipeline.report.image_card import ShownPicture
+from a2cap.pipeline.report.image_card import ShownImage
 from a2cap.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
 
 
 @dataclass(frozen=True)
-class ReportPicture:
-    """What was said about one picture.
+class ReportImage:
+    """What was said about one image.
 
     caption: what the model says. references: what people said. scores: metric -> value.
     beams: the captions found, best first, with the scores that ranked them.
@@ -37,10 +37,10 @@ class ReportPicture:
 class Report:
     """What one evaluation found.
 
-    metrics: metric -> value over all pictures; intervals: its 95 % confidence interval, where there
+    metrics: metric -> value over all images; intervals: its 95 % confidence interval, where there
     is one; baseline: the same metrics of another run, called `baseline_name`, or None.
     not_run: metric -> why it has no value.
-    n: pictures scored, of `total`; skipped: image id -> why it is not among them.
+    n: images scored, of `total`; skipped: image id -> why it is not among them.
     provenance: what a reader needs to reproduce the figures, in the order of showing.
     statistics: what else is worth knowing of the captions, name -> value in words.
     grounding: over all captions, where there are annotated boxes.
@@ -56,7 +56,7 @@ class Report:
     total: int
     skipped: Mapping[str, str]
     provenance: Mapping[str, str]
-    pictures: Sequence[ReportPicture]
+    images: Sequence[ReportImage]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     statistics: Mapping[str, str] = field(default_factory=dict)
     grounding: Grounding | None = None
@@ -64,17 +64,15 @@ class Report:
     baseline_groups: Mapping[str, GroupScore] = field(default_factory=dict)
 
 
-def write_report(
-    path: Path, report: Report, shown: Iterable[tuple[str, ShownPicture]] = ()
-) -> None:
+def write_report(path: Path, report: Report, shown: Iterable[tuple[str, ShownImage]] = ()) -> None:
     """Write the report as one HTML file.
 
-    shown: the pictures to embed, (image id, picture) each; taken one by one, so that they need not
+    shown: the images to embed, (image id, image) each; taken one by one, so that they need not
     be in memory together.
     """
-    scored = in_order(name for picture in report.pictures for name in picture.scores)
-    cider = [picture.scores["CIDEr"] for picture in report.pictures if "CIDEr" in picture.scores]
-    captions = {picture.image_id: picture.caption for picture in report.pictures}
+    scored = in_order(name for image in report.images for name in image.scores)
+    cider = [image.scores["CIDEr"] for image in report.images if "CIDEr" in image.scores]
+    captions = {image.image_id: image.caption for image in report.images}
     write_page(
         path,
         "report.html",
@@ -87,21 +85,21 @@ def write_report(
         orders=[shown_name(name) for name in scored],
         data={
             "metrics": [shown_name(name) for name in scored],
-            "pictures": [_as_json(picture, scored) for picture in report.pictures],
+            "images": [_as_json(image, scored) for image in report.images],
         },
         details=((image_id, one.as_json(captions[image_id])) for image_id, one in shown),
     )
 
 
-def _as_json(picture: ReportPicture, metrics: Sequence[str]) -> dict[str, object]:
+def _as_json(image: ReportImage, metrics: Sequence[str]) -> dict[str, object]:
     """What the script of the report reads; scores are in the order of `metrics`."""
-    grounding = picture.grounding
+    grounding = image.grounding
     return {
-        "id": picture.image_id,
-        "caption": picture.caption,
-        "references": list(picture.references),
-        "beams": [[caption, _rounded(score)] for caption, score in picture.beams],
-        "scores": [_rounded(picture.scores.get(name)) for name in metrics],
+        "id": image.image_id,
+        "caption": image.caption,
+        "references": list(image.references),
+        "beams": [[caption, _rounded(score)] for caption, score in image.beams],
+        "scores": [_rounded(image.scores.get(name)) for name in metrics],
         "grounding": grounding
         and [
             *map(_rounded, (grounding.original, grounding.aligned, grounding.uniform)),

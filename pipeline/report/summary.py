@@ -104,7 +104,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many pictures have which CIDEr."""
+    """How many images have which CIDEr."""
 
     bars: list[Bar]
     bins: int
@@ -113,7 +113,7 @@ class Histogram:
 
 
 def histogram(values: Sequence[float]) -> Histogram | None:
-    """Of the values of all pictures; None where there is none."""
+    """Of the values of all images; None where there is none."""
     if not values:
         return None
     upper = max(1.0, math.ceil(max(values) * 2) / 2)

@@ -1,4 +1,4 @@
-"""Stage calibrate: random detector weights whose activations are set by eight of the pictures.
+"""Stage calibrate: random detector weights whose activations are set by eight of the images.
 
 For smoke runs and benchmarks only, and only when `extract.weights` asks for `calibrated-random`.
 """
@@ -16,48 +16,44 @@ NAME = "calibrate"
 CODE_VERSION = 2
 
 WEIGHTS = "weights.safetensors"
-_PICTURES = 8
+_IMAGES = 8
 _FIELDS = {"depth", "width", "seed", "roi_size", "min_side", "max_side"}
 
 
-def chosen_pictures(pictures: Mapping[str, Path | None]) -> dict[str, Path]:
-    """The pictures with the eight lowest ids among those that have a file."""
-    found = ((image_id, path) for image_id, path in sorted(pictures.items()) if path is not None)
-    return dict(list(found)[:_PICTURES])
+def chosen_images(images: Mapping[str, Path | None]) -> dict[str, Path]:
+    """The images with the eight lowest ids among those that have a file."""
+    found = ((image_id, path) for image_id, path in sorted(images.items()) if path is not None)
+    return dict(list(found)[:_IMAGES])
 
 
-def calibrate_stage(
-    config: ExtractConfig, *, pictures: Mapping[str, Path], content: Input
-) -> Stage:
-    """The stage over the chosen pictures."""
+def calibrate_stage(config: ExtractConfig, *, images: Mapping[str, Path], content: Input) -> Stage:
+    """The stage over the chosen images."""
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
         params={"extract": config.model_dump(mode="json", include=_FIELDS)},
         inputs={"pictures": content},
         outputs=plain_outputs(WEIGHTS),
-        work=partial(_calibrate, config, list(pictures.values())),
+        work=partial(_calibrate, config, list(images.values())),
     )
 
 
 def _calibrate(
-    config: ExtractConfig, pictures: Sequence[Path], directory: Path, events: EventLog
+    config: ExtractConfig, images: Sequence[Path], directory: Path, events: EventLog
 ) -> Sequence[Skipped]:
     from a2cap.extract.detector.resnet import Architecture
-    from a2cap.extract.image import read_picture
+    from a2cap.extract.image import read_image
     from a2cap.extract.weights.calibrated_random import calibrate
     from a2cap.extract.weights.load import save_detector
 
     readable = []
-    for path in pictures:
+    for path in images:
         try:
-            readable.append(read_picture(path))
+            readable.append(read_image(path))
         except InputError as error:
-            events.write("unreadable", picture=path.name, reason=str(error))
+            events.write("unreadable", image=path.name, reason=str(error))
     if not readable:
-        raise InputError(
-            f"none of the first {len(pictures)} pictures can be read; check data.images"
-        )
+        raise InputError(f"none of the first {len(images)} images can be read; check data.images")
     detector = calibrate(
         readable,
         Architecture(depth=config.depth, width=config.width),

@@ -22,7 +22,7 @@ FURTHER_MODEL = "model."
 
 CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
 ATTENTION = "attention.h5"
-PER_PICTURE = "per_picture.json"
+PER_IMAGE = "per_picture.json"
 
 
 def evaluate_stage(
@@ -35,10 +35,10 @@ def evaluate_stage(
     baseline: Input | None,
     instances: Input | None,
     word_groups: Input | None = None,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner, or an ensemble; the pictures are only shown.
+    """The stage over one trained captioner, or an ensemble; the images are only shown.
 
     instances: COCO instances with which the attention is compared, where there are some.
     word_groups: groups of words that are scored apart, where there are some.
@@ -53,17 +53,21 @@ def evaluate_stage(
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
-        params={"evaluate": config.model_dump(mode="json", exclude={"baseline", "ensemble"})},
+        params={
+            "evaluate": config.model_dump(
+                mode="json", by_alias=True, exclude={"baseline", "ensemble"}
+            )
+        },
         inputs=inputs,
-        outputs=plain_outputs(CAPTIONS, METRICS, PER_PICTURE, REPORT, *attention),
-        work=partial(_evaluate, config, inputs, pictures, runtime),
+        outputs=plain_outputs(CAPTIONS, METRICS, PER_IMAGE, REPORT, *attention),
+        work=partial(_evaluate, config, inputs, images, runtime),
     )
 
 
 def _evaluate(
     config: EvaluateConfig,
     inputs: dict[str, Input],
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
@@ -72,5 +76,5 @@ def _evaluate(
 
     with model_errors():
         return evaluate_captioner(
-            config, inputs, pictures, runtime, directory=directory, events=events
+            config, inputs, images, runtime, directory=directory, events=events
         )

@@ -1,4 +1,4 @@
-"""Stage extract: pictures to region features in an LMDB store."""
+"""Stage extract: images to region features in an LMDB store."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -31,12 +31,12 @@ def extract_stage(
     config: ExtractConfig,
     *,
     weights: Input,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     content: Input,
     boxes: Input | None,
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over `pictures` (image id -> file, None where it is missing).
+    """The stage over `images` (image id -> file, None where it is missing).
 
     Where its partial directory holds shards, its work is to join them.
     """
@@ -53,9 +53,9 @@ def extract_stage(
             FEATURES: lambda path: FeatureStore(path).digest,
             **plain_outputs(EXTRACTOR, WEIGHTS),
         },
-        work=partial(_extract, config, weights.path, pictures, boxes_path, runtime),
+        work=partial(_extract, config, weights.path, images, boxes_path, runtime),
         shards=ShardWork(
-            FEATURES, partial(_fill_shard, config, weights.path, pictures, boxes_path, runtime)
+            FEATURES, partial(_fill_shard, config, weights.path, images, boxes_path, runtime)
         ),
     )
 
@@ -63,7 +63,7 @@ def extract_stage(
 def _extract(
     config: ExtractConfig,
     weights: Path,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     boxes: Path | None,
     runtime: RuntimeConfig,
     directory: Path,
@@ -73,16 +73,16 @@ def _extract(
     from a2cap.pipeline.extraction.shards import join_shards
 
     if shards_in(directory / FEATURES):
-        return join_shards(config, weights, pictures, directory=directory, events=events)
+        return join_shards(config, weights, images, directory=directory, events=events)
     return extract_features(
-        config, weights, pictures, boxes, runtime, directory=directory, events=events
+        config, weights, images, boxes, runtime, directory=directory, events=events
     )
 
 
 def _fill_shard(
     config: ExtractConfig,
     weights: Path,
-    pictures: Mapping[str, Path | None],
+    images: Mapping[str, Path | None],
     boxes: Path | None,
     runtime: RuntimeConfig,
     shard: Shard,
@@ -92,5 +92,5 @@ def _fill_shard(
     from a2cap.pipeline.extraction.shards import extract_shard
 
     return extract_shard(
-        config, weights, pictures, boxes, runtime, shard, directory=directory, events=events
+        config, weights, images, boxes, runtime, shard, directory=directory, events=events
     )

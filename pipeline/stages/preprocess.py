@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import cast
 
 from a2cap.data.annotations.layouts import IN_NO_SPLIT
-from a2cap.data.annotations.read import Annotations, Picture, Skipped, check_limit, read_annotations
+from a2cap.data.annotations.read import (
+    AnnotatedImage,
+    Annotations,
+    Skipped,
+    check_limit,
+    read_annotations,
+)
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.vocabulary import Vocabulary, count_words
@@ -48,7 +54,7 @@ def preprocess(
     directory: Path,
     events: EventLog,
 ) -> Sequence[Skipped]:
-    """Fills `directory`; returns the captions and pictures that were left out, with reasons."""
+    """Fills `directory`; returns the captions and images that were left out, with reasons."""
     find_java()
     found = read_annotations(annotations, split_list=split_list)
     unusable = require_usable(found, annotations)
@@ -56,29 +62,31 @@ def preprocess(
     vocabulary.save(directory / VOCABULARY)
     write_captions(
         directory / CAPTIONS,
-        found.pictures,
+        found.images,
         vocabulary,
         preset=config.vocabulary,
         max_length=config.max_length,
     )
     events.write("vocabulary", words=len(vocabulary))
-    _write_references(directory, found.pictures, vocabulary)
+    _write_references(directory, found.images, vocabulary)
     return unusable
 
 
-def _write_references(directory: Path, pictures: Sequence[Picture], vocabulary: Vocabulary) -> None:
+def _write_references(
+    directory: Path, images: Sequence[AnnotatedImage], vocabulary: Vocabulary
+) -> None:
     """PTB tokens of all references, made once so that training needs no JVM."""
-    raw = {p.image_id: [caption.raw for caption in p.captions] for p in pictures}
+    raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
     references = tokenize(raw)
     write_json(directory / REFERENCES, references)
-    training = {p.image_id: references[p.image_id] for p in pictures if p.split == "train"}
+    training = {p.image_id: references[p.image_id] for p in images if p.split == "train"}
     count_document_frequencies(training, vocabulary).save(directory / FREQUENCIES)
 
 
 def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
     """The words that get a number."""
     return Vocabulary.from_counts(
-        count_words(found.pictures, config.vocabulary),
+        count_words(found.images, config.vocabulary),
         config.vocabulary,
         min_count=config.min_count,
     )
@@ -87,14 +95,14 @@ def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
 def require_usable(found: Annotations, annotations: Path) -> list[Skipped]:
     """The items of the file that have to be left out.
 
-    InputError where they are too many, or a split has no picture.
+    InputError where they are too many, or a split has no image.
     """
     unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
-    check_limit(unusable, len(found.pictures) + len(unusable), "annotations")
+    check_limit(unusable, len(found.images) + len(unusable), "annotations")
     for split in ("train", "val", "test"):
-        if not any(picture.split == split for picture in found.pictures):
+        if not any(image.split == split for image in found.images):
             raise InputError(
-                f"no picture of split {split!r} in {str(annotations)!r}; "
+                f"no image of split {split!r} in {str(annotations)!r}; "
                 "give each of train, val and test at least one"
             )
     return unusable

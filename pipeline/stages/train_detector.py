@@ -1,4 +1,4 @@
-"""Stage train-detector: labelled pictures to the weights of a detector, for `a2 extract`."""
+"""Stage train-detector: labelled images to the weights of a detector, for `a2 extract`."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,7 +37,7 @@ def train_detector_stage(
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
-        params={"detector": config.model_dump(mode="json", exclude=_PLACES)},
+        params={"detector": config.model_dump(mode="json", by_alias=True, exclude=_PLACES)},
         inputs=dict(inputs),
         outputs=plain_outputs(WEIGHTS, FIGURES, NAMES),
         work=partial(_train, config, runtime),

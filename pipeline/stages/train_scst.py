@@ -27,7 +27,7 @@ def train_scst_stage(
     return Stage(
         name=NAME,
         code_version=CODE_VERSION,
-        params={"scst": config.model_dump(mode="json")},
+        params={"scst": config.model_dump(mode="json", by_alias=True)},
         inputs={"features": features, "captions": captions, "model": model},
         outputs=plain_outputs(*train.OUTPUTS),
         work=partial(_refine, config, features.path, captions.path, model.path, runtime),

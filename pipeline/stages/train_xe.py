@@ -30,8 +30,8 @@ def train_stage(
         name=NAME,
         code_version=CODE_VERSION,
         params={
-            "train": config.model_dump(mode="json"),
-            "model": model.model_dump(mode="json"),
+            "train": config.model_dump(mode="json", by_alias=True),
+            "model": model.model_dump(mode="json", by_alias=True),
         },
         inputs={"features": features, "captions": captions},
         outputs=plain_outputs(*OUTPUTS),

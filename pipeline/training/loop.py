@@ -1,6 +1,6 @@
 """Training in epochs, validated and resumable, whatever an update does.
 
-Resume is exact: the order of pictures, the choice of captions and dropout are functions of the
+Resume is exact: the order of images, the choice of captions and dropout are functions of the
 seed and of what a checkpoint holds, so that an interrupted run ends with the same tensors, bit for
 bit, as one that was left alone.
 """
@@ -224,10 +224,10 @@ class Training(Generic[Part]):
         if update.finite:
             return
         shares = self._processes.gathered(update.image_ids)
-        pictures = ", ".join(name for share in shares for name in share)
+        images = ", ".join(name for share in shares for name in share)
         raise A2Error(
             f"loss is not finite at step {update.number}: {update.in_words()} "
-            f"(pictures {pictures}); the last good checkpoint is kept, "
+            f"(images {images}); the last good checkpoint is kept, "
             f"lower {self._phase.section}.lr and train again"
         )
 

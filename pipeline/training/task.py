@@ -19,7 +19,7 @@ class Update(Protocol):
 
     @property
     def image_ids(self) -> tuple[str, ...]:
-        """The pictures of this process."""
+        """The images of this process."""
 
     @property
     def amount(self) -> int:
@@ -103,7 +103,7 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class Phase(Generic[Part]):
-    """One phase of training: of which network, on which pictures, by which updates, how long.
+    """One phase of training: of which network, on which images, by which updates, how long.
 
     section: of the configuration, and command: that trains, both named by errors; unit: of what
     updates learn from, whose speed is told.

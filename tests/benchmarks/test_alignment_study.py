@@ -173,11 +173,11 @@ def test_errors_are_kinds_said_that_are_absent(study):
     }
 
 
-def test_the_held_out_pictures_are_divided_anew_and_the_rest_trains(study):
+def test_the_held_out_images_are_divided_anew_and_the_rest_trains(study):
     worlds = study("worlds")
     splits = ["train", "val", "train", "test", "train", "val"]
     images = [{"cocoid": number, "split": split} for number, split in enumerate(splits)]
-    chosen = worlds.chosen_pictures(images, worlds.Pictures(6, train=2, validate=1, test=2))
+    chosen = worlds.chosen_images(images, worlds.Images(6, train=2, validate=1, test=2))
     assert [(image["cocoid"], image["split"]) for image in chosen] == [
         (0, "train"),
         (2, "train"),
@@ -187,18 +187,18 @@ def test_the_held_out_pictures_are_divided_anew_and_the_rest_trains(study):
     ]
 
 
-def test_too_few_pictures_are_refused(study):
+def test_too_few_images_are_refused(study):
     worlds = study("worlds")
-    with pytest.raises(ValueError, match="too few pictures were drawn for val: 0 of 1"):
-        worlds.chosen_pictures([{"split": "train"}], worlds.Pictures(1, 1, validate=1, test=0))
+    with pytest.raises(ValueError, match="too few images were drawn for val: 0 of 1"):
+        worlds.chosen_images([{"split": "train"}], worlds.Images(1, 1, validate=1, test=0))
 
 
 def test_what_several_parts_ask_for_is_trained_once(study, tmp_path):
     grid, running, worlds = study("grid"), study("running"), study("worlds")
     extent = grid.Extent(seeds=1, planted_seeds=1, other_seeds=1)
-    pictures = worlds.Pictures(5, train=3, validate=1, test=1)
+    images = worlds.Images(5, train=3, validate=1, test=1)
     wanted = grid.trials(extent)
-    found = running.jobs(running.Study(tmp_path, "calibrated-random", pictures, 1), wanted)
+    found = running.jobs(running.Study(tmp_path, "calibrated-random", images, 1), wanted)
     assert sum(len(job.trials) for job in found) == len(wanted)
     [shared] = [job for job in found if len(job.trials) > 1]
     assert [trial.part for trial in shared.trials] == ["fusions", "penalty", "ablations"]

@@ -60,9 +60,9 @@ def run(name: str, *options: str, folder: Path) -> str:
             "alignment_study.py",
             ["fusions gate 1", "Planted companions, after SCST", "grounding by group of words"],
         ),
-        ("detector.py", ["unseen scenes", "recall of 36", "s per picture"]),
-        ("scenes.py", ["pictures/s", "20,000 pictures", "1 process", "is faster by"]),
-        ("report.py", ["report of 50 pictures, 5 embedded", "size, MB"]),
+        ("detector.py", ["unseen scenes", "recall of 36", "s per image"]),
+        ("scenes.py", ["images/s", "20,000 images", "1 process", "is faster by"]),
+        ("report.py", ["report of 50 images, 5 embedded", "size, MB"]),
     ],
 )
 def test_the_quick_form_names_the_machine_then_prints_its_tables(name, promised, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import PICTURE_SUFFIXES, find_pictures, image_id, results_id
+from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, results_id
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(
@@ -31,7 +31,7 @@ def refusal(relative: PurePosixPath | str) -> str:
 
 def folder_refusal(folder: Path) -> str:
     with pytest.raises(InputError) as caught:
-        find_pictures(folder)
+        find_images(folder)
     return str(caught.value)
 
 
@@ -43,7 +43,7 @@ def test_a_number_is_padded_to_twelve_digits_whatever_its_prefix_and_folder(numb
 
 
 @given(NAMES, NAMES)
-def test_another_picture_is_its_path_without_suffix(folder, stem):
+def test_another_image_is_its_path_without_suffix(folder, stem):
     assume(not image_id(f"{stem}.jpg").isdigit())
     assume(len(f"{folder}/{stem}".encode()) < 480)
     expected = unicodedata.normalize("NFC", f"{folder}/{stem}")
@@ -78,28 +78,28 @@ def test_ids_of_telling_names(path, identity):
 def test_an_id_holds_511_bytes_and_no_more():
     assert len(image_id("é" * 255 + "x.jpg").encode()) == 511
     assert refusal("é" * 256 + ".jpg") == (
-        f"picture path too long: {'é' * 40!r}… has 512 bytes, 511 fit in an id; shorten it"
+        f"image path too long: {'é' * 40!r}… has 512 bytes, 511 fit in an id; shorten it"
     )
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "no file name in the picture path '.'; name a file"),
+        ("", "no file name in the image path '.'; name a file"),
         (
             "/etc/passwd",
-            "picture path is absolute: '/etc/passwd'; give it relative to the picture folder",
+            "image path is absolute: '/etc/passwd'; give it relative to the image folder",
         ),
         (
             "../../etc/passwd",
-            "picture path leaves the picture folder: '../../etc/passwd'; give it without '..'",
+            "image path leaves the image folder: '../../etc/passwd'; give it without '..'",
         ),
         (
             "a/../42.jpg",
-            "picture path leaves the picture folder: 'a/../42.jpg'; give it without '..'",
+            "image path leaves the image folder: 'a/../42.jpg'; give it without '..'",
         ),
-        ("a\0.jpg", "picture path holds a NUL character: 'a\\x00.jpg'; rename the file"),
-        ("a\udce9.jpg", "picture path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
+        ("a\0.jpg", "image path holds a NUL character: 'a\\x00.jpg'; rename the file"),
+        ("a\udce9.jpg", "image path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
     ],
 )
 def test_a_path_that_is_no_key_is_refused(path, message):
@@ -119,10 +119,10 @@ def test_no_two_ids_become_one_in_results(ids):
     assert len({results_id(identity) for identity in ids}) == len(ids)
 
 
-def test_pictures_are_found_in_all_folders_and_sorted_by_id(tmp_path):
+def test_images_are_found_in_all_folders_and_sorted_by_id(tmp_path):
     touch(tmp_path, "z/COCO_val2014_000000000042.jpg", "b.PNG", "a/x/7.JPEG", "notes.txt")
     touch(tmp_path, ".hidden.jpg", ".cache/1.jpg")
-    found = find_pictures(tmp_path)
+    found = find_images(tmp_path)
     assert list(found.items()) == [
         ("000000000007", tmp_path / "a/x/7.JPEG"),
         ("000000000042", tmp_path / "z/COCO_val2014_000000000042.jpg"),
@@ -130,10 +130,10 @@ def test_pictures_are_found_in_all_folders_and_sorted_by_id(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("suffix", [*sorted(PICTURE_SUFFIXES), ".JPG", ".Tiff"])
-def test_every_picture_suffix_is_known_in_any_case(tmp_path, suffix):
+@pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".Tiff"])
+def test_every_image_suffix_is_known_in_any_case(tmp_path, suffix):
     touch(tmp_path, f"a{suffix}")
-    assert list(find_pictures(tmp_path)) == ["a"]
+    assert list(find_images(tmp_path)) == ["a"]
 
 
 def test_links_are_followed_inside_the_folder_and_not_out_of_it(tmp_path):
@@ -144,27 +144,27 @@ def test_links_are_followed_inside_the_folder_and_not_out_of_it(tmp_path):
     (folder / "out.jpg").symlink_to(outside / "secret.jpg")
     (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
     (folder / "outside").symlink_to(outside)
-    assert list(find_pictures(folder)) == ["again", "real"]
+    assert list(find_images(folder)) == ["again", "real"]
 
 
 def test_a_folder_that_is_itself_a_link_is_searched(tmp_path):
     touch(tmp_path / "images", "a.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "images")
     (tmp_path / "images/b.jpg").symlink_to(tmp_path / "images/a.jpg")
-    assert list(find_pictures(tmp_path / "link")) == ["a", "b"]
+    assert list(find_images(tmp_path / "link")) == ["a", "b"]
 
 
 def test_two_files_with_one_id_are_refused_by_name(tmp_path):
     touch(tmp_path, "42.jpg", "000042.png")
     first, second = str(tmp_path / "000042.png"), str(tmp_path / "42.jpg")
     assert folder_refusal(tmp_path) == (
-        f"two pictures have the id '000000000042': {first!r} and {second!r}; rename or remove one"
+        f"two images have the id '000000000042': {first!r} and {second!r}; rename or remove one"
     )
 
 
 def test_an_empty_folder_is_refused(tmp_path):
     assert folder_refusal(tmp_path) == (
-        f"no pictures in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+        f"no images in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
         "not through symbolic links that lead out); check the folder"
     )
 

@@ -1,4 +1,4 @@
-"""A detector small enough for quick tests, and pictures to show it."""
+"""A detector small enough for quick tests, and images to show it."""
 
 from pathlib import Path
 
@@ -28,8 +28,8 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_picture():
-    """make_picture(seed, height, width): a smooth colour picture, (H, W, 3) uint8 BGR."""
+def make_image():
+    """make_image(seed, height, width): a smooth colour image, (H, W, 3) uint8 BGR."""
 
     def make(seed: int, height: int = 96, width: int = 128):
         coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -52,9 +52,9 @@ def tiny() -> Architecture:
 
 
 @pytest.fixture(scope="session")
-def detector(tiny, make_picture):
+def detector(tiny, make_image):
     return calibrate(
-        [make_picture(1), make_picture(2)],
+        [make_image(1), make_image(2)],
         tiny,
         min_side=192,
         max_side=320,

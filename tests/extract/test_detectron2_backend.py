@@ -11,7 +11,7 @@ from a2cap.data.errors import A2Error, WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import detectron2_meta
 from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import picture_blob
+from a2cap.extract.detector.input import image_blob
 from a2cap.extract.detector.proposals import ScaledSize, select_proposals
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.detectron2_backend import rebuild
@@ -26,12 +26,12 @@ THEIRS = NATIVE.model_copy(update={"backend": "detectron2"})
 
 
 @pytest.fixture(scope="module")
-def deep(make_picture):
+def deep(make_image):
     architecture = Architecture(
         depth=50, width=8, classes=12, attributes=5, proposal_width=16, embedding_width=4
     )
-    pictures = [make_picture(1), make_picture(2)]
-    return calibrate(pictures, architecture, min_side=192, max_side=320, roi_size=7, seed=0)
+    images = [make_image(1), make_image(2)]
+    return calibrate(images, architecture, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
 @pytest.mark.detectron2
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", ["caffe", "detectron2"])
-def test_both_backends_give_the_same_regions(detectron2, deep, form, make_picture):
+def test_both_backends_give_the_same_regions(detectron2, deep, form, make_image):
     detector = deep
     if form == "detectron2":
         meta = detectron2_meta(origin="test", classes=12).model_copy(
@@ -71,7 +71,7 @@ def test_both_backends_give_the_same_regions(detectron2, deep, form, make_pictur
         )
     ours, theirs = Extractor(detector, config=NATIVE), Extractor(detector, config=THEIRS)
     for seed in range(4):
-        native, other = ours(make_picture(seed)), theirs(make_picture(seed))
+        native, other = ours(make_image(seed)), theirs(make_image(seed))
         assert np.abs(native.boxes - other.boxes).max() < 1e-2
         assert np.array_equal(native.class_ids, other.class_ids)
         np.testing.assert_allclose(other.features, native.features, rtol=1e-3, atol=1e-4)
@@ -106,9 +106,9 @@ def test_detectron2s_procedure_proposes_what_detectron2_proposes(detectron2):
 
 @pytest.mark.detectron2
 @pytest.mark.filterwarnings("ignore")
-def test_each_stage_given_the_other_ones_input_agrees(detectron2, deep, make_picture):
+def test_each_stage_given_the_other_ones_input_agrees(detectron2, deep, make_image):
     ours, theirs = fuse(deep), rebuild(deep)
-    blob = picture_blob(make_picture(5, 192, 256), scale=1.0, mean=deep.meta.mean)
+    blob = image_blob(make_image(5, 192, 256), scale=1.0, mean=deep.meta.mean)
     rois = torch.tensor([[0.0, 3, 3, 200, 150], [0, 40, 10, 120, 60], [0, 100, 20, 250, 190]])
     with torch.inference_mode():
         maps = theirs(torch.from_numpy(blob)[None])

@@ -28,8 +28,8 @@ def relative(found, expected):
     return np.abs(found - expected).max() / np.abs(expected).max()
 
 
-def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_picture):
-    regions = extractor(make_picture(0))
+def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_image):
+    regions = extractor(make_image(0))
     assert 5 <= len(regions) <= 20
     assert regions.boxes.shape == (len(regions), 4)
     assert regions.features.shape == (len(regions), 64)
@@ -45,8 +45,8 @@ def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_pi
     assert (regions.width, regions.height) == (128, 96)
 
 
-def test_detected_boxes_lie_in_the_picture_and_are_at_least_16_pixels(extractor, make_picture):
-    boxes = extractor(make_picture(0)).boxes
+def test_detected_boxes_lie_in_the_image_and_are_at_least_16_pixels(extractor, make_image):
+    boxes = extractor(make_image(0)).boxes
     assert (boxes >= 0).all()
     assert (boxes[:, 2] <= 128).all()
     assert (boxes[:, 3] <= 96).all()
@@ -54,72 +54,72 @@ def test_detected_boxes_lie_in_the_picture_and_are_at_least_16_pixels(extractor,
     assert (boxes[:, 2:] - boxes[:, :2] >= 15.5 - 1e-3).all()
 
 
-def test_a_fixed_number_of_regions_is_met_exactly(detector, config, make_picture):
+def test_a_fixed_number_of_regions_is_met_exactly(detector, config, make_image):
     config = config.model_copy(update={"min_regions": 12, "max_regions": 12})
-    assert len(Extractor(detector, config=config)(make_picture(0))) == 12
+    assert len(Extractor(detector, config=config)(make_image(0))) == 12
 
 
-def test_equal_pictures_give_equal_regions(extractor, make_picture):
-    first = extractor(make_picture(0))
-    extractor(make_picture(1, 160, 90))
-    again = extractor(make_picture(0))
+def test_equal_images_give_equal_regions(extractor, make_image):
+    first = extractor(make_image(0))
+    extractor(make_image(1, 160, 90))
+    again = extractor(make_image(0))
     for name in ("boxes", "features", "scores", "class_ids", "attribute_ids"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
 
 
-def test_detected_boxes_given_back_have_the_same_features(extractor, make_picture):
+def test_detected_boxes_given_back_have_the_same_features(extractor, make_image):
     """The features are those of the boxes written, not of refined ones."""
-    detected = extractor(make_picture(0))
-    given = extractor(make_picture(0), detected.boxes)
+    detected = extractor(make_image(0))
+    given = extractor(make_image(0), detected.boxes)
     assert relative(given.features, detected.features) < 1e-5
     assert np.array_equal(given.class_ids, detected.class_ids)
     np.testing.assert_allclose(given.scores, detected.scores, rtol=1e-4)
 
 
-def test_given_boxes_are_described_in_their_order(extractor, make_picture):
-    regions = extractor(make_picture(0), BOXES)
-    turned = extractor(make_picture(0), BOXES[::-1])
+def test_given_boxes_are_described_in_their_order(extractor, make_image):
+    regions = extractor(make_image(0), BOXES)
+    turned = extractor(make_image(0), BOXES[::-1])
     assert np.array_equal(regions.boxes, BOXES)
     assert relative(turned.features[::-1], regions.features) < 1e-5
     assert relative(regions.features[0], regions.features[2]) > 1e-2
 
 
-def test_boxes_may_be_given_whatever_the_config_says(detector, config, make_picture):
+def test_boxes_may_be_given_whatever_the_config_says(detector, config, make_image):
     config = config.model_copy(update={"boxes": "given"})
-    assert len(Extractor(detector, config=config)(make_picture(0), BOXES)) == 3
+    assert len(Extractor(detector, config=config)(make_image(0), BOXES)) == 3
 
 
-def test_many_pictures_equal_single_ones(extractor, make_picture):
-    pictures = [make_picture(seed) for seed in range(BATCH + 2)] + [make_picture(0, 128, 96)]
-    pictures.insert(3, make_picture(0, 80, 80))
+def test_many_images_equal_single_ones(extractor, make_image):
+    images = [make_image(seed) for seed in range(BATCH + 2)] + [make_image(0, 128, 96)]
+    images.insert(3, make_image(0, 80, 80))
     boxes: list[NDArray[np.float32] | None] = [
-        BOXES[: 1 + index % 3] / np.float32(2) for index in range(len(pictures))
+        BOXES[: 1 + index % 3] / np.float32(2) for index in range(len(images))
     ]
     boxes[5] = None
-    for many, picture, given in zip(
-        extractor.extract_many(pictures, boxes), pictures, boxes, strict=True
+    for many, image, given in zip(
+        extractor.extract_many(images, boxes), images, boxes, strict=True
     ):
-        single = extractor(picture, given)
+        single = extractor(image, given)
         assert np.array_equal(many.boxes, single.boxes)
         assert relative(many.features, single.features) < 1e-5
         assert np.array_equal(many.class_ids, single.class_ids)
         assert (many.width, many.height) == (single.width, single.height)
 
 
-def test_regions_in_chunks_equal_regions_at_once(extractor, make_picture, monkeypatch):
-    whole = extractor(make_picture(0), BOXES).features
+def test_regions_in_chunks_equal_regions_at_once(extractor, make_image, monkeypatch):
+    whole = extractor(make_image(0), BOXES).features
     monkeypatch.setattr("a2cap.extract.detector.detector.CHUNK", 2)
-    assert relative(extractor(make_picture(0), BOXES).features, whole) < 1e-5
+    assert relative(extractor(make_image(0), BOXES).features, whole) < 1e-5
 
 
 def moved(regions, expected):
     return relative(regions.features, expected.features)
 
 
-def test_swapped_channels_move_features(extractor, make_picture):
+def test_swapped_channels_move_features(extractor, make_image):
     """Negative control: wrong channel order once halved other people's accuracy, unnoticed."""
-    regions = extractor(make_picture(0), BOXES)
-    swapped = extractor(np.ascontiguousarray(make_picture(0)[:, :, ::-1]), BOXES)
+    regions = extractor(make_image(0), BOXES)
+    swapped = extractor(np.ascontiguousarray(make_image(0)[:, :, ::-1]), BOXES)
     assert moved(swapped, regions) > 1e-2
 
 
@@ -132,20 +132,19 @@ def test_swapped_channels_move_features(extractor, make_picture):
         ("resize", "rounded size"),
     ],
 )
-def test_another_convention_moves_features(detector, config, make_picture, convention, other):
+def test_another_convention_moves_features(detector, config, make_image, convention, other):
     """Negative controls: what stock detectron2 does otherwise."""
     meta = detector.meta.model_copy(update={convention: other})
     changed = assemble_detector(
         detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
     )
     regions, theirs = (
-        Extractor(one, config=config)(make_picture(0, 95, 127), BOXES)
-        for one in (detector, changed)
+        Extractor(one, config=config)(make_image(0, 95, 127), BOXES) for one in (detector, changed)
     )
     assert moved(theirs, regions) > 1e-2
 
 
-def test_lost_anchors_move_boxes_and_features(detector, config, make_picture):
+def test_lost_anchors_move_boxes_and_features(detector, config, make_image):
     """Negative control: 4 to 32 pixels, as newer detectron2 makes of MILVLG's configuration."""
     anchors = tuple(tuple(side / 16 for side in anchor) for anchor in detector.meta.anchors)
     meta = detector.meta.model_copy(update={"anchors": anchors})
@@ -153,49 +152,47 @@ def test_lost_anchors_move_boxes_and_features(detector, config, make_picture):
         detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
     )
     config = config.model_copy(update={"min_regions": 5, "max_regions": 5})
-    regions, theirs = (
-        Extractor(one, config=config)(make_picture(0)) for one in (detector, changed)
-    )
+    regions, theirs = (Extractor(one, config=config)(make_image(0)) for one in (detector, changed))
     assert moved(theirs, regions) > 1e-2
 
 
-def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_picture):
+def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_image):
     config = config.model_copy(update={"boxes": "given"})
     message = (
-        "no boxes came with the picture, but extract.boxes is 'given'; "
+        "no boxes came with the image, but extract.boxes is 'given'; "
         "supply boxes, or set extract.boxes=detect"
     )
     with pytest.raises(InputError, match=message):
-        Extractor(detector, config=config)(make_picture(0))
+        Extractor(detector, config=config)(make_image(0))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 5), (4,)])
-def test_boxes_of_the_wrong_shape_are_refused(extractor, make_picture, shape):
+def test_boxes_of_the_wrong_shape_are_refused(extractor, make_image, shape):
     message = (
-        f"boxes of a picture have shape {shape}, not (R, 4) with R of at least 1; "
-        "give every picture a box, or leave it out"
+        f"boxes of an image have shape {shape}, not (R, 4) with R of at least 1; "
+        "give every image a box, or leave it out"
     )
     with pytest.raises(InputError, match=re.escape(message)):
-        extractor(make_picture(0), np.zeros(shape, np.float32))
+        extractor(make_image(0), np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize(
     "box", [[60, 10, 10, 50], [10, 50, 60, 10], [128, 0, 140, 5], [0, -9, 9, -1], [0, 0, np.nan, 9]]
 )
-def test_boxes_that_are_no_boxes_in_the_picture_are_refused(extractor, make_picture, box):
+def test_boxes_that_are_no_boxes_in_the_image_are_refused(extractor, make_image, box):
     boxes = np.array([BOXES[0], box], np.float32)
     message = (
-        f"box 1 is not in the picture of 128 x 96 pixels: {boxes[1].tolist()}; "
+        f"box 1 is not in the image of 128 x 96 pixels: {boxes[1].tolist()}; "
         "boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
     )
     with pytest.raises(InputError, match=re.escape(message)):
-        extractor(make_picture(0), boxes)
+        extractor(make_image(0), boxes)
 
 
-def test_a_picture_too_small_for_regions_is_refused(extractor, make_picture):
+def test_an_image_too_small_for_regions_is_refused(extractor, make_image):
     message = (
-        "too few regions of 16 x 16 pixels: 0 proposed in a picture of 14 x 10, "
-        "extract.min_regions is 5; lower it, or leave the picture out"
+        "too few regions of 16 x 16 pixels: 0 proposed in an image of 14 x 10, "
+        "extract.min_regions is 5; lower it, or leave the image out"
     )
     with pytest.raises(InputError, match=message):
-        extractor(make_picture(0, 10, 14))
+        extractor(make_image(0, 10, 14))

@@ -32,12 +32,12 @@ def extractor(weights):
     return load_extractor(weights, config=CONFIG)
 
 
-def test_cells_are_the_pooled_map_of_torchvisions_own_forward(extractor, network, make_picture):
-    picture = make_picture(0, 80, 120)
-    regions = extractor(picture)
+def test_cells_are_the_pooled_map_of_torchvisions_own_forward(extractor, network, make_image):
+    image = make_image(0, 80, 120)
+    regions = extractor(image)
     assert rounded_size(height=80, width=120, min_side=64, max_side=128) == (64, 96)
     scaled = torchvision.transforms.functional.resize(
-        torch.from_numpy(np.ascontiguousarray(picture[:, :, ::-1].transpose(2, 0, 1))),
+        torch.from_numpy(np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))),
         [64, 96],
         antialias=True,
     )
@@ -55,8 +55,8 @@ def test_cells_are_the_pooled_map_of_torchvisions_own_forward(extractor, network
     assert error < 2e-2  # bytes are rounded once, here and there, by other code
 
 
-def test_cells_divide_the_picture_row_by_row(extractor, make_picture):
-    regions = extractor(make_picture(0, 70, 140))
+def test_cells_divide_the_image_row_by_row(extractor, make_image):
+    regions = extractor(make_image(0, 70, 140))
     assert regions.boxes[0].tolist() == [0, 0, 20, 10]
     assert regions.boxes[1].tolist() == [20, 0, 40, 10]
     assert regions.boxes[-1].tolist() == [120, 60, 140, 70]
@@ -68,26 +68,26 @@ def test_cells_divide_the_picture_row_by_row(extractor, make_picture):
 
 def test_a_bright_spot_is_in_its_cell(weights):
     config = CONFIG.model_copy(update={"grid_layer": "conv1"})
-    picture = np.zeros((64, 64, 3), np.uint8)
-    quiet = load_extractor(weights, config=config)(picture).features
-    picture[20:24, 50:54] = 255
-    moved = np.abs(load_extractor(weights, config=config)(picture).features - quiet).sum(axis=1)
+    image = np.zeros((64, 64, 3), np.uint8)
+    quiet = load_extractor(weights, config=config)(image).features
+    image[20:24, 50:54] = 255
+    moved = np.abs(load_extractor(weights, config=config)(image).features - quiet).sum(axis=1)
     left, top, right, bottom = cell_boxes(7, height=64, width=64)[moved.argmax()]
     assert left <= 52 <= right
     assert top <= 22 <= bottom
 
 
-def test_several_pictures_equal_each_alone(extractor, make_picture):
-    pictures = [make_picture(0, 80, 120), make_picture(1, 100, 90)]
-    for many, picture in zip(extractor.extract_many(pictures, [None, None]), pictures, strict=True):
-        assert np.array_equal(many.features, extractor(picture).features)
+def test_several_images_equal_each_alone(extractor, make_image):
+    images = [make_image(0, 80, 120), make_image(1, 100, 90)]
+    for many, image in zip(extractor.extract_many(images, [None, None]), images, strict=True):
+        assert np.array_equal(many.features, extractor(image).features)
 
 
-def test_weights_that_were_saved_give_the_same_cells(extractor, tmp_path, make_picture):
+def test_weights_that_were_saved_give_the_same_cells(extractor, tmp_path, make_image):
     extractor.save(tmp_path / "weights.safetensors")
     again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
-    picture = make_picture(0)
-    assert np.array_equal(extractor(picture).features, again(picture).features)
+    image = make_image(0)
+    assert np.array_equal(extractor(image).features, again(image).features)
     again.save(tmp_path / "again.safetensors")
     saved = (tmp_path / "weights.safetensors").read_bytes()
     assert (tmp_path / "again.safetensors").read_bytes() == saved
@@ -109,10 +109,10 @@ def test_any_layer_of_any_backbone_has_its_width(backbone, layer, width):
     assert grid_width(config) == width
 
 
-def test_a_vgg_gives_cells(tmp_path, make_picture):
+def test_a_vgg_gives_cells(tmp_path, make_image):
     torch.save(torchvision.models.vgg11(weights=None).state_dict(), tmp_path / "vgg.pth")
     config = CONFIG.model_copy(update={"grid_backbone": "vgg11", "grid_layer": "features"})
-    regions = load_extractor(tmp_path / "vgg.pth", config=config)(make_picture(0))
+    regions = load_extractor(tmp_path / "vgg.pth", config=config)(make_image(0))
     assert regions.features.shape == (49, 512)
 
 

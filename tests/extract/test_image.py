@@ -6,12 +6,12 @@ import pytest
 from PIL import Image
 
 from a2cap.data.errors import InputError
-from a2cap.extract.image import picture_size, read_picture
+from a2cap.extract.image import image_size, read_image
 
 
 @pytest.fixture
-def rgb(make_picture):
-    return Image.fromarray(make_picture(0)[:, :, ::-1].copy())
+def rgb(make_image):
+    return Image.fromarray(make_image(0)[:, :, ::-1].copy())
 
 
 def by_opencv(path):
@@ -22,9 +22,9 @@ def by_opencv(path):
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_jpegs_have_the_pixels_of_opencv(tmp_path, rgb, mode):
-    path = tmp_path / "picture.jpg"
+    path = tmp_path / "image.jpg"
     rgb.convert(mode).save(path)
-    pixels = read_picture(path)
+    pixels = read_image(path)
     assert pixels.shape == (96, 128, 3)
     assert pixels.dtype == np.uint8
     assert np.array_equal(pixels, by_opencv(path))
@@ -33,166 +33,164 @@ def test_jpegs_have_the_pixels_of_opencv(tmp_path, rgb, mode):
 def test_channels_are_blue_green_red(tmp_path):
     path = tmp_path / "blue.png"
     Image.new("RGB", (4, 4), (0, 0, 255)).save(path)
-    assert read_picture(path)[0, 0].tolist() == [255, 0, 0]
+    assert read_image(path)[0, 0].tolist() == [255, 0, 0]
 
 
 @pytest.mark.parametrize("suffix", ["png", "bmp", "webp"])
 def test_other_formats_have_the_pixels_of_opencv(tmp_path, rgb, suffix):
-    path = tmp_path / f"picture.{suffix}"
+    path = tmp_path / f"image.{suffix}"
     rgb.save(path)
-    assert np.array_equal(read_picture(path), by_opencv(path))
+    assert np.array_equal(read_image(path), by_opencv(path))
 
 
 def test_cmyk_keeps_its_colours(tmp_path, rgb):
-    path = tmp_path / "picture.jpg"
+    path = tmp_path / "image.jpg"
     rgb.convert("CMYK").save(path, quality=95)
-    difference = np.abs(read_picture(path).astype(int) - np.asarray(rgb)[:, :, ::-1])
+    difference = np.abs(read_image(path).astype(int) - np.asarray(rgb)[:, :, ::-1])
     assert difference.mean() < 2
 
 
 def test_palette_keeps_its_colours(tmp_path, rgb):
-    path = tmp_path / "picture.png"
+    path = tmp_path / "image.png"
     palette = rgb.quantize(32)
     palette.save(path)
-    assert np.array_equal(read_picture(path)[:, :, ::-1], np.asarray(palette.convert("RGB")))
+    assert np.array_equal(read_image(path)[:, :, ::-1], np.asarray(palette.convert("RGB")))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_transparent_pixels_lie_on_white(tmp_path, mode):
-    path = tmp_path / "picture.png"
+    path = tmp_path / "image.png"
     Image.new("RGBA", (4, 4), (0, 0, 0, 0)).convert(mode).save(path)
-    assert (read_picture(path) == 255).all()
+    assert (read_image(path) == 255).all()
 
 
 def test_transparent_palette_entries_lie_on_white(tmp_path, rgb):
-    path = tmp_path / "picture.png"
+    path = tmp_path / "image.png"
     rgb.quantize(8).save(path, transparency=bytes(8))
-    assert (read_picture(path) == 255).all()
+    assert (read_image(path) == 255).all()
 
 
 @pytest.mark.parametrize(("channels", "suffix"), [(1, "png"), (3, "png"), (1, "tif")])
-def test_16_bit_samples_are_scaled_not_clipped(tmp_path, make_picture, channels, suffix):
-    path = tmp_path / f"picture.{suffix}"
-    picture = make_picture(0)[:, :, :channels]
-    cv2.imwrite(str(path), picture.astype(np.uint16) * 257)
-    assert np.array_equal(read_picture(path), np.broadcast_to(picture, (96, 128, 3)))
+def test_16_bit_samples_are_scaled_not_clipped(tmp_path, make_image, channels, suffix):
+    path = tmp_path / f"image.{suffix}"
+    image = make_image(0)[:, :, :channels]
+    cv2.imwrite(str(path), image.astype(np.uint16) * 257)
+    assert np.array_equal(read_image(path), np.broadcast_to(image, (96, 128, 3)))
 
 
 def test_deeper_samples_are_refused(tmp_path):
-    path = tmp_path / "picture.tif"
+    path = tmp_path / "image.tif"
     Image.fromarray(np.full((4, 4), 70_000, np.int32)).save(path)
-    message = "picture 'picture.tif' cannot be decoded: its samples have more than 16 bits; "
+    message = "image 'image.tif' cannot be decoded: its samples have more than 16 bits; "
     with pytest.raises(InputError, match=message):
-        read_picture(path)
+        read_image(path)
     Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path)
     with pytest.raises(InputError, match="cannot be decoded: its samples are fractions; get"):
-        read_picture(path)
+        read_image(path)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
 def test_exif_orientation_is_applied_as_opencv_does(tmp_path, rgb, suffix):
-    path = tmp_path / f"picture.{suffix}"
+    path = tmp_path / f"image.{suffix}"
     exif = Image.Exif()
     exif[0x0112] = 6
     rgb.save(path, exif=exif)
-    pixels = read_picture(path)
+    pixels = read_image(path)
     assert pixels.shape == (128, 96, 3)
     assert np.array_equal(pixels, by_opencv(path))
 
 
 def test_an_animation_gives_its_first_frame(tmp_path):
-    path = tmp_path / "picture.gif"
+    path = tmp_path / "image.gif"
     first, second = Image.new("RGB", (8, 8), "white"), Image.new("RGB", (8, 8), "black")
     first.save(path, save_all=True, append_images=[second])
-    assert (read_picture(path) == 255).all()
+    assert (read_image(path) == 255).all()
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp"])
 @pytest.mark.parametrize("part", [0.5, 0.9, 0.99])
-def test_half_a_picture_is_never_returned(tmp_path, rgb, suffix, part):
-    path = tmp_path / f"picture.{suffix}"
+def test_half_an_image_is_never_returned(tmp_path, rgb, suffix, part):
+    path = tmp_path / f"image.{suffix}"
     rgb.save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
-    message = f"picture 'picture.{suffix}' cannot be decoded: image file is truncated"
+    message = f"image 'image.{suffix}' cannot be decoded: image file is truncated"
     with pytest.raises(InputError, match=message + ".*; get the file again"):
-        read_picture(path)
+        read_image(path)
 
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match=r"picture 'a.jpg' is empty: 0 bytes; get the file again"):
-        read_picture(tmp_path / "a.jpg")
+    with pytest.raises(InputError, match=r"image 'a.jpg' is empty: 0 bytes; get the file again"):
+        read_image(tmp_path / "a.jpg")
 
 
 def test_a_web_page_is_refused(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"<!DOCTYPE html><html></html>")
-    message = "'a.jpg' is not a picture: it begins with b'<!DOCTYPE ht'; get the file again"
+    message = "'a.jpg' is not an image: it begins with b'<!DOCTYPE ht'; get the file again"
     with pytest.raises(InputError, match=re.escape(message)):
-        read_picture(tmp_path / "a.jpg")
+        read_image(tmp_path / "a.jpg")
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    message = "cannot read picture 'a.jpg': No such file or directory; check the picture folder"
+    message = "cannot read image 'a.jpg': No such file or directory; check the image folder"
     with pytest.raises(InputError, match=message):
-        read_picture(tmp_path / "a.jpg")
+        read_image(tmp_path / "a.jpg")
 
 
 def test_a_header_that_claims_too_much_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setattr("a2cap.extract.image.PIXEL_LIMIT", 1_000_000)
     Image.new("1", (2000, 1000)).save(tmp_path / "a.png")
-    message = "picture 'a.png' is too large: 2000 x 1000 pixels, limit 1 million; scale it down"
+    message = "image 'a.png' is too large: 2000 x 1000 pixels, limit 1 million; scale it down"
     with pytest.raises(InputError, match=message):
-        read_picture(tmp_path / "a.png")
+        read_image(tmp_path / "a.png")
 
 
 def test_a_header_beyond_the_limits_of_pillow_is_refused_unread(tmp_path, monkeypatch):
     Image.new("1", (300, 300)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    message = "picture 'a.png' is too large: more than 100 million pixels; scale it down"
+    message = "image 'a.png' is too large: more than 100 million pixels; scale it down"
     with pytest.raises(InputError, match=message):
-        read_picture(tmp_path / "a.png")
+        read_image(tmp_path / "a.png")
 
 
 def test_the_warning_of_pillow_below_our_limit_is_no_failure(tmp_path, monkeypatch):
     Image.new("1", (40, 40)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    assert read_picture(tmp_path / "a.png").shape == (40, 40, 3)
+    assert read_image(tmp_path / "a.png").shape == (40, 40, 3)
 
 
 def test_a_path_may_hold_spaces_and_any_letters(tmp_path, rgb):
     path = tmp_path / "ein Bild é 図.jpg"
     rgb.save(path)
-    assert read_picture(path).shape == (96, 128, 3)
+    assert read_image(path).shape == (96, 128, 3)
 
 
 @pytest.mark.shared
-def test_real_pictures_have_the_pixels_of_opencv(shared):
+def test_real_images_have_the_pixels_of_opencv(shared):
     for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:
-        assert np.array_equal(read_picture(path), by_opencv(path))
+        assert np.array_equal(read_image(path), by_opencv(path))
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("orientation", [None, *range(1, 9)])
-def test_the_size_is_known_from_the_header_and_turned_as_the_picture_is(
+def test_the_size_is_known_from_the_header_and_turned_as_the_image_is(
     tmp_path, rgb, suffix, orientation
 ):
-    path = tmp_path / f"picture.{suffix}"
+    path = tmp_path / f"image.{suffix}"
     exif = Image.Exif()
     if orientation is not None:
         exif[0x0112] = orientation
     rgb.save(path, exif=exif)
-    height, width, _ = read_picture(path).shape
-    assert picture_size(path) == (width, height)
+    height, width, _ = read_image(path).shape
+    assert image_size(path) == (width, height)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
+@pytest.mark.parametrize("content", [None, b"", b"no image", b"\x89PNG\r\n\x1a\n"])
 def test_a_file_without_a_header_has_no_size(tmp_path, content):
     path = tmp_path / "a.png"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as raised:
-        picture_size(path)
-    assert str(raised.value) == (
-        "picture 'a.png' has no header that can be read; get the file again"
-    )
+        image_size(path)
+    assert str(raised.value) == ("image 'a.png' has no header that can be read; get the file again")

@@ -1,6 +1,6 @@
 """What a run says of its work, written outside of its artifacts so that a kill loses none of it.
 
-An item is acknowledged when the product has said that it is safe: a picture after its commit, a
+An item is acknowledged when the product has said that it is safe: an image after its commit, a
 step after its checkpoint, a stage after its manifest. What a rerun does not find of that is lost.
 """
 
@@ -21,8 +21,8 @@ else:
 class Run:
     """One run of a stage, as its diary tells it.
 
-    found: pictures that were in the store when it was opened, None where it was not opened.
-    described: pictures whose description began; committed: those of which a commit returned.
+    found: images that were in the store when it was opened, None where it was not opened.
+    described: images whose description began; committed: those of which a commit returned.
     resumed: the step that training began at, None where it did not begin.
     step: the last step trained; checkpoint: the last one saved; both 0 where there is none.
     worked: whether the stage's work began; sealed: whether its manifest was written.
@@ -113,7 +113,7 @@ def lost(earlier: list[Run], rerun: Run) -> int:
 
 
 def done_again(earlier: list[Run], rerun: Run) -> int:
-    """Pictures, steps, or else stages that the rerun did although an earlier run had done them."""
+    """Images, steps, or else stages that the rerun did although an earlier run had done them."""
     if rerun.found is not None:
         return len(_union(run.described for run in earlier) & rerun.described)
     if rerun.resumed is not None:

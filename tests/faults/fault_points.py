@@ -61,7 +61,7 @@ _ENGINE = (
     Point("a2cap.pipeline.engine.run:_publish"),
     Point("a2cap.pipeline.engine.run:write_skipped"),
     Point("a2cap.pipeline.engine.stage:EventLog.write"),
-    Point("a2cap.pipeline.engine.hash_cache:HashCache.pictures"),
+    Point("a2cap.pipeline.engine.hash_cache:HashCache.images"),
     Point("os:fsync"),
     Point("pathlib:Path.mkdir"),
     Point("pathlib:Path.unlink"),
@@ -96,7 +96,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         *_ENGINE,
         _DETECTOR,
         Point("a2cap.extract.weights.calibrated_random:calibrate"),
-        Point("a2cap.extract.image:read_picture"),
+        Point("a2cap.extract.image:read_image"),
     ),
     "extract": (
         *_ENGINE,
@@ -140,7 +140,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "train-detector": (
         *_TRAINING_AT_ALL,
         _DETECTOR,
-        Point("a2cap.extract.image:read_picture"),
+        Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.data:read_detector_data"),
         Point("a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step"),
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),

@@ -74,7 +74,7 @@ def _name_only(path: Path) -> str:
 
 
 _DIGESTS: Mapping[str, Callable[[Path], str]] = {
-    "metrics.jsonl": _without("tokens_per_second", "pictures_per_second"),
+    "metrics.jsonl": _without("tokens_per_second", "images_per_second"),
     # of a stage it says when it ended, of a checkpoint it holds the digest of a time
     "manifest.json": _without("finished", "seconds", "sha256"),
     "state.pt": _name_only,

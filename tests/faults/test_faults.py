@@ -105,7 +105,7 @@ def test_the_driver_sees_a_product_that_does_not_keep_its_promises(stage, fault,
     assert complaint in complaints
 
 
-def test_a_picture_that_was_committed_and_is_not_found_is_lost(diary):
+def test_an_image_that_was_committed_and_is_not_found_is_lost(diary):
     killed = diary.Run(found=frozenset(), described=frozenset("abc"), committed=frozenset("ab"))
     assert diary.lost([killed], diary.Run(found=frozenset("ab"))) == 0
     assert diary.lost([killed], diary.Run(found=frozenset("a"))) == 1

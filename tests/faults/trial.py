@@ -49,20 +49,20 @@ READS: Mapping[str, tuple[str, ...]] = {
 }
 """Stage -> those whose results must be there before it runs."""
 
-PICTURES, TOGETHER, COMMIT_EVERY = 40, 2, 8
-"""The product describes 16 pictures together and commits 64: an eighth of both, for a few."""
+IMAGES, TOGETHER, COMMIT_EVERY = 40, 2, 8
+"""The product describes 16 images together and commits 64: an eighth of both, for a few."""
 
 CHECKPOINT_EVERY = 4
 
 PROMISED: Mapping[str, tuple[str, int]] = {
-    "extract": ("pictures", COMMIT_EVERY + 2 * TOGETHER),
+    "extract": ("images", COMMIT_EVERY + 2 * TOGETHER),
     "train-xe": ("steps", CHECKPOINT_EVERY),
     "train-scst": ("steps", CHECKPOINT_EVERY),
     "train-detector": ("steps", CHECKPOINT_EVERY),
 }
 """Stage -> what a kill may cost, and how many of it at most; the other stages begin anew.
 
-Pictures: those of one commit, and those that share a group with its first and its last.
+Images: those of one commit, and those that share a group with its first and its last.
 """
 
 _CONFIG = f"""
@@ -86,7 +86,7 @@ runtime: {{device: cpu, threads: 1}}
 """
 
 _LISTS = {"LEARNT": range(1, 13), "VALIDATED": range(31, 35)}
-"""Pictures of a detector's training; the damaged one would end it."""
+"""Images of a detector's training; the damaged one would end it."""
 
 _PATIENCE = 60.0
 """Seconds in which whatever a killed run had started must be gone."""
@@ -122,7 +122,7 @@ class Experiment:
 
     @property
     def scenes(self) -> Path:
-        """The pictures and annotations, which no run may change."""
+        """The images and annotations, which no run may change."""
         return self.folder / "scenes"
 
     def artifacts(self, trial: str) -> Path:
@@ -130,7 +130,7 @@ class Experiment:
         return self.folder / trial / "artifacts"
 
     def make(self, stages: Sequence[str]) -> None:
-        """Draws the scenes, damages one picture, and runs the stages, and those they need."""
+        """Draws the scenes, damages one image, and runs the stages, and those they need."""
         self._draw()
         needed = {name for stage in stages for name in (*READS[stage], stage)}
         for stage in [name for name in STAGES if name in needed]:
@@ -157,7 +157,7 @@ class Experiment:
             shutil.copytree(self.result(stage, "alone"), result)
 
     def _draw(self) -> None:
-        in_a_child(lambda: write_scenes(self.scenes, count=PICTURES, seed=0, side=96), self.folder)
+        in_a_child(lambda: write_scenes(self.scenes, count=IMAGES, seed=0, side=96), self.folder)
         damaged = self.scenes / "images" / f"{20:012d}.jpg"
         damaged.write_bytes(damaged.read_bytes()[:900])
         places = {
@@ -334,7 +334,7 @@ def _left_running(groups: Sequence[int]) -> list[str]:
 
 
 def _shrink() -> None:
-    """Fewer pictures per commit and group, so that a small store has many; one thread each."""
+    """Fewer images per commit and group, so that a small store has many; one thread each."""
     defaults = FeatureWriter.__init__.__kwdefaults__
     if defaults is None or "commit_every" not in defaults or not hasattr(extraction, "_TOGETHER"):
         raise RuntimeError("the product's numbers have other names now; name them here too")

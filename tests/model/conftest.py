@@ -13,8 +13,8 @@ VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 
 
 @dataclass
-class Pictures:
-    """Three pictures of 4, 2 and 3 regions, with two captions each."""
+class Images:
+    """Three images of 4, 2 and 3 regions, with two captions each."""
 
     features: Tensor
     boxes: Tensor
@@ -30,14 +30,14 @@ def _caption(words: list[int]) -> list[int]:
 
 
 @pytest.fixture
-def pictures() -> Pictures:
+def images() -> Images:
     generator = torch.Generator().manual_seed(1)
     captions = [
         [[4, 5, 6, 7], [8, 4]],
         [[9, 10, 5, 4, 6], [7]],
         [[5, 5, 8], [10, 9, 4, 4]],
     ]
-    return Pictures(
+    return Images(
         torch.randn(3, 4, FEATURE_WIDTH, generator=generator, dtype=torch.float64),
         torch.rand(3, 4, 5, generator=generator, dtype=torch.float64),
         torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [True] * 3 + [False]]),

@@ -261,7 +261,7 @@ def test_linear_mask_serves_fewer_regions_than_slots_and_refuses_more():
     with pytest.raises(ValueError) as raised:
         mask.project(REGIONS)
     assert str(raised.value) == (
-        "a picture has 5 regions, the linear mask network has 4 slots; raise "
+        "an image has 5 regions, the linear mask network has 4 slots; raise "
         "model.alignment.mask_slots and retrain, or set model.alignment.mask_network to bilinear"
     )
 

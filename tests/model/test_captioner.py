@@ -12,21 +12,21 @@ def test_decoder_is_fed_bos_and_the_caption_without_its_last_token():
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, pictures, fusion):
+def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
-    steps = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])
-    assert len(steps) == pictures.captions.shape[2]
+    steps = attend(captioner, images.encoded(captioner), images.captions[:, 0])
+    assert len(steps) == images.captions.shape[2]
     for step in steps:
         assert step.original.shape == step.aligned.shape == (3, 4)
         torch.testing.assert_close(step.original.sum(1), torch.ones(3, dtype=torch.float64))
-        assert not step.aligned[~pictures.region_mask].any()
+        assert not step.aligned[~images.region_mask].any()
         assert (step.keep is None) == (fusion == "none")
         assert (step.gate is None) == (fusion != "gate")
 
 
-def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, pictures):
+def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, images):
     captioner = tiny(heads=4, decoder_layers=3, aligned_layers=(1, 3))
-    step = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])[2]
+    step = attend(captioner, images.encoded(captioner), images.captions[:, 0])[2]
     assert [layer.original.shape for layer in step.layers] == [(3, 4, 4)] * 3
     assert step.layers[0].gate.shape == (3, 4, 1)
     assert step.layers[1].keep is None
@@ -39,12 +39,12 @@ def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, 
     torch.testing.assert_close(step.gate, gate.expand(3, 4))
 
 
-def test_attention_of_a_step_is_that_of_teacher_forcing(tiny, pictures):
+def test_attention_of_a_step_is_that_of_teacher_forcing(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    scored = captioner.score(memory, pictures.captions).attention[1]
+    memory = images.encoded(captioner)
+    scored = captioner.score(memory, images.captions).attention[1]
     for caption in range(2):
-        steps = attend(captioner, memory, pictures.captions[:, caption])
+        steps = attend(captioner, memory, images.captions[:, caption])
         for position, step in enumerate(steps):
-            query = caption * pictures.captions.shape[2] + position
+            query = caption * images.captions.shape[2] + position
             torch.testing.assert_close(step.layers[1].used, scored.used[:, :, query])

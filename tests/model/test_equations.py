@@ -1,6 +1,6 @@
 """Eq. 2-11 inside the whole network, against numpy in float64, written from the paper alone.
 
-One picture and one caption at a time, only the regions that exist, no batch, no padding, no mask:
+One image and one caption at a time, only the regions that exist, no batch, no padding, no mask:
 what agrees with it to 1e-10 has its equations, its layers and its padding right.
 """
 
@@ -43,7 +43,7 @@ def sinusoids(length, width):
 
 
 class Network:
-    """The A2 Transformer of one picture, (R, F) features and (R, 5) boxes, by the paper."""
+    """The A2 Transformer of one image, (R, F) features and (R, 5) boxes, by the paper."""
 
     def __init__(self, captioner, *, perturbed):
         self.config, self.alignment = captioner.config, captioner.config.alignment
@@ -183,15 +183,15 @@ class Network:
         return np.log(probabilities[np.arange(len(tokens)), tokens])
 
 
-def by_the_paper(captioner, pictures, *, perturbed):
+def by_the_paper(captioner, images, *, perturbed):
     """Caption loss in nats per token, the penalty |1 - m|^2, and each caption's log_probs."""
     found, penalties = [], []
-    for picture, captions in enumerate(pictures.captions.tolist()):
-        exists = pictures.region_mask[picture]
+    for image, captions in enumerate(images.captions.tolist()):
+        exists = images.region_mask[image]
         for caption in captions:
             network = Network(captioner, perturbed=perturbed)
             regions = network.encode(
-                pictures.features[picture, exists].numpy(), pictures.boxes[picture, exists].numpy()
+                images.features[image, exists].numpy(), images.boxes[image, exists].numpy()
             )
             found.append(network.log_probs(regions, [token for token in caption if token]))
             if network.keeps:
@@ -204,41 +204,41 @@ def by_the_paper(captioner, pictures, *, perturbed):
     )
 
 
-def compare(captioner, pictures):
+def compare(captioner, images):
     captioner.schedule_step.fill_(STEP)
-    memory = pictures.encoded(captioner)
-    losses = two_losses(captioner, memory, pictures.captions)
-    expected = by_the_paper(captioner, pictures, perturbed=False)
-    scored = captioner.score(memory, pictures.captions).log_probs.detach().flatten(0, 1)
+    memory = images.encoded(captioner)
+    losses = two_losses(captioner, memory, images.captions)
+    expected = by_the_paper(captioner, images, perturbed=False)
+    scored = captioner.score(memory, images.captions).log_probs.detach().flatten(0, 1)
     for row, own in zip(scored, expected.log_probs, strict=True):
         np.testing.assert_allclose(row[: len(own)], own, rtol=0, atol=1e-10)
     assert losses.caption.item() == pytest.approx(expected.loss, abs=1e-10)
     if captioner.config.alignment.fusion == "none":
         assert losses.mask is None
         return
-    harmed = by_the_paper(captioner, pictures, perturbed=True)
+    harmed = by_the_paper(captioner, images, perturbed=True)
     assert losses.statistics.penalty.item() == pytest.approx(harmed.penalty, abs=1e-10)
     expected_mask = -harmed.loss + captioner.config.alignment.penalty_weight * harmed.penalty
     assert losses.mask.item() == pytest.approx(expected_mask, abs=1e-10)
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, pictures, fusion):
-    compare(tiny(fusion=fusion), pictures)
+def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, images, fusion):
+    compare(tiny(fusion=fusion), images)
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: next(iter(reading)))
 def test_every_reading_of_what_the_paper_leaves_open_equals_its_transcription(
-    tiny, pictures, reading
+    tiny, images, reading
 ):
-    compare(tiny(**reading), pictures)
+    compare(tiny(**reading), images)
 
 
-def test_the_passes_of_the_transcription_differ(tiny, pictures):
+def test_the_passes_of_the_transcription_differ(tiny, images):
     """Else agreement with it would say little about the equations."""
     losses = {
-        fusion: by_the_paper(tiny(fusion=fusion), pictures, perturbed=False).loss
+        fusion: by_the_paper(tiny(fusion=fusion), images, perturbed=False).loss
         for fusion in FUSIONS
     }
-    losses["perturbed"] = by_the_paper(tiny(), pictures, perturbed=True).loss
+    losses["perturbed"] = by_the_paper(tiny(), images, perturbed=True).loss
     assert min(np.diff(sorted(losses.values()))) > 1e-6

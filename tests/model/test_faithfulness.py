@@ -76,13 +76,13 @@ def test_a_small_divergence_does_not_drown_in_rounding():
     assert jensen_shannon(p, q).item() == pytest.approx(4 * change**2 / 0.25 / 8, rel=1e-3)
 
 
-def _importance(captioner, pictures):
+def _importance(captioner, images):
     return gradient_importance(
         captioner,
-        pictures.features,
-        pictures.boxes,
-        pictures.region_mask,
-        pictures.captions[:, 0],
+        images.features,
+        images.boxes,
+        images.region_mask,
+        images.captions[:, 0],
     )
 
 
@@ -98,14 +98,14 @@ def _from_states(captioner, memory, states, captions):
 
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_importance_is_the_norm_of_finite_differences(tiny, pictures, fusion, network):
+def test_importance_is_the_norm_of_finite_differences(tiny, images, fusion, network):
     captioner = tiny(fusion=fusion, mask_network=network)
     captioner.schedule_step.fill_(50_000)
-    captions = pictures.captions[:, 0]
-    found = _importance(captioner, pictures)
+    captions = images.captions[:, 0]
+    found = _importance(captioner, images)
     assert found.shape == (3, 6, 4)
     with torch.no_grad():
-        memory = pictures.encoded(captioner)
+        memory = images.encoded(captioner)
         squares = torch.zeros_like(found)
         for region in range(4):
             for place in range(16):
@@ -119,12 +119,12 @@ def test_importance_is_the_norm_of_finite_differences(tiny, pictures, fusion, ne
     torch.testing.assert_close(found, squares.sqrt(), rtol=1e-6, atol=1e-9)
 
 
-def test_importance_needs_the_gradient_that_training_holds_back(tiny, pictures):
+def test_importance_needs_the_gradient_that_training_holds_back(tiny, images):
     """Else the test above would not tell a detached mask from one that is not."""
     captioner = tiny(fusion="max")
-    exact = _importance(captioner, pictures)
-    memory = pictures.encoded(captioner)
-    captions = pictures.captions[:, 0]
+    exact = _importance(captioner, images)
+    memory = images.encoded(captioner)
+    captions = images.captions[:, 0]
     log_probs = captioner(memory, decoder_input(captions, bos=1)[:, None])[:, 0]
     probability = log_probs.gather(-1, captions[..., None])[:, 2, 0].exp().sum()
     [held_back] = torch.autograd.grad(probability, memory.states)
@@ -132,10 +132,10 @@ def test_importance_needs_the_gradient_that_training_holds_back(tiny, pictures):
 
 
 @pytest.mark.parametrize("detach_mask", [True, False])
-def test_the_captioner_is_left_as_it_was(tiny, pictures, detach_mask):
+def test_the_captioner_is_left_as_it_was(tiny, images, detach_mask):
     captioner = tiny(detach_mask=detach_mask)
     with torch.no_grad():
-        _importance(captioner, pictures)
+        _importance(captioner, images)
     with pytest.raises(KeyError), differentiable_masks(captioner):
         raise KeyError
     alignments = [attention.alignment for attention in captioner.decoder.cross_attentions()]
@@ -143,73 +143,73 @@ def test_the_captioner_is_left_as_it_was(tiny, pictures, detach_mask):
     assert all(parameter.grad is None for parameter in captioner.parameters())
 
 
-def test_importance_of_padding_is_none_and_pictures_do_not_meet(tiny, pictures):
+def test_importance_of_padding_is_none_and_images_do_not_meet(tiny, images):
     captioner = tiny()
-    together = _importance(captioner, pictures)
-    assert not together.transpose(1, 2)[~pictures.region_mask].any()
+    together = _importance(captioner, images)
+    assert not together.transpose(1, 2)[~images.region_mask].any()
     for number in range(3):
-        exists = pictures.region_mask[number]
+        exists = images.region_mask[number]
         alone = gradient_importance(
             captioner,
-            pictures.features[number : number + 1, exists],
-            pictures.boxes[number : number + 1, exists],
+            images.features[number : number + 1, exists],
+            images.boxes[number : number + 1, exists],
             exists[None, exists],
-            pictures.captions[number : number + 1, 0],
+            images.captions[number : number + 1, 0],
         )
         torch.testing.assert_close(alone[0], together[number][:, exists])
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_divergence_alone_is_what_is_measured_beside_the_rest(tiny, pictures, fusion):
+def test_divergence_alone_is_what_is_measured_beside_the_rest(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
-    memory = captioner.encode(pictures.features, pictures.boxes, pictures.region_mask)
-    alone = divergence_by_layer(captioner, memory, pictures.captions[:, 0])
-    measured = [layer.divergence or 0.0 for layer in _measured(captioner, pictures)]
+    memory = captioner.encode(images.features, images.boxes, images.region_mask)
+    alone = divergence_by_layer(captioner, memory, images.captions[:, 0])
+    measured = [layer.divergence or 0.0 for layer in _measured(captioner, images)]
     assert alone == pytest.approx(measured, rel=1e-9)
 
 
-def _measured(captioner, pictures, *parts):
+def _measured(captioner, images, *parts):
     meter = Faithfulness(captioner)
     for part in parts or (slice(None),):
         meter.add(
-            pictures.features[part],
-            pictures.boxes[part],
-            pictures.region_mask[part],
-            pictures.captions[part, 0],
+            images.features[part],
+            images.boxes[part],
+            images.region_mask[part],
+            images.captions[part, 0],
         )
     return meter.layers()
 
 
-def _by_hand(captioner, pictures):
+def _by_hand(captioner, images):
     """Per layer the mean tau of alpha, alpha^a and 1 - m, and the divergence, word by word."""
-    importance = _importance(captioner, pictures)
-    steps = attend(captioner, pictures.encoded(captioner), pictures.captions[:, 0])
+    importance = _importance(captioner, images)
+    steps = attend(captioner, images.encoded(captioner), images.captions[:, 0])
     layers = []
     for number in range(len(steps[0].layers)):
         found = []
         for position, step in enumerate(steps):
-            for picture in range(3):
-                if not pictures.captions[picture, 0, position]:
+            for image in range(3):
+                if not images.captions[image, 0, position]:
                     continue
-                exists, paid = pictures.region_mask[picture], step.layers[number]
-                own = importance[picture, position, exists].tolist()
+                exists, paid = images.region_mask[image], step.layers[number]
+                own = importance[image, position, exists].tolist()
                 taus = [
-                    tau_b(values[picture].mean(0)[exists].tolist(), own)
+                    tau_b(values[image].mean(0)[exists].tolist(), own)
                     for values in (paid.original, paid.used, 1 - paid.keep)
                 ]
-                rows = paid.used[picture] / paid.used[picture].sum(-1, keepdim=True)
-                apart = jensen_shannon(paid.original[picture], rows).mean().item()
+                rows = paid.used[image] / paid.used[image].sum(-1, keepdim=True)
+                apart = jensen_shannon(paid.original[image], rows).mean().item()
                 found.append([*taus, apart])
         layers.append(np.mean(found, axis=0))
     return layers
 
 
 @pytest.mark.parametrize("fusion", FUSIONS[1:])
-def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, pictures, fusion):
+def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
     captioner.schedule_step.fill_(50_000)
-    layers = _measured(captioner, pictures)
-    for layer, expected in zip(layers, _by_hand(captioner, pictures), strict=True):
+    layers = _measured(captioner, images)
+    for layer, expected in zip(layers, _by_hand(captioner, images), strict=True):
         assert layer.words == 5 + 6 + 4
         assert layer.constant == 0
         found = [layer.attention, layer.aligned, layer.evidence, layer.divergence]
@@ -218,33 +218,33 @@ def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, pictur
     assert [layer.layer for layer in layers] == [1, 2]
 
 
-def test_batches_of_any_size_measure_the_same(tiny, pictures):
+def test_batches_of_any_size_measure_the_same(tiny, images):
     captioner = tiny()
-    together = _measured(captioner, pictures)
+    together = _measured(captioner, images)
     for layer, other in zip(
-        together, _measured(captioner, pictures, slice(0, 1), slice(1, 3)), strict=True
+        together, _measured(captioner, images, slice(0, 1), slice(1, 3)), strict=True
     ):
         assert vars(layer) == pytest.approx(vars(other), abs=1e-12)
 
 
-def test_a_plain_transformer_has_attention_alone(tiny, pictures):
-    for layer in _measured(tiny(fusion="none"), pictures):
+def test_a_plain_transformer_has_attention_alone(tiny, images):
+    for layer in _measured(tiny(fusion="none"), images):
         assert -1 <= layer.attention <= 1
         others = (layer.aligned, layer.evidence, layer.divergence, layer.keep, layer.gate)
         assert others == (None,) * 5
 
 
-def test_only_aligned_layers_have_masks(tiny, pictures):
-    lower, upper = _measured(tiny(aligned_layers=(2,)), pictures)
+def test_only_aligned_layers_have_masks(tiny, images):
+    lower, upper = _measured(tiny(aligned_layers=(2,)), images)
     assert lower.evidence is None
     assert upper.evidence is not None
 
 
-def test_masks_that_rank_nothing_are_counted_and_left_out(tiny, pictures):
+def test_masks_that_rank_nothing_are_counted_and_left_out(tiny, images):
     captioner = tiny()
     for attention in captioner.decoder.cross_attentions():
         attention.alignment.mask_network.query.weight.data.zero_()
-    for layer in _measured(captioner, pictures):
+    for layer in _measured(captioner, images):
         assert layer.evidence is None
         assert layer.constant == layer.words == 15
         assert 0 < layer.keep < 1

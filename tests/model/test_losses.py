@@ -36,18 +36,18 @@ def test_mask_loss_is_equation_4():
     assert loss.item() == pytest.approx(-2.5 + 0.035 * 4)
 
 
-def _losses(captioner, pictures):
-    return two_losses(captioner, pictures.encoded(captioner), pictures.captions)
+def _losses(captioner, images):
+    return two_losses(captioner, images.encoded(captioner), images.captions)
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_two_losses_are_those_of_the_two_passes(tiny, pictures, fusion):
+def test_two_losses_are_those_of_the_two_passes(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
-    memory = pictures.encoded(captioner)
-    losses = two_losses(captioner, memory, pictures.captions)
-    is_token = pictures.captions != 0
-    perturbed = captioner.score(memory, pictures.captions, perturbed=True)
-    aligned = caption_loss(captioner.score(memory, pictures.captions).log_probs, is_token)
+    memory = images.encoded(captioner)
+    losses = two_losses(captioner, memory, images.captions)
+    is_token = images.captions != 0
+    perturbed = captioner.score(memory, images.captions, perturbed=True)
+    aligned = caption_loss(captioner.score(memory, images.captions).log_probs, is_token)
     harmed = caption_loss(perturbed.log_probs, is_token)
     penalty = mask_penalty([layer.keep for layer in perturbed.attention], is_token)
     torch.testing.assert_close(losses.caption, aligned)
@@ -60,16 +60,16 @@ def test_two_losses_are_those_of_the_two_passes(tiny, pictures, fusion):
 
 @pytest.mark.parametrize("aligned_layers", ["all", (1,), (2,), (3,), (2, 3)])
 def test_what_both_passes_share_gives_each_the_gradients_of_a_pass_of_its_own(
-    tiny, pictures, aligned_layers
+    tiny, images, aligned_layers
 ):
     captioner = tiny(decoder_layers=3, aligned_layers=aligned_layers)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = []
     for pair in (
-        captioner.score_both(memory, pictures.captions),
+        captioner.score_both(memory, images.captions),
         (
-            captioner.score(memory, pictures.captions),
-            captioner.score(memory, pictures.captions, perturbed=True),
+            captioner.score(memory, images.captions),
+            captioner.score(memory, images.captions, perturbed=True),
         ),
     ):
         assert [len(scored.attention) for scored in pair] == [3, 3]
@@ -81,37 +81,37 @@ def test_what_both_passes_share_gives_each_the_gradients_of_a_pass_of_its_own(
         torch.testing.assert_close(shared, alone)
 
 
-def test_both_passes_drop_the_same_units_up_to_the_first_mask(tiny, pictures):
+def test_both_passes_drop_the_same_units_up_to_the_first_mask(tiny, images):
     captioner = tiny(dropout=0.5, decoder_layers=1, fusion="max").train()
-    aligned, perturbed = captioner.score_both(pictures.encoded(captioner), pictures.captions)
+    aligned, perturbed = captioner.score_both(images.encoded(captioner), images.captions)
     assert torch.equal(aligned.attention[0].original, perturbed.attention[0].original)
 
 
-def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, pictures):
+def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    statistics = two_losses(captioner, memory, pictures.captions).statistics
-    is_token = (pictures.captions != 0).flatten(1)[:, None, :, None]
-    exists = pictures.region_mask[:, None, None, :]
-    perturbed = captioner.score(memory, pictures.captions, perturbed=True).attention
+    memory = images.encoded(captioner)
+    statistics = two_losses(captioner, memory, images.captions).statistics
+    is_token = (images.captions != 0).flatten(1)[:, None, :, None]
+    exists = images.region_mask[:, None, None, :]
+    perturbed = captioner.score(memory, images.captions, perturbed=True).attention
     count = exists.sum(-1, keepdim=True)
     of_tokens = [(layer.keep * exists).sum(-1, keepdim=True) / count for layer in perturbed]
     keep = torch.cat([mean[is_token.expand(3, 2, 12, 1)] for mean in of_tokens]).mean()
-    aligned = captioner.score(memory, pictures.captions).attention
+    aligned = captioner.score(memory, images.captions).attention
     gates = [layer.gate[is_token.expand(3, 2, 12, 1)] for layer in aligned]
     torch.testing.assert_close(statistics.keep, keep.detach())
     torch.testing.assert_close(statistics.gate, torch.cat(gates).mean().detach())
     assert not any(value.requires_grad for value in (statistics.keep, statistics.gate))
 
 
-def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, pictures):
+def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, images):
     captioner = tiny()
 
     def measured(part):
         memory = captioner.encode(
-            pictures.features[part], pictures.boxes[part], pictures.region_mask[part]
+            images.features[part], images.boxes[part], images.region_mask[part]
         )
-        losses = two_losses(captioner, memory, pictures.captions[part])
+        losses = two_losses(captioner, memory, images.captions[part])
         return losses.statistics.keep, losses.tokens
 
     whole, tokens = measured(slice(None))
@@ -119,8 +119,8 @@ def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, pict
     torch.testing.assert_close(sum(keep * count for keep, count in parts) / tokens, whole)
 
 
-def test_plain_transformer_has_a_caption_loss_only(tiny, pictures):
-    losses = _losses(tiny(fusion="none"), pictures)
+def test_plain_transformer_has_a_caption_loss_only(tiny, images):
+    losses = _losses(tiny(fusion="none"), images)
     assert losses.mask is None
     assert losses.statistics is None
     assert losses.total() is losses.caption
@@ -129,11 +129,11 @@ def test_plain_transformer_has_a_caption_loss_only(tiny, pictures):
 @pytest.mark.parametrize("detach_mask", [True, False])
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_each_loss_gives_the_other_side_no_gradient(tiny, pictures, fusion, network, detach_mask):
+def test_each_loss_gives_the_other_side_no_gradient(tiny, images, fusion, network, detach_mask):
     captioner = tiny(
         fusion=fusion, mask_network=network, detach_mask=detach_mask, aligned_layers=(1,)
     )
-    losses = _losses(captioner, pictures)
+    losses = _losses(captioner, images)
     losses.mask.backward()
     assert all(parameter.grad is None for parameter in captioner.caption_parameters())
     assert all(parameter.grad.any() for parameter in captioner.mask_parameters())
@@ -143,9 +143,9 @@ def test_each_loss_gives_the_other_side_no_gradient(tiny, pictures, fusion, netw
     assert all(parameter.grad is not None for parameter in captioner.caption_parameters())
 
 
-def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, pictures):
+def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, images):
     captioner = tiny()
-    losses = _losses(captioner, pictures)
+    losses = _losses(captioner, images)
     masks, captions = list(captioner.mask_parameters()), list(captioner.caption_parameters())
     expected = [
         *torch.autograd.grad(losses.mask, masks, retain_graph=True),
@@ -156,12 +156,12 @@ def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, pictures):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, pictures):
+def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, images):
     for side in ("mask", "caption"):
         captioner = tiny()
         before = {name: value.clone() for name, value in captioner.named_parameters()}
         optimiser = torch.optim.Adam(captioner.parameters(), lr=0.1)
-        getattr(_losses(captioner, pictures), side).backward()
+        getattr(_losses(captioner, images), side).backward()
         optimiser.step()
         for name, value in captioner.named_parameters():
             assert torch.equal(value, before[name]) == (
@@ -173,7 +173,7 @@ def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, pictures):
 @pytest.mark.parametrize("detach_mask", [True, False])
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_with_one_loss_zeroed_not_one_parameter_of_its_side_moves(
-    tiny, pictures, fusion, detach_mask, zeroed
+    tiny, images, fusion, detach_mask, zeroed
 ):
     captioner = tiny(fusion=fusion, detach_mask=detach_mask)
     sides = {
@@ -183,7 +183,7 @@ def test_with_one_loss_zeroed_not_one_parameter_of_its_side_moves(
     before = {name: [p.clone() for p in side] for name, side in sides.items()}
     optimisers = [torch.optim.Adam(side, lr=0.1) for side in sides.values()]
     for _ in range(2):
-        losses = _losses(captioner, pictures)
+        losses = _losses(captioner, images)
         for optimiser in optimisers:
             optimiser.zero_grad()
         replace(losses, **{zeroed: getattr(losses, zeroed) * 0}).total().backward()
@@ -198,38 +198,38 @@ def test_with_one_loss_zeroed_not_one_parameter_of_its_side_moves(
     assert all(moved[other])
 
 
-def test_perturbed_pass_gives_the_memory_no_gradient(tiny, pictures):
+def test_perturbed_pass_gives_the_memory_no_gradient(tiny, images):
     captioner = tiny()
-    pictures.features.requires_grad_()
-    memory = pictures.encoded(captioner)
-    scored = captioner.score(memory, pictures.captions, perturbed=True)
+    images.features.requires_grad_()
+    memory = images.encoded(captioner)
+    scored = captioner.score(memory, images.captions, perturbed=True)
     gradients = torch.autograd.grad(
-        scored.log_probs.sum(), [memory.states, pictures.features], allow_unused=True
+        scored.log_probs.sum(), [memory.states, images.features], allow_unused=True
     )
     assert gradients == (None, None)
 
 
-def test_lower_masks_are_trained_through_the_layers_above(tiny, pictures):
+def test_lower_masks_are_trained_through_the_layers_above(tiny, images):
     captioner = tiny(aligned_layers=(1,))
     weight = captioner.decoder.layers[0].cross_attention.alignment.mask_network.bias
-    losses = _losses(captioner, pictures)
+    losses = _losses(captioner, images)
     (gradient,) = torch.autograd.grad(losses.mask, weight)
     with torch.no_grad():
         values = []
         for change in (1e-5, -2e-5):
             weight[0] += change
-            values.append(_losses(captioner, pictures).mask.item())
+            values.append(_losses(captioner, images).mask.item())
     assert gradient[0].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, pictures, fusion):
+def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, images, fusion):
     captioner = tiny(fusion=fusion).float()
-    pictures.features = pictures.features.float()
+    images.features = images.features.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        memory = pictures.encoded(captioner)
-        keep = captioner.score(memory, pictures.captions).attention[0].keep
-        losses = two_losses(captioner, memory, pictures.captions)
+        memory = images.encoded(captioner)
+        keep = captioner.score(memory, images.captions).attention[0].keep
+        losses = two_losses(captioner, memory, images.captions)
     assert keep.dtype == losses.mask.dtype == losses.caption.dtype == torch.float32
     losses.mask.backward()
     assert all(parameter.grad is None for parameter in captioner.caption_parameters())
@@ -237,16 +237,16 @@ def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, picture
     captioner.zero_grad()
     losses.caption.backward()
     assert all(parameter.grad is None for parameter in captioner.mask_parameters())
-    full = _losses(captioner, pictures)
+    full = _losses(captioner, images)
     assert losses.caption.item() == pytest.approx(full.caption.item(), rel=0.05)
 
 
-def test_rows_that_are_all_padding_count_as_no_caption(tiny, pictures):
+def test_rows_that_are_all_padding_count_as_no_caption(tiny, images):
     captioner = tiny()
-    expected = two_losses(captioner, pictures.encoded(captioner), pictures.captions)
-    empty = torch.zeros_like(pictures.captions[:, :1])
+    expected = two_losses(captioner, images.encoded(captioner), images.captions)
+    empty = torch.zeros_like(images.captions[:, :1])
     losses = two_losses(
-        captioner, pictures.encoded(captioner), torch.cat((pictures.captions, empty), dim=1)
+        captioner, images.encoded(captioner), torch.cat((images.captions, empty), dim=1)
     )
     torch.testing.assert_close(losses.total(), expected.total())
     assert losses.tokens == expected.tokens

@@ -8,27 +8,27 @@ CPU = torch.device("cpu")
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
 
-def _losses(captioner, pictures, precision):
+def _losses(captioner, images, precision):
     """Both losses, and the gradient of their sum by parameter name."""
     captioner.zero_grad()
     with mixed_precision(precision, CPU):
-        losses = two_losses(captioner, pictures.encoded(captioner), pictures.captions)
+        losses = two_losses(captioner, images.encoded(captioner), images.captions)
     losses.total().backward()
     return losses, {name: p.grad for name, p in captioner.named_parameters()}
 
 
 @pytest.fixture
-def single(tiny, pictures):
-    """Makes a captioner in float32; the pictures become float32 too."""
-    pictures.features, pictures.boxes = pictures.features.float(), pictures.boxes.float()
+def single(tiny, images):
+    """Makes a captioner in float32; the images become float32 too."""
+    images.features, images.boxes = images.features.float(), images.boxes.float()
     return lambda **fields: tiny(**{"width": 64, "feed_forward": 64, **fields}).float()
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, pictures, fusion):
+def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, images, fusion):
     captioner = single(fusion=fusion)
-    full, _ = _losses(captioner, pictures, "float32")
-    mixed, _ = _losses(captioner, pictures, "bfloat16")
+    full, _ = _losses(captioner, images, "float32")
+    mixed, _ = _losses(captioner, images, "bfloat16")
     assert mixed.caption.item() == pytest.approx(full.caption.item(), rel=0.01)
     if fusion != "none":
         assert mixed.mask.item() == pytest.approx(full.mask.item(), rel=0.01)
@@ -38,10 +38,10 @@ def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, pict
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_gradients_in_bfloat16_point_where_those_in_float32_do(single, pictures, fusion):
+def test_gradients_in_bfloat16_point_where_those_in_float32_do(single, images, fusion):
     captioner = single(fusion=fusion)
-    _, full = _losses(captioner, pictures, "float32")
-    _, mixed = _losses(captioner, pictures, "bfloat16")
+    _, full = _losses(captioner, images, "float32")
+    _, mixed = _losses(captioner, images, "bfloat16")
     for name, gradient in full.items():
         assert mixed[name].dtype == torch.float32
         if gradient.norm() > 1e-4:
@@ -49,13 +49,13 @@ def test_gradients_in_bfloat16_point_where_those_in_float32_do(single, pictures,
             assert cosine > 0.98, name
 
 
-def test_attention_masks_and_losses_are_float32_in_bfloat16(single, pictures):
+def test_attention_masks_and_losses_are_float32_in_bfloat16(single, images):
     captioner = single()
     with mixed_precision("bfloat16", CPU):
-        memory = pictures.encoded(captioner)
+        memory = images.encoded(captioner)
         assert memory.projections[0].keys.dtype == torch.bfloat16
-        scored = captioner.score(memory, pictures.captions)
-        losses = two_losses(captioner, memory, pictures.captions)
+        scored = captioner.score(memory, images.captions)
+        losses = two_losses(captioner, memory, images.captions)
     for layer in scored.attention:
         for values in (layer.original, layer.used, layer.keep, layer.gate):
             assert values.dtype == torch.float32
@@ -65,9 +65,9 @@ def test_attention_masks_and_losses_are_float32_in_bfloat16(single, pictures):
     )
 
 
-def test_float32_is_exact_wherever_it_is_asked_for(single, pictures):
+def test_float32_is_exact_wherever_it_is_asked_for(single, images):
     captioner = single()
-    expected = two_losses(captioner, pictures.encoded(captioner), pictures.captions).total()
+    expected = two_losses(captioner, images.encoded(captioner), images.captions).total()
     with mixed_precision("bfloat16", CPU), mixed_precision("float32", CPU):
-        found = two_losses(captioner, pictures.encoded(captioner), pictures.captions).total()
+        found = two_losses(captioner, images.encoded(captioner), images.captions).total()
     assert torch.equal(found, expected)

@@ -91,7 +91,7 @@ def test_an_empty_file_is_the_defaults(tmp_path):
 
 
 def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
-    config = load_config(None, ["train.lr=5e-4", "data.images=my pictures"])
+    config = load_config(None, ["train.lr=5e-4", "data.images=my images"])
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     assert load_config(tmp_path / "config.yaml") == config
 

@@ -57,7 +57,7 @@ def assert_report_compares(directory):
     report = (directory / "report.html").read_text()
     assert "blind captioner" in report
     assert f"{blind['metrics']['CIDEr']:.4f}" in report
-    assert "<strong>6 of 6</strong> pictures scored" in report
+    assert "<strong>6 of 6</strong> images scored" in report
     groups = {"kinds", "colours", "sizes", "textures", "counts", "relations"}
     assert seeing["word_groups"].keys() == blind["word_groups"].keys() == groups
     assert "blind captioner, accuracy" in report

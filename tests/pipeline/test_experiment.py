@@ -77,7 +77,7 @@ def test_nothing_of_a_new_experiment_is_done(experiment, tmp_path):
 
 @pytest.fixture
 def copied_scenes(experiment, tmp_path):
-    """The experiment's pictures and annotations at another place, and the overrides for it."""
+    """The experiment's images and annotations at another place, and the overrides for it."""
     scenes = tmp_path / "copied scenes"
     shutil.copytree(experiment.scenes, scenes)
     places = {
@@ -128,14 +128,14 @@ def test_an_ensemble_counts_by_what_its_captioners_hold_and_reruns_evaluation(ex
 
 
 @pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
-def test_a_changed_picture_reruns_the_stages_that_look_at_it(
+def test_a_changed_image_reruns_the_stages_that_look_at_it(
     experiment, copied_scenes, number, first
 ):
     scenes, overrides = copied_scenes
     with (scenes / "images" / f"{number:012d}.jpg").open("ab") as file:
         file.write(b" ")
     with experiment.plan(*overrides) as plan:
-        assert plan.status(first).why == ["inputs.pictures changed"]
+        assert plan.status(first).why == ["inputs.images changed"]
     plan = experiment.plan(*overrides)
     assert states(plan) == expected_states(plan, (first,))
 
@@ -165,7 +165,7 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
     split_list = tmp_path / "splits.txt"
     split_list.write_text("1 train\n2 val\n3 test\n")
     with experiment.plan(captions, override("data.split_list", split_list)) as plan:
-        assert sorted(plan.pictures) == [f"{number:012d}" for number in (1, 2, 3)]
+        assert sorted(plan.images) == [f"{number:012d}" for number in (1, 2, 3)]
         assert "split_list" in plan.stage("preprocess").inputs
 
 
@@ -185,7 +185,7 @@ def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp
         )
 
 
-def test_pictures_come_from_the_folder_where_there_are_no_annotations(experiment, tmp_path):
+def test_images_come_from_the_folder_where_there_are_no_annotations(experiment, tmp_path):
     (tmp_path / "own").mkdir()
     for name in ("b.jpg", "sub"):
         path = tmp_path / "own" / name
@@ -193,7 +193,7 @@ def test_pictures_come_from_the_folder_where_there_are_no_annotations(experiment
     (tmp_path / "own" / "sub" / "7.png").write_bytes(b"y")
     images = override("data.images", tmp_path / "own")
     with experiment.plan(images, "data.annotations=null") as plan:
-        assert plan.pictures == {
+        assert plan.images == {
             "000000000007": tmp_path / "own" / "sub" / "7.png",
             "b": tmp_path / "own" / "b.jpg",
         }
@@ -225,7 +225,7 @@ def test_a_place_that_a_stage_needs_is_asked_for(experiment, field, stage, messa
     assert str(raised.value) == message
 
 
-def test_a_picture_folder_that_is_none_is_named(experiment, tmp_path):
+def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
     images = override("data.images", tmp_path / "none")
     with experiment.plan(images) as plan, pytest.raises(ConfigError) as raised:
         plan.stage("calibrate")

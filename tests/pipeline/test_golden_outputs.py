@@ -98,7 +98,7 @@ CONFIG = {
 
 
 def write_data(folder):
-    """Fifteen pictures in one of three colours, three boxes each, and captions; no chance in it."""
+    """Fifteen images in one of three colours, three boxes each, and captions; no chance in it."""
     (folder / "images").mkdir(parents=True)
     rows, columns = np.mgrid[0:64, 0:64]
     lines, annotations = [], []
@@ -107,7 +107,7 @@ def write_data(folder):
         waves = 40 * np.sin(rows * number / 9.0) * np.cos(columns / (2.0 + number))
         pixels = np.clip(np.array(colour) + waves[..., None], 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
-        captions = [f"a {name} picture", f"a picture that is {name}", f"the {name} one"]
+        captions = [f"a {name} image", f"an image that is {name}", f"the {name} one"]
         seen = [f"{text} here" for text in captions] if split == "test" else captions
         lines.append({"image": f"{number}.png", "captions": seen, "split": split})
         for side in (20, 30, 60):
@@ -127,7 +127,7 @@ def write_data(folder):
 
 
 def _write_labels(folder, annotations):
-    """The same boxes with a class by their side and their picture's colour as an attribute."""
+    """The same boxes with a class by their side and their image's colour as an attribute."""
     sides, colours = (20, 30, 60), list(COLOURS)
     named = [
         {
@@ -137,15 +137,15 @@ def _write_labels(folder, annotations):
         }
         for annotation in annotations
     ]
-    pictures = range(1, len(SPLITS) + 1)
+    images = range(1, len(SPLITS) + 1)
     labels = {
-        "images": [{"id": n, "file_name": f"{n}.png", "width": 64, "height": 64} for n in pictures],
+        "images": [{"id": n, "file_name": f"{n}.png", "width": 64, "height": 64} for n in images],
         "annotations": named,
         "categories": [{"id": n, "name": f"{side} wide"} for n, side in enumerate(sides)],
         "attributes": [{"id": n, "name": name} for n, name in enumerate(colours)],
     }
     (folder / "labels.json").write_text(json.dumps(labels))
-    for name, chosen in (("learnt.txt", pictures[:10]), ("validated.txt", pictures[10:])):
+    for name, chosen in (("learnt.txt", images[:10]), ("validated.txt", images[10:])):
         (folder / name).write_text("".join(f"{number}\n" for number in chosen))
 
 

@@ -94,7 +94,7 @@ MATRIX = {
     "detector.weight_decay": (0.5, DETECTOR),
     "detector.clip_norm": (None, DETECTOR),
     "detector.checkpoint_every": (10, DETECTOR),
-    "detector.validation_pictures": (2, DETECTOR),
+    "detector.max_validation_images": (2, DETECTOR),
     "detector.validation_proposals": (10, DETECTOR),
     "detector.dtype": ("float16", DETECTOR),
     "data.images": (File("other images"), BOTH),
@@ -154,7 +154,7 @@ MATRIX = {
     "train.accumulate": (2, TRAIN),
     "train.precision": ("bf16", TRAIN),
     "train.compile": (True, TRAIN),
-    "train.captions_per_picture": (2, TRAIN),
+    "train.captions_per_image": (2, TRAIN),
     "train.max_regions": (2, TRAIN),
     "train.schedule": ("constant", TRAIN),
     "train.lr": (0.5, TRAIN),
@@ -163,7 +163,7 @@ MATRIX = {
     "train.clip_norm": (None, TRAIN),
     "train.checkpoint_every": (10, TRAIN),
     "train.validation_beam_size": (1, TRAIN),
-    "train.validation_pictures": (2, TRAIN),
+    "train.max_validation_images": (2, TRAIN),
     "train.max_length": (10, TRAIN),
     "scst.epochs": (3, SCST),
     "scst.patience": (2, SCST),
@@ -181,10 +181,10 @@ MATRIX = {
     "scst.bleu_weight": (0.5, SCST),
     "scst.dropout": ("rescore", SCST),
     "scst.mask": ("continued", SCST),
-    "scst.captions_per_picture": (2, SCST),
+    "scst.captions_per_image": (2, SCST),
     "scst.checkpoint_every": (10, SCST),
     "scst.validation_beam_size": (1, SCST),
-    "scst.validation_pictures": (2, SCST),
+    "scst.max_validation_images": (2, SCST),
     "scst.max_length": (10, SCST),
     "evaluate.split": ("val", EVALUATE),
     "evaluate.beam_size": (3, EVALUATE),
@@ -200,7 +200,7 @@ MATRIX = {
     "evaluate.spice": (False, EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
     "evaluate.baseline_name": ("other", EVALUATE),
-    "evaluate.report_pictures": (2, EVALUATE),
+    "evaluate.report_images": (2, EVALUATE),
     "evaluate.attention": ("none", EVALUATE),
     "runtime.device": ("cpu", NONE),
     "runtime.workers": (1, NONE),
@@ -231,11 +231,11 @@ WORDS = ["a", "red", "house", "on", "hill", "green", "tree"]
 
 
 def _write_data(folder):
-    """Twelve files in place of pictures, captions of them in two layouts, boxes, weights, scores.
+    """Twelve files in place of images, captions of them in two layouts, boxes, weights, scores.
 
     Beside each lies one of other content.
     """
-    for prefix, content in (("", b"picture"), ("other ", b"another picture")):
+    for prefix, content in (("", b"image"), ("other ", b"another image")):
         images = folder / f"{prefix}images"
         images.mkdir(parents=True)
         for number in range(1, 13):
@@ -243,8 +243,8 @@ def _write_data(folder):
         words = WORDS[len(prefix) :: -1]
         (folder / f"{prefix}captions.jsonl").write_text("".join(_captions(words)))
         boxes = [_box(number, len(prefix)) for number in range(1, 13)]
-        pictures = [{"id": number, "width": 9, "height": 9} for number in range(1, 13)]
-        instances = {"images": pictures, "annotations": boxes, "categories": []}
+        listed = [{"id": number, "width": 9, "height": 9} for number in range(1, 13)]
+        instances = {"images": listed, "annotations": boxes, "categories": []}
         (folder / f"{prefix}instances.json").write_text(json.dumps(instances))
         splits = SPLITS if prefix == "" else SPLITS[::-1]
         lines = [f"{number} {split}\n" for number, split in enumerate(splits, start=1)]

@@ -1,9 +1,9 @@
 """Region features as other projects store them: what every reader and writer here has in common.
 
-A reader yields one picture after the other; a picture that cannot be read is yielded as Skipped and
+A reader yields one image after the other; an image that cannot be read is yielded as Skipped and
 the next one follows. A writer can be left at any moment and be made again for the same place: it
 then knows what it holds. What a format does not store is not guessed: scores are then 0 and classes
--1, and sizes of pictures have to be given.
+-1, and sizes of images have to be given.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ UNKNOWN_CLASS = -1
 """Class of a region where the file does not say one."""
 
 Sizes = Mapping[str, tuple[int, int]]
-"""Image id -> width and height of the picture in pixels."""
+"""Image id -> width and height of the image in pixels."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture's regions."""
+class ImageRegions:
+    """One image's regions."""
 
     image_id: str
     regions: Regions
@@ -37,21 +37,21 @@ class Picture:
 class Source(Protocol):
     """Features of one file or folder."""
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
-        """Every picture in the order of the file; Skipped where one cannot be read."""
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+        """Every image in the order of the file; Skipped where one cannot be read."""
 
     def __len__(self) -> int:
-        """Pictures, those that cannot be read included."""
+        """Images, those that cannot be read included."""
 
 
 class Target(Protocol):
     """A file or folder that is being filled."""
 
     def __contains__(self, image_id: object) -> bool:
-        """Whether a picture has been added, in this run or an earlier one."""
+        """Whether an image has been added, in this run or an earlier one."""
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Adds one picture; InputError where the format cannot hold it."""
+        """Adds one image; InputError where the format cannot hold it."""
 
     def finish(self) -> None:
         """Makes what was added the result at the place that was named."""
@@ -61,14 +61,14 @@ class Target(Protocol):
 
 
 class ContentChecksum:
-    """Equal for equal boxes and features of equal pictures, in any format and any order."""
+    """Equal for equal boxes and features of equal images, in any format and any order."""
 
     def __init__(self) -> None:
         self.count = 0
         self._sum = 0
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Counts one picture."""
+        """Counts one image."""
         digest = hashlib.sha256(image_id.encode())
         digest.update(np.ascontiguousarray(regions.boxes, "<f4").tobytes())
         digest.update(np.ascontiguousarray(regions.features, "<f4").tobytes())
@@ -76,15 +76,15 @@ class ContentChecksum:
         self.count += 1
 
     def hexdigest(self) -> str:
-        """Sum of the pictures' sha256, which does not depend on their order."""
+        """Sum of the images' sha256, which does not depend on their order."""
         return f"{self._sum % (1 << 256):064x}"
 
 
-def checksum(source: Iterable[Picture | Skipped]) -> ContentChecksum:
-    """Of all pictures that can be read."""
+def checksum(source: Iterable[ImageRegions | Skipped]) -> ContentChecksum:
+    """Of all images that can be read."""
     total = ContentChecksum()
     for item in source:
-        if isinstance(item, Picture):
+        if isinstance(item, ImageRegions):
             total.add(item.image_id, item.regions)
     return total
 
@@ -113,7 +113,7 @@ def regions_of(
 
 
 def decimal_id(image_id: str, *, place: Path) -> int:
-    """The number of a picture, for formats that know only numbers; InputError for other ids."""
+    """The number of an image, for formats that know only numbers; InputError for other ids."""
     if not (image_id.isascii() and image_id.isdigit()):
         raise InputError(
             f"image {image_id!r} has no number, which {place.name!r} needs; "
@@ -122,12 +122,12 @@ def decimal_id(image_id: str, *, place: Path) -> int:
     return int(image_id)
 
 
-def size_of_picture(image_id: str, sizes: Sizes) -> tuple[int, int]:
+def size_of_image(image_id: str, sizes: Sizes) -> tuple[int, int]:
     """Width and height; InputError where they are not known."""
     try:
         return sizes[image_id]
     except KeyError:
         raise InputError(
-            f"size of image {image_id!r} is not known; name the folder of its pictures, or a COCO "
+            f"size of image {image_id!r} is not known; name the folder of its images, or a COCO "
             "file that lists it, with --sizes"
         ) from None

@@ -1,7 +1,7 @@
 """M2's HDF5 (meshed-memory-transformer, data/field.py): ID_features, ID_boxes, ID_cls_prob.
 
-The file knows no size of a picture. M2 takes regions in the order of their largest probability,
-which is kept as their score; where a picture lacks its features M2 invents some, and this does not.
+The file knows no size of an image. M2 takes regions in the order of their largest probability,
+which is kept as their score; where an image lacks its features M2 invents some, and this does not.
 """
 
 import logging
@@ -14,11 +14,11 @@ import numpy as np
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
-    Picture,
+    ImageRegions,
     Sizes,
     decimal_id,
     regions_of,
-    size_of_picture,
+    size_of_image,
 )
 from a2cap.data.image_ids import image_id as identity_of
 from a2cap.data.regions import Regions
@@ -30,7 +30,7 @@ _FLUSHED_TOGETHER = 64
 
 
 class M2Source:
-    """The pictures of one file, in the order of their names; sizes come from elsewhere."""
+    """The images of one file, in the order of their names; sizes come from elsewhere."""
 
     def __init__(self, path: Path, *, sizes: Sizes) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class M2Source:
         with _open(path) as file:
             self._names = [n.removesuffix(_FEATURES) for n in file if n.endswith(_FEATURES)]
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
         with _open(self.path) as file:
             for name in self._names:
                 try:
@@ -51,9 +51,9 @@ class M2Source:
     def __len__(self) -> int:
         return len(self._names)
 
-    def _read(self, file: h5py.File, name: str) -> Picture:
+    def _read(self, file: h5py.File, name: str) -> ImageRegions:
         identity = identity_of(f"{name}.jpg")
-        width, height = size_of_picture(identity, self._sizes)
+        width, height = size_of_image(identity, self._sizes)
         features = np.asarray(file[name + _FEATURES], np.float32)
         boxes = np.asarray(file[name + _BOXES], np.float32)
         if boxes.shape != (len(features), 4):
@@ -69,7 +69,7 @@ class M2Source:
         regions = regions_of(
             boxes, features, width=width, height=height, scores=scores, class_ids=class_ids
         )
-        return Picture(identity, regions)
+        return ImageRegions(identity, regions)
 
 
 class M2Target:
@@ -90,7 +90,7 @@ class M2Target:
         return text.isdigit() and str(int(text)) in self._done
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Writes the picture's arrays; its features come last."""
+        """Writes the image's arrays; its features come last."""
         name = str(decimal_id(image_id, place=self._path))
         probabilities = np.zeros((len(regions), max(1, int(regions.class_ids.max()) + 1)), "<f4")
         known = regions.class_ids >= 0

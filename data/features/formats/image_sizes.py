@@ -1,4 +1,4 @@
-"""Widths and heights of pictures, for feature formats that do not keep them."""
+"""Widths and heights of images, for feature formats that do not keep them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from PIL import Image
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import Sizes
 from a2cap.data.files.json_file import read_json
-from a2cap.data.image_ids import find_pictures
+from a2cap.data.image_ids import find_images
 from a2cap.data.image_ids import image_id as identity_of
 
 
@@ -28,18 +28,18 @@ def sizes_in_coco(path: Path) -> Sizes:
         ) from error
 
 
-class PictureSizes(Mapping[str, tuple[int, int]]):
-    """Of the pictures below a folder, read from their headers when they are asked for."""
+class ImageSizes(Mapping[str, tuple[int, int]]):
+    """Of the images below a folder, read from their headers when they are asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._pictures = find_pictures(folder)
+        self._images = find_images(folder)
 
     def __getitem__(self, image_id: str) -> tuple[int, int]:
-        with Image.open(self._pictures[image_id]) as picture:
-            return picture.size
+        with Image.open(self._images[image_id]) as image:
+            return image.size
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._pictures)
+        return iter(self._images)
 
     def __len__(self) -> int:
-        return len(self._pictures)
+        return len(self._images)

@@ -1,7 +1,7 @@
-"""Folders of NumPy files, one per picture.
+"""Folders of NumPy files, one per image.
 
 ImageCaptioning.pytorch (scripts/make_bu_data.py) has three of them side by side: NAME_att with
-`feat` (R, F), NAME_fc with the mean feature, NAME_box with boxes, and no size of the picture.
+`feat` (R, F), NAME_fc with the mean feature, NAME_box with boxes, and no size of the image.
 MILVLG/bottom-up-attention.pytorch @4dbce86 has one file with x, bbox, num_bbox, image_h, image_w;
 its `info` is a pickle and is neither read nor written.
 """
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
-    Picture,
+    ImageRegions,
     Sizes,
     decimal_id,
     regions_of,
-    size_of_picture,
+    size_of_image,
 )
 from a2cap.data.image_ids import image_id as identity_of
 from a2cap.data.regions import Regions
@@ -37,21 +37,21 @@ class AttBoxSource:
         self.boxes = self.features.with_name(f"{self.features.name.removesuffix('_att')}_box")
         self._sizes = sizes
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
         for path in _files(self.features):
             yield _readable(path, self._read)
 
     def __len__(self) -> int:
         return len(_files(self.features))
 
-    def _read(self, path: Path) -> Picture:
+    def _read(self, path: Path) -> ImageRegions:
         identity = identity_of(f"{path.stem}.jpg")
-        width, height = size_of_picture(identity, self._sizes)
+        width, height = size_of_image(identity, self._sizes)
         with np.load(path) as arrays:
             features = np.asarray(arrays["feat"], np.float32)
         boxes = np.asarray(np.load(self.boxes / f"{path.stem}.npy"), np.float32)
         _require_rows(boxes, features)
-        return Picture(identity, regions_of(boxes, features, width=width, height=height))
+        return ImageRegions(identity, regions_of(boxes, features, width=width, height=height))
 
 
 class MilvlgSource:
@@ -60,21 +60,21 @@ class MilvlgSource:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
         for path in _files(self.folder):
             yield _readable(path, self._read)
 
     def __len__(self) -> int:
         return len(_files(self.folder))
 
-    def _read(self, path: Path) -> Picture:
+    def _read(self, path: Path) -> ImageRegions:
         with np.load(path) as arrays:
             boxes = np.asarray(arrays["bbox"], np.float32)
             features = np.asarray(arrays["x"], np.float32)
             width, height = int(arrays["image_w"]), int(arrays["image_h"])
         _require_rows(boxes, features)
         regions = regions_of(boxes, features, width=width, height=height)
-        return Picture(identity_of(f"{path.stem}.jpg"), regions)
+        return ImageRegions(identity_of(f"{path.stem}.jpg"), regions)
 
 
 class AttBoxTarget:
@@ -165,7 +165,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"))
 
 
-def _readable(path: Path, read: Callable[[Path], Picture]) -> Picture | Skipped:
+def _readable(path: Path, read: Callable[[Path], ImageRegions]) -> ImageRegions | Skipped:
     try:
         return read(path)
     except KeyError as error:

@@ -1,7 +1,7 @@
-"""Tab-separated region features, base64 in a line per picture, without a header.
+"""Tab-separated region features, base64 in a line per image, without a header.
 
 Six columns are those of bottom-up-attention @514e561 (tools/generate_tsv.py), ten those of LXMERT
-and airsplay/py-bottom-up-attention @85ec9b7, which names pictures by their file's stem and puts the
+and airsplay/py-bottom-up-attention @85ec9b7, which names images by their file's stem and puts the
 height first. Broken lines are common in published files: each is skipped with its reason.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import Picture, decimal_id, regions_of
+from a2cap.data.features.formats.feature_format import ImageRegions, decimal_id, regions_of
 from a2cap.data.image_ids import image_id as identity_of
 from a2cap.data.regions import Regions
 
@@ -40,19 +40,19 @@ _BY_COUNT: dict[int, Columns] = {len(CAFFE_COLUMNS): "caffe", len(LXMERT_COLUMNS
 
 
 class TsvSource:
-    """The pictures of one file, line by line; a second line of one picture is skipped."""
+    """The images of one file, line by line; a second line of one image is skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns = columns_of(path)
 
-    def __iter__(self) -> Iterator[Picture | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
         seen: set[str] = set()
         width = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 item = _read_line(line, number, self.columns)
-                if isinstance(item, Picture):
+                if isinstance(item, ImageRegions):
                     width = width or item.regions.features.shape[1]
                     reason = _unlike_the_others(item, seen, width)
                     item = Skipped(f"line {number}", reason) if reason else item
@@ -66,7 +66,7 @@ class TsvSource:
 class TsvTarget:
     """Writes `path` by way of `path.partial`; a line that a killed run left unfinished is dropped.
 
-    prefix: put before the number of a picture in LXMERT's names, such as "COCO_val2014_".
+    prefix: put before the number of an image in LXMERT's names, such as "COCO_val2014_".
     """
 
     def __init__(self, path: Path, *, columns: Columns, prefix: str = "") -> None:
@@ -137,8 +137,8 @@ def columns_of(path: Path) -> Columns:
     return _BY_COUNT[count]
 
 
-def _unlike_the_others(item: Picture, seen: set[str], width: int) -> str | None:
-    """Why a picture cannot stand beside those before it; remembers it where it can."""
+def _unlike_the_others(item: ImageRegions, seen: set[str], width: int) -> str | None:
+    """Why an image cannot stand beside those before it; remembers it where it can."""
     found = item.regions.features.shape[1]
     if item.image_id in seen:
         return f"a second line of image {item.image_id!r}"
@@ -148,18 +148,18 @@ def _unlike_the_others(item: Picture, seen: set[str], width: int) -> str | None:
     return None
 
 
-def _read_line(line: bytes, number: int, columns: Columns) -> Picture | Skipped:
+def _read_line(line: bytes, number: int, columns: Columns) -> ImageRegions | Skipped:
     names = CAFFE_COLUMNS if columns == "caffe" else LXMERT_COLUMNS
     values = line.rstrip(b"\r\n").split(b"\t")
     if len(values) != len(names):
         return Skipped(f"line {number}", f"{len(values)} of {len(names)} columns")
     try:
-        return _picture(dict(zip(names, values, strict=True)))
+        return _image(dict(zip(names, values, strict=True)))
     except (ValueError, binascii.Error, InputError) as error:
         return Skipped(f"line {number}", str(error))
 
 
-def _picture(row: dict[str, bytes]) -> Picture:
+def _image(row: dict[str, bytes]) -> ImageRegions:
     name = (row.get("image_id") or row["img_id"]).decode()
     width = int(row.get("image_w") or row["img_w"])
     height = int(row.get("image_h") or row["img_h"])
@@ -178,7 +178,7 @@ def _picture(row: dict[str, bytes]) -> Picture:
         if attributes is None or attributes.min() < 0
         else attributes.astype(np.int32),
     )
-    return Picture(identity_of(f"{name}.jpg"), regions)
+    return ImageRegions(identity_of(f"{name}.jpg"), regions)
 
 
 def _column(row: dict[str, bytes], name: str, dtype: str, count: int) -> NDArray[np.float32]:

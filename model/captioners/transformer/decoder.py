@@ -1,7 +1,7 @@
 """Caption decoder: words before, attention over regions, the next word (A2, "Caption Decoder").
 
 Teacher forcing reads L words at once, decoding one word and a store of those before. The K captions
-of a picture share its projected regions: they are folded into the queries' axis.
+of an image share its projected regions: they are folded into the queries' axis.
 """
 
 import math
@@ -81,13 +81,13 @@ class DecoderLayer(nn.Module):
         region_mask: Tensor,
         decoder_pass: DecoderPass,
     ) -> tuple[Tensor, AlignedAttention]:
-        """The words look at the regions and are transformed; rows of a picture lie together.
+        """The words look at the regions and are transformed; rows of an image lie together.
 
         states: (..., D), B * K * L words in any shape. Returns the same shape, and the attention.
         """
-        by_picture = states.reshape(len(region_mask), -1, states.shape[-1])  # -> (B, K * L, D)
+        by_image = states.reshape(len(region_mask), -1, states.shape[-1])  # -> (B, K * L, D)
         attended, attention = self.cross_attention(
-            by_picture, regions, region_mask=region_mask, decoder_pass=decoder_pass
+            by_image, regions, region_mask=region_mask, decoder_pass=decoder_pass
         )
         attended = attended.reshape(states.shape)
         states = self.cross_attention_norm(states + self.dropout(attended))

@@ -13,7 +13,7 @@ from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 
 BOX_VALUES = 5
-"""x1, y1, x2, y2 in [0, 1] of the picture's width and height, and the box's share of its area."""
+"""x1, y1, x2, y2 in [0, 1] of the image's width and height, and the box's share of its area."""
 
 
 class RegionEmbedding(nn.Module):
@@ -42,7 +42,7 @@ class RegionEmbedding(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention among the regions of a picture, then a feed-forward block."""
+    """Self-attention among the regions of an image, then a feed-forward block."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -52,7 +52,7 @@ class Scored:
     """How probable given captions are, and the attention that each layer paid.
 
     log_probs: (B, K, L) float, of each token after those before it, 0 on padding.
-    attention: one per layer, over the K * L positions of a picture.
+    attention: one per layer, over the K * L positions of an image.
     """
 
     log_probs: Tensor
@@ -100,7 +100,7 @@ class TransformerCaptioner(nn.Module):
         yield from (parameter for parameter in self.parameters() if id(parameter) not in masks)
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """Encodes B pictures and projects their regions for every decoder layer, once.
+        """Encodes B images and projects their regions for every decoder layer, once.
 
         features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
         all in [0, 1], unused without `box_geometry`; region_mask: (B, R) bool.
@@ -115,7 +115,7 @@ class TransformerCaptioner(nn.Module):
         return Memory(states, region_mask, projections)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state before <bos>, with rows_per_image rows for each picture.
+        """The state before <bos>, with rows_per_image rows for each image.
 
         Without gradients the state may hold a copy of the weights as they are now, packed.
         """
@@ -150,7 +150,7 @@ class TransformerCaptioner(nn.Module):
         )
 
     def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """The state with row index[i] at row i; index: (N,) int64, each within its own picture."""
+        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
         return state.reordered(index)
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
@@ -257,15 +257,15 @@ class TransformerCaptioner(nn.Module):
         if not region_mask.any(dim=1).all():
             empty = (~region_mask.any(dim=1)).nonzero()[0].item()
             raise ValueError(
-                f"a picture has no region: position {empty} of the batch; "
-                "leave the picture out, or extract it again"
+                f"an image has no region: position {empty} of the batch; "
+                "leave the image out, or extract it again"
             )
 
     def _check_tokens(self, tokens: Tensor, expected: tuple[int, ...]) -> None:
         if tokens.shape != expected:
             raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}, the pictures need {expected}; "
-                "give every picture the same number of rows"
+                f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
+                "give every image the same number of rows"
             )
         if tokens.numel() and not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
@@ -276,7 +276,7 @@ class TransformerCaptioner(nn.Module):
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:
-    """Attention of one step with the K rows of a picture unfolded: (B, H, K, R) -> (N, H, R)."""
+    """Attention of one step with the K rows of an image unfolded: (B, H, K, R) -> (N, H, R)."""
 
     def unfolded(values: Tensor) -> Tensor:
         return values.transpose(1, 2).flatten(0, 1)

@@ -1,4 +1,4 @@
-// A picture with its regions, and for each word of the caption where the captioner looked.
+// An image with its regions, and for each word of the caption where the captioner looked.
 
 const SVG = "http://www.w3.org/2000/svg";
 const GOLDEN_ANGLE = 137.508; // degrees between the hues of neighbours: any few of them stay apart
@@ -24,7 +24,7 @@ function labelOf(detail, index) {
   return [`region ${index + 1} of ${detail.boxes.length}`, detail.names[index], score].filter(Boolean).join(" · ");
 }
 
-// Boxes over the picture, the largest first: what is drawn later lies on top, and small ones must
+// Boxes over the image, the largest first: what is drawn later lies on top, and small ones must
 // be reachable.
 function drawRegions(svg, detail) {
   svg.setAttribute("viewBox", `0 0 ${detail.width} ${detail.height}`);
@@ -54,7 +54,7 @@ function drawLook(detail, kind, alt) {
   return look;
 }
 
-// Arrow keys step through the regions of a picture, pointing names one.
+// Arrow keys step through the regions of an image, pointing names one.
 function nameRegions(looks, detail) {
   const count = detail.boxes.length;
   let current = null;
@@ -84,7 +84,7 @@ function nameRegions(looks, detail) {
     // A finger leaves with the tap; what it chose stays.
     svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
   }
-  // One of two equal pictures is enough for the keyboard. (A listener for focus alone would make an
+  // One of two equal images is enough for the keyboard. (A listener for focus alone would make an
   // svg element focusable.)
   svgs[0].tabIndex = 0;
   svgs[0].removeAttribute("aria-hidden");
@@ -222,13 +222,13 @@ function makeWords(card, looks, detail) {
   show(null);
 }
 
-// Fills in what is drawn of a card's picture.
-function addPicture(card, detail, alt) {
+// Fills in what is drawn of a card's image.
+function addImage(card, detail, alt) {
   const isAligned = Boolean(detail.attention?.aligned);
   const kinds = detail.attention ? (isAligned ? ["original α", "aligned αᵃ"] : ["attention α"]) : [""];
   const looks = kinds.map((kind, place) => drawLook(detail, kind, place ? "" : alt));
   card.querySelector(".looks").append(...looks);
-  card.querySelector(".picture").hidden = false;
+  card.querySelector(".image").hidden = false;
   card.classList.add(looks.length > 1 ? "two" : "one");
   if (detail.boxes.length) nameRegions(looks, detail);
   if (detail.attention?.words.length) makeWords(card, looks, detail);

@@ -1,4 +1,4 @@
-// The list of what two runs said of each picture.
+// The list of what two runs said of each image.
 
 (() => {
   const data = JSON.parse(byId("data").textContent);
@@ -6,7 +6,7 @@
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
   const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
 
-  for (const item of data.pictures) {
+  for (const item of data.images) {
     item.text = searchable(...item.captions, ...item.references, item.id, item.id.replace(/^0+/, ""));
   }
 
@@ -54,9 +54,9 @@
   function update() {
     const kind = byId("kind").value, metric = Number(byId("key").value);
     const wanted = (item) => (kind ? item.kind === kind : item.kind !== "same");
-    const found = data.pictures.filter((item) => wanted(item) && contains(item.text, byId("search").value));
+    const found = data.images.filter((item) => wanted(item) && contains(item.text, byId("search").value));
     show(sorted(found, (item) => difference(item, metric), Number(byId("direction").value)));
-    sayCount(found.length, data.pictures.length, "pictures");
+    sayCount(found.length, data.images.length, "images");
   }
 
   byId("search").addEventListener("input", update);

@@ -1,4 +1,4 @@
-// The list of pictures: captions of all, pictures of those that are embedded.
+// The list of images: captions of all, images of those that are embedded.
 
 (() => {
   const data = JSON.parse(byId("data").textContent);
@@ -8,7 +8,7 @@
   const chief = Math.max(data.metrics.indexOf("CIDEr"), 0);
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
 
-  for (const [place, item] of data.pictures.entries()) {
+  for (const [place, item] of data.images.entries()) {
     item.place = place;
     const ids = [item.id, item.id.replace(/^0+/, "")];
     item.text = { caption: searchable(item.caption, ...ids) };
@@ -29,8 +29,8 @@
     part(".caption").textContent = item.caption || "(empty caption)";
     card.setAttribute("aria-labelledby", `caption-${item.place}`);
     if (details.has(item.id)) {
-      // The best description of a picture for those who cannot see it is a person's.
-      addPicture(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
+      // The best description of an image for those who cannot see it is a person's.
+      addImage(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
     }
     drawScores(part, item);
     for (const reference of item.references) addText(part(".references"), "li", reference);
@@ -73,9 +73,9 @@
   function update() {
     const key = byId("key").value, where = byId("where").value;
     const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
-    const found = data.pictures.filter((item) => contains(item.text[where], byId("search").value));
+    const found = data.images.filter((item) => contains(item.text[where], byId("search").value));
     show(sorted(found, valueOf, Number(byId("direction").value)));
-    sayCount(found.length, data.pictures.length, "pictures");
+    sayCount(found.length, data.images.length, "images");
   }
 
   const showRegions = () => byId("list").classList.toggle("no-regions", !byId("boxes").checked);

@@ -5,7 +5,7 @@ import logging
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.faithfulness import divergence_by_layer
@@ -13,8 +13,8 @@ from a2cap.pipeline.training.captioner.data import TrainingData
 
 logger = logging.getLogger(__name__)
 
-PICTURES_LOOKED_AT = 20
-"""Validation pictures over which the divergence of attention is averaged."""
+IMAGES_LOOKED_AT = 20
+"""Validation images over which the divergence of attention is averaged."""
 
 LEAST_KEPT, MOST_KEPT = 0.5, 0.98
 """Mean masks between which alignment is alive."""
@@ -31,7 +31,7 @@ def warn_of_idle_masks(mean_mask: float) -> None:
         )
     elif mean_mask < LEAST_KEPT:
         logger.warning(
-            "mean mask is %.4f: masks below %s hide most of every picture; "
+            "mean mask is %.4f: masks below %s hide most of every image; "
             "raise model.alignment.penalty_weight",
             mean_mask,
             LEAST_KEPT,
@@ -44,11 +44,11 @@ def validation_divergences(
 ) -> list[float]:
     """JSD(alpha, alpha^a) in nats per layer while first references are predicted (Eq. 13).
 
-    The captioner must be in eval mode; the pictures are the first of the validation split.
+    The captioner must be in eval mode; the images are the first of the validation split.
     """
     device = next(captioner.parameters()).device
-    chosen = data.validation[:PICTURES_LOOKED_AT]
-    [batch] = picture_batches(
+    chosen = data.validation[:IMAGES_LOOKED_AT]
+    [batch] = image_batches(
         data.store.path, chosen, batch_size=len(chosen), max_regions=max_regions
     )
     captions = [
@@ -56,6 +56,6 @@ def validation_divergences(
         for name in chosen
     ]
     tokens = pad_sequence(captions, batch_first=True, padding_value=PAD).to(device)
-    pictures = batch.to(device)
-    memory = captioner.encode(pictures.features, pictures.boxes, pictures.region_mask)
+    images = batch.to(device)
+    memory = captioner.encode(images.features, images.boxes, images.region_mask)
     return divergence_by_layer(captioner, memory, tokens)

@@ -39,7 +39,7 @@ def train_captioner(
     """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
 
     Of processes that train together each calls this; only the first one writes. Raises StoreError
-    where pictures have no features, InputError where vocabulary and captions do not belong
+    where images have no features, InputError where vocabulary and captions do not belong
     together, A2Error on a loss that is not finite, Interrupted after saving.
     """
     device = prepare_device(runtime)
@@ -66,7 +66,7 @@ def train_captioner(
             data.store.path,
             data.captions,
             "train",
-            captions_per_image=config.captions_per_picture,
+            captions_per_image=config.captions_per_image,
             max_regions=config.max_regions,
             seed=config.seed,
             grouping=config.grouping,

@@ -16,7 +16,7 @@ from a2cap.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
 class TrainingData:
     """What one training reads, checked to belong together.
 
-    skipped: ids that extraction left out; validation: ids of the pictures that are validated on.
+    skipped: ids that extraction left out; validation: ids of the images that are validated on.
     """
 
     store: FeatureStore
@@ -41,7 +41,7 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
     validation = [name for name in tokens.image_ids("val") if name not in skipped]
     if not validation:
         raise InputError(
-            f"no validation picture has features: all are in {str(features / SKIPPED)!r}; "
+            f"no validation image has features: all are in {str(features / SKIPPED)!r}; "
             "mend their files and extract again"
         )
     store.require(validation)

@@ -28,7 +28,7 @@ _READ_EVERY = 20
 class StepLosses:
     """What one update measured, over the whole batch: of all its parts in all processes.
 
-    number: of the update; image_ids: of the pictures of this process; measured: by name the means
+    number: of the update; image_ids: of the images of this process; measured: by name the means
     over tokens; tokens: targets in the batch, <eos> included; gradient_norm:
     of both sides together, before clipping.
     """

@@ -20,15 +20,15 @@ from a2cap.pipeline.config import ScstConfig
 from a2cap.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
 
 
-class PictureRewards:
-    """Rewards of captions of the training pictures, by image id."""
+class ImageRewards:
+    """Rewards of captions of the training images, by image id."""
 
     def __init__(self, reward: CaptionReward, image_ids: Sequence[str]) -> None:
         self._reward = reward
         self._numbers = {image_id: number for number, image_id in enumerate(image_ids)}
 
     @classmethod
-    def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "PictureRewards":
+    def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "ImageRewards":
         """From the result of preprocessing; InputError where its files do not belong together."""
         vocabulary = Vocabulary.load(captions / VOCABULARY)
         frequencies = DocumentFrequencies.load(captions / FREQUENCIES)

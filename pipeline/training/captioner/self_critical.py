@@ -29,7 +29,7 @@ from a2cap.pipeline.runtime.distributed import ALONE, Processes
 from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.optimization import SidedAdam
-from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.task import captioner_phase
 from a2cap.pipeline.training.loop import run_training
 
@@ -38,7 +38,7 @@ from a2cap.pipeline.training.loop import run_training
 class StepRewards:
     """What one update measured, over the whole batch.
 
-    image_ids: of the pictures of this process; loss: Eq. 12 per token; reward, baseline: means over
+    image_ids: of the images of this process; loss: Eq. 12 per token; reward, baseline: means over
     samples; tokens: of the samples, <eos> included; words: mean length of a sample in tokens;
     mask_loss: of the ground truth, None where the masks are frozen; gradient_norm: before clipping.
     """
@@ -94,7 +94,7 @@ class SelfCriticalOptimisation:
         self,
         captioner: TransformerCaptioner,
         config: ScstConfig,
-        rewards: PictureRewards,
+        rewards: ImageRewards,
         processes: Processes = ALONE,
     ) -> None:
         self._captioner = captioner
@@ -222,7 +222,7 @@ def refine_captioner(
     """Fills `directory` with a captioner trained on from `model`, checkpoints and `metrics.jsonl`.
 
     Of processes that train together each calls this; only the first one writes. Raises StoreError
-    where pictures have no features or they are not as wide as the model expects, A2Error on a loss
+    where images have no features or they are not as wide as the model expects, A2Error on a loss
     that is not finite, Interrupted after saving.
     """
     device = prepare_device(runtime)
@@ -236,7 +236,7 @@ def refine_captioner(
             f'than {str(captions)!r}; run "a2 train --phase xe" again'
         )
     torch.manual_seed(config.seed)
-    rewards = PictureRewards.read(captions, config, device=device)
+    rewards = ImageRewards.read(captions, config, device=device)
     max_regions = loaded.description.max_regions
     phase = captioner_phase(
         "scst",
@@ -247,7 +247,7 @@ def refine_captioner(
             data.store.path,
             data.captions,
             "train",
-            captions_per_image=config.captions_per_picture,
+            captions_per_image=config.captions_per_image,
             max_regions=max_regions,
             seed=config.seed,
             skipped=data.skipped,

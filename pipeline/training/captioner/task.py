@@ -1,4 +1,4 @@
-"""Training of a captioner as a phase: batches of pictures with captions, validated by CIDEr."""
+"""Training of a captioner as a phase: batches of images with captions, validated by CIDEr."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from a2cap.data.batches.batches import (
     CaptionDataset,
     Share,
     batches_per_epoch,
-    picture_batches,
+    image_batches,
     training_batches,
 )
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -112,12 +112,12 @@ class CaptionValidation:
         self._processes = processes
 
     def figures(self) -> dict[str, float]:
-        """Each process decodes a share of the pictures, the first one scores them all."""
+        """Each process decodes a share of the images, the first one scores them all."""
         processes, settings = self._processes, self._settings
-        chosen = self._data.validation[: settings.validation_pictures]
+        chosen = self._data.validation[: settings.max_validation_images]
         decoded = caption_batches(
             self._captioner,
-            picture_batches(
+            image_batches(
                 self._data.store.path,
                 chosen[processes.rank :: processes.count],
                 batch_size=50,
@@ -136,7 +136,7 @@ class CaptionValidation:
         return processes.of_first({self.score: cider(candidates, references)})
 
     def scalars(self) -> dict[str, float]:
-        """JSD of aligned from original attention in each layer, over a few pictures."""
+        """JSD of aligned from original attention in each layer, over a few images."""
         if not self._captioner.has_masks:
             return {}
         found = validation_divergences(self._captioner, self._data, max_regions=self._max_regions)

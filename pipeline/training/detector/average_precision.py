@@ -1,7 +1,7 @@
 """How well a detector finds: COCO's average precision, and the recall of its proposals.
 
 Average precision is pycocotools' (Lin et al. 2014, arXiv:1405.0312), at most 100 detections of a
-class in a picture. Its area of a box, by which small, medium and large are told apart, is the
+class in an image. Its area of a box, by which small, medium and large are told apart, is the
 box's own: COCO's published figures take that of the outline.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
 from a2cap.pipeline.captioning.grounding import overlaps
@@ -40,7 +40,7 @@ class DetectionMetrics:
     ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them. ap_small,
     ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above; None where there
     are none. per_class: AP at 0.5 by the class's name. recall: average recall, by the most
-    detections of a class that are looked at in a picture.
+    detections of a class that are looked at in an image.
     """
 
     ap: float
@@ -62,9 +62,9 @@ class _Curves:
 
 
 def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
-    """Scores what was found in each picture of `truth`, by image id; other ids are passed by.
+    """Scores what was found in each image of `truth`, by image id; other ids are passed by.
 
-    A detection inside a crowd of its class counts neither way. Raises InputError where a picture
+    A detection inside a crowd of its class counts neither way. Raises InputError where an image
     has no entry in `found`, where a class id is none of the data's, and where no box is to find.
     """
     scored = _scored(truth, found)
@@ -91,27 +91,23 @@ def proposal_recall(
     counts: Sequence[int] = (10, 36, 100),
     overlap: float = 0.5,
 ) -> dict[int, float]:
-    """Share of the boxes that at least one of a picture's first n proposals overlaps, for each n.
+    """Share of the boxes that at least one of an image's first n proposals overlaps, for each n.
 
     proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first; overlap: least intersection
-    over union. Crowds are left out. Raises InputError where a picture has no entry and where no
+    over union. Crowds are left out. Raises InputError where an image has no entry and where no
     box is to find.
     """
     _check_entries(truth, proposals)
-    firsts = [
-        _first_fitting(picture, proposals[picture.image_id], overlap) for picture in truth.pictures
-    ]
+    firsts = [_first_fitting(image, proposals[image.image_id], overlap) for image in truth.images]
     first = np.concatenate([np.zeros(0), *firsts])
     if not len(first):
         raise _nothing_to_find(truth)
     return {count: float((first < count).mean()) for count in counts}
 
 
-def _first_fitting(
-    picture: LabelledPicture, proposals: NDArray[np.float32], overlap: float
-) -> _Table:
+def _first_fitting(image: LabelledImage, proposals: NDArray[np.float32], overlap: float) -> _Table:
     """Place of the first proposal that fits each box that is no crowd, (N,); infinity: none."""
-    boxes = picture.boxes[~picture.crowd]
+    boxes = image.boxes[~image.crowd]
     ranks, places = np.nonzero(overlaps(proposals, boxes) >= overlap)
     first = np.full(len(boxes), np.inf)
     np.minimum.at(first, places, ranks)
@@ -140,30 +136,28 @@ def _by_class(
 ) -> dict[int, tuple[_Annotations, _Annotations]]:
     """What is to find and what was found of each class.
 
-    Pictures are numbered by their ids, because equal scores are ranked by these numbers: the order
-    in which pictures come must not change a figure.
+    Images are numbered by their ids, because equal scores are ranked by these numbers: the order
+    in which images come must not change a figure.
     """
     classes: dict[int, tuple[_Annotations, _Annotations]] = defaultdict(lambda: ([], []))
-    ordered = sorted(truth.pictures, key=lambda picture: picture.image_id)
-    for number, picture in enumerate(ordered, start=1):
-        labels = zip(picture.boxes, picture.class_ids, picture.crowd, strict=True)
+    ordered = sorted(truth.images, key=lambda image: image.image_id)
+    for number, image in enumerate(ordered, start=1):
+        labels = zip(image.boxes, image.class_ids, image.crowd, strict=True)
         for box, class_id, crowd in labels:
             _add(classes[int(class_id)][0], number, box, iscrowd=int(crowd))
-        things = found[picture.image_id]
+        things = found[image.image_id]
         for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True):
             _add(classes[int(class_id)][1], number, box, score=float(score), iscrowd=0)
     return classes
 
 
-def _add(
-    annotations: _Annotations, picture: int, box: NDArray[np.float32], **values: float
-) -> None:
+def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **values: float) -> None:
     x1, y1, x2, y2 = map(float, box)
     width, height = x2 - x1, y2 - y1
     annotations.append(
         {
             "id": len(annotations) + 1,  # pycocotools takes a match with id 0 for none
-            "image_id": picture,
+            "image_id": image,
             "category_id": 1,
             "bbox": [x1, y1, width, height],
             "area": width * height,
@@ -173,14 +167,14 @@ def _add(
 
 
 def _curves(truth: _Annotations, found: _Annotations) -> _Curves:
-    """Of one class alone, over the pictures in which it is or was found.
+    """Of one class alone, over the images in which it is or was found.
 
     All classes at once give the same numbers, but pycocotools then keeps entries for each class in
-    each picture: with 1,600 classes nearly all of them empty.
+    each image: with 1,600 classes nearly all of them empty.
     """
-    pictures = list({item["image_id"]: None for item in (*truth, *found)})
+    images = list({item["image_id"]: None for item in (*truth, *found)})
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(_indexed(truth, pictures), _indexed(found, pictures), "bbox")
+        evaluation = COCOeval(_indexed(truth, images), _indexed(found, images), "bbox")
         evaluation.params.maxDets = list(MOST_DETECTIONS)
         evaluation.evaluate()
         evaluation.accumulate()
@@ -190,10 +184,10 @@ def _curves(truth: _Annotations, found: _Annotations) -> _Curves:
     )
 
 
-def _indexed(annotations: _Annotations, pictures: Sequence[object]) -> COCO:
+def _indexed(annotations: _Annotations, images: Sequence[object]) -> COCO:
     coco = COCO()
     coco.dataset = {
-        "images": [{"id": number} for number in pictures],
+        "images": [{"id": number} for number in images],
         "annotations": annotations,
         "categories": [{"id": 1}],
     }
@@ -208,25 +202,25 @@ def _mean_of_known(precision: _Table) -> float | None:
 
 
 def _check_entries(truth: DetectionData, found: Mapping[str, object]) -> None:
-    for picture in truth.pictures:
-        if picture.image_id not in found:
+    for image in truth.images:
+        if image.image_id not in found:
             raise InputError(
-                f"nothing is said about picture {picture.image_id!r}; "
-                "run the detector on it, or leave it out of the pictures to score"
+                f"nothing is said about image {image.image_id!r}; "
+                "run the detector on it, or leave it out of the images to score"
             )
 
 
 def _check_classes(truth: DetectionData, found: Mapping[str, Detections]) -> None:
-    for picture in truth.pictures:
-        for class_id in found[picture.image_id].class_ids:
+    for image in truth.images:
+        for class_id in found[image.image_id].class_ids:
             if not 0 <= class_id < len(truth.classes):
                 raise InputError(
-                    f"class {class_id} was found in picture {picture.image_id!r}, the data have "
+                    f"class {class_id} was found in image {image.image_id!r}, the data have "
                     f"{len(truth.classes):,} classes; score the detector on data of its own classes"
                 )
 
 
 def _nothing_to_find(truth: DetectionData) -> InputError:
     return InputError(
-        f"no box to find in {len(truth.pictures):,} pictures; score on pictures with labels"
+        f"no box to find in {len(truth.images):,} images; score on images with labels"
     )

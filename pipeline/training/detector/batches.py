@@ -1,4 +1,4 @@
-"""Batches of labelled pictures, as a detector learns from them.
+"""Batches of labelled images, as a detector learns from them.
 
 An item is named by (epoch, index) and is a pure function of these and the seed, as in
 `a2cap.data.batches.batches`.
@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from a2cap.data.batches.batches import ItemKey, Share, epoch_batches
 from a2cap.data.batches.sampling import is_mirrored
-from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -26,45 +26,45 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class LabelledItem:
-    """A picture, (H, W, 3) uint8 BGR, and what is known of it."""
+    """An image, (H, W, 3) uint8 BGR, and what is known of it."""
 
     pixels: Pixels
-    labels: LabelledPicture
+    labels: LabelledImage
 
 
 @dataclass(frozen=True)
 class DetectorPart:
-    """A part of a batch; image_ids: of its pictures."""
+    """A part of a batch; image_ids: of its images."""
 
     image_ids: tuple[str, ...]
     batch: LabelledBatch
 
 
 class DetectorDataset(Dataset[LabelledItem]):
-    """Labelled pictures by (epoch, index), half of them mirrored where `flip` is set.
+    """Labelled images by (epoch, index), half of them mirrored where `flip` is set.
 
-    An item raises InputError where its picture cannot be read.
+    An item raises InputError where its image cannot be read.
     """
 
     def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:
-        self.pictures = data.pictures
+        self.images = data.images
         self._flip = flip
         self._seed = seed
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, key: ItemKey) -> LabelledItem:
         epoch, index = key
-        labels = self.pictures[index]
-        item = LabelledItem(read_picture(labels.file), labels)
+        labels = self.images[index]
+        item = LabelledItem(read_image(labels.file), labels)
         if self._flip and is_mirrored(seed=self._seed, epoch=epoch, index=index):
             return mirrored(item)
         return item
 
 
 def mirrored(item: LabelledItem) -> LabelledItem:
-    """The picture with left and right exchanged, its boxes with it."""
+    """The image with left and right exchanged, its boxes with it."""
     width = item.pixels.shape[1]
     boxes = item.labels.boxes.copy()
     boxes[:, [0, 2]] = width - item.labels.boxes[:, [2, 0]]
@@ -73,7 +73,7 @@ def mirrored(item: LabelledItem) -> LabelledItem:
 
 
 def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPart:
-    """A part of at least one picture, scaled as the meta says."""
+    """A part of at least one image, scaled as the meta says."""
     batch = labelled_batch(
         [item.pixels for item in items], [item.labels for item in items], meta=meta
     )

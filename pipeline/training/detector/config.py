@@ -11,7 +11,7 @@ Side = Annotated[float, Field(gt=0)]
 
 
 class DetectorConfig(BaseModel):
-    """Labelled pictures to a detector's weights (Ren et al. 2015; Anderson et al. 2018)."""
+    """Labelled images to a detector's weights (Ren et al. 2015; Anderson et al. 2018)."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -20,17 +20,17 @@ class DetectorConfig(BaseModel):
     layout: Literal["coco", "visual-genome"] = "coco"
     """What `labels` is: COCO instances, perhaps with attributes, or objects of Visual Genome."""
     images: Path | None = None
-    """Folder of the pictures, searched with all folders below it."""
+    """Folder of the images, searched with all folders below it."""
     labels: Path | None = None
     """COCO's instances.json, or Visual Genome's objects.json."""
     ids: Path | None = None
-    """List of the pictures to train on, one id or file name a line; null is all of `labels`."""
+    """List of the images to train on, one id or file name a line; null is all of `labels`."""
     validation_images: Path | None = None
-    """Folder of the pictures of validation; null is `images`."""
+    """Folder of the images of validation; null is `images`."""
     validation_labels: Path | None = None
     """Their labels; null is `labels`."""
     validation_ids: Path | None = None
-    """List of the pictures of validation; null is all of `validation_labels`."""
+    """List of the images of validation; null is all of `validation_labels`."""
     attributes: Path | None = None
     """Visual Genome's attributes.json."""
     object_names: Path | None = None
@@ -64,33 +64,33 @@ class DetectorConfig(BaseModel):
     attribute_width: Count = 512
     """Hidden units of the attribute head."""
     min_side: Count = 600
-    """Pixels to which a picture's shorter side is scaled, here and in `a2 extract`."""
+    """Pixels to which an image's shorter side is scaled, here and in `a2 extract`."""
     max_side: Count = 1000
     """Pixels that its longer side may not exceed after scaling."""
     flip: bool = True
-    """Show half of the pictures mirrored, other ones in each epoch."""
+    """Show half of the images mirrored, other ones in each epoch."""
     roi_size: Count = 14
     """Cells per side into which a region is pooled, here and in `a2 extract`."""
     anchors: Count = 256
-    """Anchors of a picture from which a step learns."""
+    """Anchors of an image from which a step learns."""
     anchor_positives: Share = 0.5
     """Largest part of them that stands for something."""
     proposals: Count = 2000
-    """Proposals of a picture among which the regions to learn from are drawn."""
+    """Proposals of an image among which the regions to learn from are drawn."""
     regions: Count = 64
-    """Regions of a picture from which a step learns."""
+    """Regions of an image from which a step learns."""
     region_positives: Share = 0.5
     """Largest part of them that stands for something."""
     attribute_weight: Annotated[float, Field(ge=0)] = 0.5
     """Factor of the attributes' loss."""
     seed: int = 0
-    """Seeds the initial weights, the order of pictures, mirroring and what is drawn from them."""
+    """Seeds the initial weights, the order of images, mirroring and what is drawn from them."""
     epochs: Count = 12
     """Most epochs; training ends earlier when `patience` runs out."""
     patience: Count = 12
     """Epochs without a better AP50 after which training ends."""
     batch_size: Count = 8
-    """Pictures per update: of all processes together."""
+    """Images per update: of all processes together."""
     accumulate: Count = 1
     """Parts of a batch that are computed one after the other, for less memory."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
@@ -108,10 +108,12 @@ class DetectorConfig(BaseModel):
     """Largest gradient norm."""
     checkpoint_every: Count = 1000
     """Steps between checkpoints; one is also written at the end of each epoch."""
-    validation_pictures: Count | None = None
-    """Pictures looked at after each epoch, the first by id; null is all."""
+    max_validation_images: Annotated[
+        Count | None, Field(serialization_alias="validation_pictures")
+    ] = None
+    """Images looked at after each epoch, the first by id; null is all."""
     validation_proposals: Count = 300
-    """Proposals of a picture that are classified in validation."""
+    """Proposals of an image that are classified in validation."""
     dtype: Literal["float32", "float16"] = "float32"
     """Of the matrices and filters that are stored; float16 takes half the room."""
 

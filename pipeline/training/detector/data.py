@@ -1,4 +1,4 @@
-"""The labelled pictures that the section `detector` names."""
+"""The labelled images that the section `detector` names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,11 +7,11 @@ from pathlib import Path
 from a2cap.data.annotations.read import Skipped, check_limit
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
-from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.image_ids import find_pictures
-from a2cap.extract.image import picture_size
+from a2cap.data.image_ids import find_images
+from a2cap.extract.image import image_size
 from a2cap.pipeline.captioning.inputs import named_file
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -21,7 +21,7 @@ _VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")
 
 @dataclass(frozen=True)
 class DetectorData:
-    """Pictures to learn from and pictures to validate on, of the same classes."""
+    """Images to learn from and images to validate on, of the same classes."""
 
     training: DetectionData
     validation: DetectionData
@@ -43,30 +43,30 @@ def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
             yield field, _file(path, field)
 
 
-def picture_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
-    """The pictures that training and validation may read, by the field of their folder and id.
+def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
+    """The images that training and validation may read, by the field of their folder and id.
 
-    ConfigError where a folder is not set or is none. Labels are not read: a picture of the folder
+    ConfigError where a folder is not set or is none. Labels are not read: an image of the folder
     that has none is among them.
     """
     lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
     lists.setdefault(validation, []).append("validation_ids")
     return {
-        field: _listed(find_pictures(_folder(getattr(config, field), field)), config, listed_by)
+        field: _listed(find_images(_folder(getattr(config, field), field)), config, listed_by)
         for field, listed_by in lists.items()
     }
 
 
 def _listed(
-    pictures: Mapping[str, Path], config: DetectorConfig, lists: Sequence[str]
+    images: Mapping[str, Path], config: DetectorConfig, lists: Sequence[str]
 ) -> dict[str, Path]:
     """Those of the lists that the fields name; all where one names none."""
     wanted: set[str] = set()
     for field in lists:
         listed = _ids(config, field)
-        wanted |= set(pictures) if listed is None else listed
-    return {name: path for name, path in pictures.items() if name in wanted}
+        wanted |= set(images) if listed is None else listed
+    return {name: path for name, path in images.items() if name in wanted}
 
 
 def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
@@ -75,11 +75,11 @@ def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
 
 
 def read_detector_data(config: DetectorConfig) -> DetectorData:
-    """Reads what is learnt from and validated on; no more than `validation_pictures` of the latter.
+    """Read the images to learn from and at most `max_validation_images` to validate on.
 
-    A picture whose header cannot be read, or that is of another size than its labels say, is
+    An image whose header cannot be read, or that is of another size than its labels say, is
     skipped. Raises ConfigError for fields that are not set, InputError for files that cannot be
-    read, where too many pictures are skipped, where both have a picture in common, and where their
+    read, where too many images are skipped, where both have an image in common, and where their
     classes or attributes differ.
     """
     training = _read(config, "images", "labels", "ids")
@@ -90,11 +90,11 @@ def read_detector_data(config: DetectorConfig) -> DetectorData:
 
 
 def read_validation_data(config: DetectorConfig) -> DetectionData:
-    """The pictures of validation alone, the first ones by id; errors as of `read_detector_data`."""
+    """The images of validation alone, the first ones by id; errors as of `read_detector_data`."""
     images = "images" if config.validation_images is None else "validation_images"
     labels = "labels" if config.validation_labels is None else "validation_labels"
     data = _read(config, images, labels, "validation_ids")
-    return replace(data, pictures=data.pictures[: config.validation_pictures])
+    return replace(data, images=data.images[: config.max_validation_images])
 
 
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
@@ -116,30 +116,30 @@ def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> Detecti
 
 
 def _without_misfits(data: DetectionData) -> DetectionData:
-    """Without the pictures whose boxes would lie elsewhere than their labels mean."""
-    misfits = {picture.image_id: _misfit(picture) for picture in data.pictures}
+    """Without the images whose boxes would lie elsewhere than their labels mean."""
+    misfits = {image.image_id: _misfit(image) for image in data.images}
     skipped = tuple(Skipped(name, reason) for name, reason in misfits.items() if reason)
-    check_limit(skipped, len(data.pictures), "labelled pictures")
-    kept = tuple(picture for picture in data.pictures if not misfits[picture.image_id])
+    check_limit(skipped, len(data.images), "labelled images")
+    kept = tuple(image for image in data.images if not misfits[image.image_id])
     if not kept:
         raise InputError(
-            f"none of {len(skipped):,} labelled pictures can be used: {skipped[0].image_id!r} "
-            f"({skipped[0].reason}); take the pictures that were labelled"
+            f"none of {len(skipped):,} labelled images can be used: {skipped[0].image_id!r} "
+            f"({skipped[0].reason}); take the images that were labelled"
         )
-    return replace(data, pictures=kept, skipped=(*data.skipped, *skipped))
+    return replace(data, images=kept, skipped=(*data.skipped, *skipped))
 
 
-def _misfit(picture: LabelledPicture) -> str | None:
+def _misfit(image: LabelledImage) -> str | None:
     """Why the file does not fit its labels, None where it does."""
     try:
-        width, height = picture_size(picture.file)
+        width, height = image_size(image.file)
     except InputError as error:
         return str(error)
-    if (width, height) == (picture.width, picture.height):
+    if (width, height) == (image.width, image.height):
         return None
     return (
         f"{width} x {height} pixels as it is shown, its labels are of "
-        f"{picture.width} x {picture.height}"
+        f"{image.width} x {image.height}"
     )
 
 
@@ -158,12 +158,12 @@ def _folder(path: Path | None, field: str) -> Path:
 
 
 def _require_apart(data: DetectorData) -> None:
-    """By their files: pictures of two folders may have the same ids."""
-    learnt = {picture.file.resolve() for picture in data.training.pictures}
-    shared = [p.image_id for p in data.validation.pictures if p.file.resolve() in learnt]
+    """By their files: images of two folders may have the same ids."""
+    learnt = {image.file.resolve() for image in data.training.images}
+    shared = [p.image_id for p in data.validation.images if p.file.resolve() in learnt]
     if shared:
         raise InputError(
-            f"{len(shared):,} pictures are in training and in validation, {shared[0]!r} first; "
+            f"{len(shared):,} images are in training and in validation, {shared[0]!r} first; "
             "set detector.ids and detector.validation_ids, or detector.validation_labels"
         )
 

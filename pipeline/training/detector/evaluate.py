@@ -1,4 +1,4 @@
-"""How well a detector that is there finds the labelled things of other pictures."""
+"""How well a detector that is there finds the labelled things of other images."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from a2cap.pipeline.weights.detectors import resolve_weights
 def evaluate_detector(
     config: DetectorConfig, runtime: RuntimeConfig, weights: str
 ) -> dict[str, object]:
-    """Figures of the detector of these weights on the pictures of validation.
+    """Figures of the detector of these weights on the images of validation.
 
     Raises WeightsError for weights that cannot be used, ConfigError where they know other classes
     than the labels, InputError for files that are not there or cannot be read.

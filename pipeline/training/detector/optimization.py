@@ -26,21 +26,21 @@ LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
 class DetectorUpdate:
     """What one update measured, over the whole batch: of all its parts in all processes.
 
-    image_ids: of the pictures of this process; measured: `loss` and its five parts by name, means
-    over pictures; pictures: in the batch; gradient_norm: before clipping.
+    image_ids: of the images of this process; measured: `loss` and its five parts by name, means
+    over images; images: in the batch; gradient_norm: before clipping.
     """
 
     number: int
     image_ids: tuple[str, ...]
     measured: dict[str, float]
-    pictures: int
+    images: int
     lr: float
     gradient_norm: float
 
     @property
     def amount(self) -> int:
-        """Pictures."""
-        return self.pictures
+        """Images."""
+        return self.images
 
     @property
     def finite(self) -> bool:
@@ -65,7 +65,7 @@ class DetectorOptimisation:
     """The optimiser of a detector.
 
     The gradient is that of the whole batch, whatever the number of parts and of processes: each
-    part is weighed by its pictures. What does depend on them is which anchors and regions are
+    part is weighed by its images. What does depend on them is which anchors and regions are
     drawn, and the statistics of normalisations that learn, which are those of a part; the running
     ones of all processes are averaged, so that each has the same network.
     """
@@ -102,10 +102,10 @@ class DetectorOptimisation:
         """
         self._optimiser.zero_grad(set_to_none=True)
         counts = [len(part.batch) for part in parts]
-        pictures = int(self._processes.total(torch.tensor(sum(counts))))
+        images = int(self._processes.total(torch.tensor(sum(counts))))
         values = torch.zeros(1 + len(LOSSES), device=self._device)
         for place, (part, count) in enumerate(zip(parts, counts, strict=True)):
-            values += self._backward(part, count / pictures, self._draws(number, place))
+            values += self._backward(part, count / images, self._draws(number, place))
         self._processes.add_gradients(self._parameters)
         most = math.inf if self._config.clip_norm is None else self._config.clip_norm
         norm = nn.utils.clip_grad_norm_(self._parameters, most)
@@ -115,7 +115,7 @@ class DetectorOptimisation:
             measured=dict(
                 zip(("loss", *LOSSES), self._processes.total(values).tolist(), strict=True)
             ),
-            pictures=pictures,
+            images=images,
             lr=detector_learning_rate(self._config, number, steps=self._steps),
             gradient_norm=float(norm),
         )

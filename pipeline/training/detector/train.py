@@ -1,4 +1,4 @@
-"""The work of stage train-detector: labelled pictures to a detector's weights."""
+"""The work of stage train-detector: labelled images to a detector's weights."""
 
 import logging
 from pathlib import Path
@@ -129,7 +129,7 @@ def _phase(
     return Phase(
         section="detector",
         command="a2 detector train",
-        unit="pictures",
+        unit="images",
         settings=config,
         network=detector,
         batches=batches,
@@ -142,8 +142,8 @@ def _phase(
 
 def _say(data: DetectorData) -> None:
     for purpose, part in (("train on", data.training), ("validate on", data.validation)):
-        boxes = sum(len(picture.boxes) for picture in part.pictures)
-        logger.info("%s %d pictures with %d boxes", purpose, len(part.pictures), boxes)
+        boxes = sum(len(image.boxes) for image in part.images)
+        logger.info("%s %d images with %d boxes", purpose, len(part.images), boxes)
         for what, count in part.dropped.items():
             if count:
                 logger.info("%s: left out %d %s", purpose, count, what)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from a2cap.data.detection.labels import DetectionData, LabelledPicture
+from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.distributed import Processes
@@ -32,7 +32,7 @@ RECALL_AT = (10, 36, 100)
 
 
 class DetectorValidation:
-    """AP50 on the validation pictures, by which the best epoch is told."""
+    """AP50 on the validation images, by which the best epoch is told."""
 
     score = "AP50"
 
@@ -49,9 +49,9 @@ class DetectorValidation:
         self._processes = processes
 
     def figures(self) -> dict[str, float]:
-        """Each process looks at a share of the pictures, the first one scores them all."""
+        """Each process looks at a share of the images, the first one scores them all."""
         processes = self._processes
-        mine = self._data.pictures[processes.rank :: processes.count]
+        mine = self._data.images[processes.rank :: processes.count]
         found = detections_of(self._detector.frozen(), mine, self._config, shown=processes.leads)
         shares = processes.gathered([(name, _plain(things)) for name, things in found.items()])
         if not processes.leads:
@@ -83,12 +83,12 @@ def detector_figures(
     AP over all overlaps, at one, by size and by class, and the recall of proposals, each a share in
     [0, 1], or None where no box is of such a size; and how it was looked for.
     """
-    found = detections_of(detector, data.pictures, config)
-    recall = proposal_recall(data, _proposals_of(detector, data.pictures), counts=RECALL_AT)
+    found = detections_of(detector, data.images, config)
+    recall = proposal_recall(data, _proposals_of(detector, data.images), counts=RECALL_AT)
     return {
         **_named(detection_metrics(data, found)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
-        "pictures": len(data.pictures),
+        "pictures": len(data.images),
         "proposals": config.validation_proposals,
         "roi_size": config.roi_size,
     }
@@ -108,42 +108,42 @@ def _named(metrics: DetectionMetrics) -> dict[str, object]:
 
 def detections_of(
     detector: Detector,
-    pictures: Sequence[LabelledPicture],
+    images: Sequence[LabelledImage],
     config: DetectorConfig,
     *,
     shown: bool = True,
 ) -> dict[str, Detections]:
-    """Image id -> what is found in the picture. InputError where one cannot be read.
+    """Image id -> what is found in the image. InputError where one cannot be read.
 
     shown: as of `track`.
     """
     detect = partial(
         detect_objects, detector, proposals=config.validation_proposals, roi_size=config.roi_size
     )
-    return _of_each("detect", pictures, detect, shown=shown)
+    return _of_each("detect", images, detect, shown=shown)
 
 
 def _proposals_of(
-    detector: Detector, pictures: Sequence[LabelledPicture]
+    detector: Detector, images: Sequence[LabelledImage]
 ) -> dict[str, NDArray[np.float32]]:
     propose = partial(propose_regions, detector, count=max(RECALL_AT))
-    return _of_each("propose", pictures, propose)
+    return _of_each("propose", images, propose)
 
 
 def _of_each(
     what: str,
-    pictures: Sequence[LabelledPicture],
+    images: Sequence[LabelledImage],
     find: Callable[[list[NDArray[np.uint8]]], list[Found]],
     *,
     shown: bool = True,
 ) -> dict[str, Found]:
-    """Image id -> what `find` finds in its pixels, of a few pictures together."""
+    """Image id -> what `find` finds in its pixels, of a few images together."""
     found: dict[str, Found] = {}
-    with track(what, total=len(pictures), shown=shown) as progress:
-        for start in range(0, len(pictures), BATCH):
-            some = pictures[start : start + BATCH]
-            things = find([read_picture(picture.file) for picture in some])
-            found.update(zip([picture.image_id for picture in some], things, strict=True))
+    with track(what, total=len(images), shown=shown) as progress:
+        for start in range(0, len(images), BATCH):
+            some = images[start : start + BATCH]
+            things = find([read_image(image.file) for image in some])
+            found.update(zip([image.image_id for image in some], things, strict=True))
             progress.advance(len(some))
     return found
 

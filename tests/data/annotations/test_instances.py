@@ -36,7 +36,7 @@ def test_boxes_are_corners_in_the_order_of_annotation_ids(tmp_path):
     assert boxes["000000000042"].tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 60]]
 
 
-def test_a_picture_without_boxes_has_an_empty_array(tmp_path):
+def test_an_image_without_boxes_has_an_empty_array(tmp_path):
     boxes = read_boxes(written(tmp_path, box()))
     assert {found.dtype for found in boxes.values()} == {np.dtype(np.float32)}
     assert [found.shape for found in boxes.values()] == [(1, 4), (0, 4)]
@@ -100,13 +100,13 @@ def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
         ({"id": 1}, "no key 'file_name'"),
         (
             {"id": 1, "file_name": "../a.jpg"},
-            "picture path leaves the picture folder: '../a.jpg'; give it without '..'",
+            "image path leaves the image folder: '../a.jpg'; give it without '..'",
         ),
-        ({"id": 42, "file_name": "a.jpg"}, "picture 'a' stands twice"),
-        ({"id": 1, "file_name": "42.jpg"}, "picture '000000000042' stands twice"),
+        ({"id": 42, "file_name": "a.jpg"}, "image 'a' stands twice"),
+        ({"id": 1, "file_name": "42.jpg"}, "image '000000000042' stands twice"),
     ],
 )
-def test_a_bad_picture_is_refused_by_its_place(tmp_path, image, reason):
+def test_a_bad_image_is_refused_by_its_place(tmp_path, image, reason):
     path = written(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
     assert refusal(path) == f"images[1] of {str(path)!r}: {reason}; mend or remove that item"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.annotations.read import (
+    AnnotatedImage,
     Annotations,
     Caption,
-    Picture,
     Skipped,
     check_limit,
     read_annotations,
-    resolve_pictures,
+    resolve_images,
     tokenize,
 )
 from a2cap.data.errors import InputError
@@ -42,7 +42,7 @@ def karpathy(**changes: object) -> dict[str, object]:
 
 
 GOOD = karpathy(filename="7.jpg", filepath="", split="train")
-"""A second picture, so that a bad first one is skipped and not the whole file refused."""
+"""A second image, so that a bad first one is skipped and not the whole file refused."""
 
 
 def written(folder: Path, document: object, name: str = "x.json") -> Path:
@@ -62,12 +62,12 @@ def refusal(path: Path, split_list: Path | None = None) -> str:
     return str(caught.value)
 
 
-def test_a_karpathy_file_gives_pictures_with_its_own_tokens(tmp_path):
+def test_a_karpathy_file_gives_images_with_its_own_tokens(tmp_path):
     image = karpathy(sentences=[{"raw": "A dog.", "tokens": ["a", "hound"]}])
     read = read_annotations(written(tmp_path, {"images": [image]}))
     assert read == Annotations(
-        pictures=(
-            Picture(
+        images=(
+            AnnotatedImage(
                 image_id="000000000042",
                 file="val2014/COCO_val2014_000000000042.jpg",
                 split="test",
@@ -81,7 +81,7 @@ def test_a_karpathy_file_gives_pictures_with_its_own_tokens(tmp_path):
 @pytest.mark.parametrize("filepath", [None, ""])
 def test_a_karpathy_file_without_folders_gives_the_bare_name(tmp_path, filepath):
     read = read_annotations(written(tmp_path, {"images": [karpathy(filepath=filepath)]}))
-    assert read.pictures[0].file == "COCO_val2014_000000000042.jpg"
+    assert read.images[0].file == "COCO_val2014_000000000042.jpg"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_a_karpathy_file_without_folders_gives_the_bare_name(tmp_path, filepath)
 )
 def test_restval_counts_as_train(tmp_path, named, split):
     read = read_annotations(written(tmp_path, {"images": [karpathy(split=named)]}))
-    assert read.pictures[0].split == split
+    assert read.images[0].split == split
 
 
-def test_pictures_keep_the_order_of_the_file(tmp_path):
+def test_images_keep_the_order_of_the_file(tmp_path):
     images = [karpathy(filename=f"{number}.jpg") for number in (9, 3, 5)]
     read = read_annotations(written(tmp_path, {"images": images}))
-    assert [picture.image_id[-1] for picture in read.pictures] == ["9", "3", "5"]
+    assert [image.image_id[-1] for image in read.images] == ["9", "3", "5"]
 
 
 def test_gzipped_annotations_are_the_same(tmp_path):
@@ -127,18 +127,18 @@ def coco_skips(folder: Path, **changes: object) -> list[tuple[str, str]]:
     return [(item.image_id, item.reason) for item in read.skipped]
 
 
-def test_coco_captions_with_a_split_list_give_the_same_kind_of_pictures(tmp_path):
+def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
     splits = written(tmp_path, "42 train\na/b.jpg val", "splits.txt")
     read = read_annotations(written(tmp_path, coco()), split_list=splits)
     assert read.skipped == ()
-    assert read.pictures == (
-        Picture(
+    assert read.images == (
+        AnnotatedImage(
             "000000000042",
             "000000000042.jpg",
             "train",
             (Caption("A dog.", ("a", "dog")), Caption("Two dogs", ("two", "dogs"))),
         ),
-        Picture("a/b", "a/b.jpg", "val", (Caption("A cat!", ("a", "cat")),)),
+        AnnotatedImage("a/b", "a/b.jpg", "val", (Caption("A cat!", ("a", "cat")),)),
     )
 
 
@@ -150,18 +150,18 @@ def test_coco_captions_without_a_split_list_are_refused(tmp_path):
     )
 
 
-def test_coco_pictures_in_no_split_are_skipped(tmp_path):
+def test_coco_images_in_no_split_are_skipped(tmp_path):
     splits = written(tmp_path, {"train": [42]}, "splits.json")
     read = read_annotations(written(tmp_path, coco()), split_list=splits)
-    assert [picture.image_id for picture in read.pictures] == ["000000000042"]
+    assert [image.image_id for image in read.images] == ["000000000042"]
     assert read.skipped == (Skipped("a/b", "in no split"),)
 
 
-def test_a_split_list_that_names_no_picture_of_the_file_is_refused(tmp_path):
+def test_a_split_list_that_names_no_image_of_the_file_is_refused(tmp_path):
     splits = written(tmp_path, {"train": [1]}, "splits.json")
     path = written(tmp_path, coco())
     assert refusal(path, splits) == (
-        f"none of the 2 pictures of {str(path)!r} is in the split list; "
+        f"none of the 2 images of {str(path)!r} is in the split list; "
         "give the list that belongs to it as data.split_list"
     )
 
@@ -182,7 +182,7 @@ def test_a_split_list_that_names_no_picture_of_the_file_is_refused(tmp_path):
             {"images": [*COCO_IMAGES, {"id": 1, "file_name": "/a.jpg"}]},
             (
                 "images[2]",
-                "picture path is absolute: '/a.jpg'; give it relative to the picture folder",
+                "image path is absolute: '/a.jpg'; give it relative to the image folder",
             ),
         ),
         (
@@ -215,7 +215,7 @@ def test_one_bad_coco_item_is_skipped(tmp_path, changes, skipped):
     assert coco_skips(tmp_path, **changes) == [skipped]
 
 
-def test_a_jsonl_gives_one_picture_for_each_line(tmp_path):
+def test_a_jsonl_gives_one_image_for_each_line(tmp_path):
     lines = [
         '{"image": "a/b.jpg", "captions": ["A dog\u2028runs."], "split": "train"}',
         "",
@@ -223,10 +223,12 @@ def test_a_jsonl_gives_one_picture_for_each_line(tmp_path):
     ]
     expected = Annotations(
         (
-            Picture(
+            AnnotatedImage(
                 "a/b", "a/b.jpg", "train", (Caption("A dog\u2028runs.", ("a", "dog", "runs")),)
             ),
-            Picture("000000000042", "42.jpg", "val", (Caption("Two cats", ("two", "cats")),)),
+            AnnotatedImage(
+                "000000000042", "42.jpg", "val", (Caption("Two cats", ("two", "cats")),)
+            ),
         ),
         (),
     )
@@ -244,7 +246,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
         "[1]",
     ]
     read = read_annotations(written(tmp_path, "\n".join(lines), "captions.jsonl"))
-    assert [picture.image_id for picture in read.pictures] == ["a"]
+    assert [image.image_id for image in read.images] == ["a"]
     assert read.skipped == (
         Skipped(
             "line 2",
@@ -264,7 +266,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
 def test_a_split_list_beside_annotations_with_splits_is_refused(tmp_path, document, name):
     path = written(tmp_path, document, name)
     assert refusal(path, written(tmp_path, {"train": [42]}, "splits.json")) == (
-        f"{str(path)!r} names each picture's split itself; leave out data.split_list"
+        f"{str(path)!r} names each image's split itself; leave out data.split_list"
     )
 
 
@@ -285,30 +287,30 @@ def test_a_split_list_beside_annotations_with_splits_is_refused(tmp_path, docume
             karpathy(filepath="../../etc", filename="passwd"),
             (
                 "images[0]",
-                "picture path leaves the picture folder: '../../etc/passwd'; give it without '..'",
+                "image path leaves the image folder: '../../etc/passwd'; give it without '..'",
             ),
         ),
         (
             karpathy(filepath="", filename="/etc/passwd"),
             (
                 "images[0]",
-                "picture path is absolute: '/etc/passwd'; give it relative to the picture folder",
+                "image path is absolute: '/etc/passwd'; give it relative to the image folder",
             ),
         ),
         (
             karpathy(filepath="", filename="a\0.jpg"),
-            ("images[0]", "picture path holds a NUL character: 'a\\x00.jpg'; rename the file"),
+            ("images[0]", "image path holds a NUL character: 'a\\x00.jpg'; rename the file"),
         ),
     ],
 )
-def test_one_bad_picture_is_skipped_with_its_reason(tmp_path, image, skipped):
+def test_one_bad_image_is_skipped_with_its_reason(tmp_path, image, skipped):
     assert skips(tmp_path, image) == [skipped]
 
 
-def test_the_first_of_two_pictures_with_one_id_is_kept(tmp_path):
+def test_the_first_of_two_images_with_one_id_is_kept(tmp_path):
     again = karpathy(filename="000042.png", filepath="", split="train")
     read = read_annotations(written(tmp_path, {"images": [karpathy(), again]}))
-    assert [picture.split for picture in read.pictures] == ["test"]
+    assert [image.split for image in read.images] == ["test"]
     assert read.skipped == (
         Skipped(
             "000000000042", "id stands twice, first with 'val2014/COCO_val2014_000000000042.jpg'"
@@ -335,14 +337,14 @@ def test_the_first_of_two_pictures_with_one_id_is_kept(tmp_path):
         ({"raw": "\ud800", "tokens": ["a"]}, "not valid Unicode"),
     ],
 )
-def test_one_bad_caption_is_dropped_and_the_picture_kept(tmp_path, bad, reason):
+def test_one_bad_caption_is_dropped_and_the_image_kept(tmp_path, bad, reason):
     image = karpathy(sentences=[sentence("A dog"), bad])
     read = read_annotations(written(tmp_path, {"images": [image]}))
-    assert read.pictures[0].captions == (Caption("A dog", ("a", "dog")),)
+    assert read.images[0].captions == (Caption("A dog", ("a", "dog")),)
     assert read.skipped == (Skipped("000000000042", f"caption 1: {reason}"),)
 
 
-def test_a_picture_whose_captions_are_all_bad_is_skipped_too(tmp_path):
+def test_an_image_whose_captions_are_all_bad_is_skipped_too(tmp_path):
     assert skips(tmp_path, karpathy(sentences=[sentence("")])) == [
         ("000000000042", "caption 0: empty"),
         ("000000000042", "no caption"),
@@ -364,10 +366,10 @@ LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a caption
         ({"images": {}}, "'images' in {name} is not a list"),
         ({"images": [], "annotations": 3}, "'annotations' in {name} is not a list"),
         ({"images": [{"id": 1}]}, "no key 'sentences' in the images of {name}"),
-        ({"images": []}, "no usable picture in {name} (0 skipped)"),
+        ({"images": []}, "no usable image in {name} (0 skipped)"),
         (
             {"images": [karpathy(split="dev"), karpathy(split="x")]},
-            "no usable picture in {name} (2 skipped, first '000000000042': unknown split: 'dev')",
+            "no usable image in {name} (2 skipped, first '000000000042': unknown split: 'dev')",
         ),
     ],
 )
@@ -401,22 +403,22 @@ def test_raw_captions_become_tokens_by_the_rule_of_karpathys_file(raw, tokens):
 @pytest.mark.parametrize(("total", "limit"), [(100, 10), (10_999, 10), (20_000, 20)])
 def test_bad_items_are_borne_up_to_ten_or_a_thousandth(total, limit):
     skipped = [Skipped(f"p{number}", "empty") for number in range(limit + 1)]
-    check_limit(skipped[:-1], total, "pictures")
+    check_limit(skipped[:-1], total, "images")
     with pytest.raises(InputError) as caught:
-        check_limit(skipped, total, "pictures")
+        check_limit(skipped, total, "images")
     assert str(caught.value) == (
-        f"{limit + 1} of {total:,} pictures cannot be used, at most {limit} may be left out: "
+        f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
         "'p0' (empty), 'p1' (empty), 'p2' (empty), 'p3' (empty), 'p4' (empty), …; "
         "mend or remove them"
     )
 
 
 def annotated(*files: str) -> Annotations:
-    pictures = [karpathy(filename=file, filepath="") for file in files]
+    images = [karpathy(filename=file, filepath="") for file in files]
     return Annotations(
         tuple(
-            Picture(str(number), str(item["filename"]), "train", (Caption("a", ("a",)),))
-            for number, item in enumerate(pictures)
+            AnnotatedImage(str(number), str(item["filename"]), "train", (Caption("a", ("a",)),))
+            for number, item in enumerate(images)
         ),
         (),
     )
@@ -429,37 +431,37 @@ def touch(folder: Path, *names: str) -> None:
         path.touch()
 
 
-def test_a_picture_is_found_under_its_name_or_its_last_part(tmp_path):
+def test_an_image_is_found_under_its_name_or_its_last_part(tmp_path):
     touch(tmp_path, "val2014/a.jpg", "b.jpg")
-    found = resolve_pictures(annotated("val2014/a.jpg", "val2014/b.jpg", "c.jpg"), tmp_path)
+    found = resolve_images(annotated("val2014/a.jpg", "val2014/b.jpg", "c.jpg"), tmp_path)
     assert found == {"0": tmp_path / "val2014/a.jpg", "1": tmp_path / "b.jpg"}
 
 
-def test_a_last_part_that_two_pictures_share_is_not_enough(tmp_path):
+def test_a_last_part_that_two_images_share_is_not_enough(tmp_path):
     touch(tmp_path, "a.jpg")
-    assert resolve_pictures(annotated("x/a.jpg", "y/a.jpg"), tmp_path) == {}
+    assert resolve_images(annotated("x/a.jpg", "y/a.jpg"), tmp_path) == {}
 
 
 def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):
     touch(tmp_path / "images", "val2017/000000000042.jpg")
     path = written(tmp_path, {"images": [karpathy(), GOOD]})
-    found = resolve_pictures(read_annotations(path), tmp_path / "images")
+    found = resolve_images(read_annotations(path), tmp_path / "images")
     assert found == {"000000000042": tmp_path / "images/val2017/000000000042.jpg"}
 
 
 def test_the_folder_is_not_scanned_while_names_are_found(tmp_path, monkeypatch):
     touch(tmp_path, "a.jpg", "a.png")
-    assert resolve_pictures(annotated("a.jpg"), tmp_path) == {"0": tmp_path / "a.jpg"}
+    assert resolve_images(annotated("a.jpg"), tmp_path) == {"0": tmp_path / "a.jpg"}
     monkeypatch.setattr(
-        "a2cap.data.annotations.read.find_pictures", lambda folder: {"1": folder / "x.jpg"}
+        "a2cap.data.annotations.read.find_images", lambda folder: {"1": folder / "x.jpg"}
     )
-    assert resolve_pictures(annotated("a.jpg", "b.jpg"), tmp_path) == {
+    assert resolve_images(annotated("a.jpg", "b.jpg"), tmp_path) == {
         "0": tmp_path / "a.jpg",
         "1": tmp_path / "x.jpg",
     }
 
 
-def test_nothing_outside_the_picture_folder_is_found(tmp_path):
+def test_nothing_outside_the_image_folder_is_found(tmp_path):
     folder, outside = tmp_path / "images", tmp_path / "outside"
     touch(folder, "real.jpg")
     touch(outside, "secret.jpg")
@@ -468,36 +470,36 @@ def test_nothing_outside_the_picture_folder_is_found(tmp_path):
     (folder / "linked").symlink_to(outside)
     (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
     files = ("out.jpg", "inner.jpg", "linked/secret.jpg", "../outside/secret.jpg", "broken.jpg")
-    found = resolve_pictures(annotated(*files, "a\0b.jpg", "x" * 300 + ".jpg"), folder)
+    found = resolve_images(annotated(*files, "a\0b.jpg", "x" * 300 + ".jpg"), folder)
     assert found == {"1": folder / "inner.jpg"}
 
 
 @pytest.mark.parametrize("part", ["images", "images/val2014"])
-def test_folders_are_no_pictures(tmp_path, part):
+def test_folders_are_no_images(tmp_path, part):
     touch(tmp_path, "images/val2014/a.jpg")
-    assert resolve_pictures(annotated(part), tmp_path) == {}
+    assert resolve_images(annotated(part), tmp_path) == {}
 
 
 class TestOnSharedCoco:
     pytestmark = needs_shared
 
-    def test_every_picture_of_the_karpathy_sample_is_read_and_found(self):
+    def test_every_image_of_the_karpathy_sample_is_read_and_found(self):
         read = read_annotations(SHARED / "dataset_coco.json")
-        assert (len(read.pictures), read.skipped) == (345, ())
-        assert len(resolve_pictures(read, SHARED / "images")) == 345
+        assert (len(read.images), read.skipped) == (345, ())
+        assert len(resolve_images(read, SHARED / "images")) == 345
 
     @pytest.mark.slow
     def test_karpathys_tokens_are_ours_in_105759_captions(self):
         read = read_annotations(SHARED / "text/dataset_coco_partial.json.gz")
-        captions = [caption for picture in read.pictures for caption in picture.captions]
+        captions = [caption for image in read.images for caption in image.captions]
         assert (len(captions), read.skipped) == (105_759, ())
         assert all(tokenize(caption.raw) == caption.tokens for caption in captions)
 
     def test_coco_captions_of_2017_are_read_with_a_split_list(self, tmp_path):
         path = SHARED / "text/captions_val2017.json.gz"
         document = json.loads(gzip.decompress(path.read_bytes()))
-        names = [image["file_name"] for image in document["images"]]
+        names = [item["file_name"] for item in document["images"]]
         splits = written(tmp_path, {"train": names[:4000], "val": names[4000:]}, "splits.json")
         read = read_annotations(path, split_list=splits)
-        assert (len(read.pictures), read.skipped) == (5000, ())
-        assert sum(len(picture.captions) for picture in read.pictures) == 25_014
+        assert (len(read.images), read.skipped) == (5000, ())
+        assert sum(len(image.captions) for image in read.images) == 25_014

@@ -21,7 +21,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_ids_and_file_names_are_one_picture(tmp_path):
+def test_ids_and_file_names_are_one_image(tmp_path):
     path = written(tmp_path, {"train": [42, "a/v1.5"], "val": ["COCO_val2014_000000000007.jpg"]})
     assert read_split_list(path) == {
         "000000000042": "train",
@@ -31,11 +31,11 @@ def test_ids_and_file_names_are_one_picture(tmp_path):
 
 
 def test_lines_of_text_say_the_same(tmp_path):
-    path = written(tmp_path, "42 train\n\na/v1.5\ttrain\nmy picture.jpg test\n")
+    path = written(tmp_path, "42 train\n\na/v1.5\ttrain\nmy image.jpg test\n")
     assert read_split_list(path) == {
         "000000000042": "train",
         "a/v1.5": "train",
-        "my picture": "test",
+        "my image": "test",
     }
 
 
@@ -51,10 +51,10 @@ def test_restval_counts_as_train(tmp_path):
         ("1 dev", "unknown split 'dev' in {name}; use train, val, test or restval"),
         (
             {"train": [1], "val": ["000000000001.jpg"]},
-            "picture '000000000001' is in two splits of {name} ('train' and 'val'); keep one",
+            "image '000000000001' is in two splits of {name} ('train' and 'val'); keep one",
         ),
-        ({"train": []}, "no pictures in the split list {name}; name at least one"),
-        ("", "no pictures in the split list {name}; name at least one"),
+        ({"train": []}, "no images in the split list {name}; name at least one"),
+        ("", "no images in the split list {name}; name at least one"),
         ([1, 2], "split list {name} is not a JSON object; write it as {{split: [ids]}}"),
         ({"train": 5}, "split 'train' in {name} is not a list; write it as {{split: [ids]}}"),
         ({"train": [1.5]}, "split 'train' in {name} holds 1.5; use ids or file names"),
@@ -67,12 +67,12 @@ def test_a_list_that_does_not_say_one_split_for_each_is_refused(tmp_path, conten
 
 
 def test_ids_are_read_line_by_line(tmp_path):
-    path = written(tmp_path, "61\n\n  VG_100K/62.jpg xml/62.xml\nmy picture.png\na/v1.5\n61\n")
-    assert read_ids(path) == {"000000000061", "000000000062", "my picture", "a/v1.5"}
+    path = written(tmp_path, "61\n\n  VG_100K/62.jpg xml/62.xml\nmy image.png\na/v1.5\n61\n")
+    assert read_ids(path) == {"000000000061", "000000000062", "my image", "a/v1.5"}
 
 
 def test_a_list_without_ids_is_refused(tmp_path):
     path = written(tmp_path, " \n")
     with pytest.raises(InputError) as caught:
         read_ids(path)
-    assert str(caught.value) == f"no pictures in the list {str(path)!r}; write one id a line"
+    assert str(caught.value) == f"no images in the list {str(path)!r}; write one id a line"

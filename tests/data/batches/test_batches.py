@@ -23,7 +23,7 @@ from a2cap.data.batches.batches import (
     batches_per_epoch,
     collate,
     epoch_batches,
-    picture_batches,
+    image_batches,
     training_batches,
 )
 from a2cap.data.batches.sampling import caption_choice, epoch_order
@@ -38,7 +38,7 @@ END = 2
 
 
 class Captions:
-    """Captions of the pictures of IDS, the words of each told apart by picture and number."""
+    """Captions of the images of IDS, the words of each told apart by image and number."""
 
     def __init__(self, counts=None):
         self.counts = counts or dict.fromkeys(IDS, 5)
@@ -101,7 +101,7 @@ def assert_all_equal(left, right):
 
 
 def items(batch):
-    """Each picture of a batch with its captions, without padding."""
+    """Each image of a batch with its captions, without padding."""
     rows = zip(batch.image_ids, batch.tokens.tolist(), strict=True)
     return [(name, [[word for word in row if word] for row in tokens]) for name, tokens in rows]
 
@@ -121,7 +121,7 @@ def test_a_batch_has_the_documented_shapes_and_types(store):
     assert (batch.tokens.shape, batch.tokens.dtype) == ((11, 5, 10), torch.int64)
 
 
-def test_a_batch_holds_the_regions_of_its_pictures_and_zeros(store):
+def test_a_batch_holds_the_regions_of_its_images_and_zeros(store):
     for batch in whole_batches(make_dataset(store), batch_size=4, seed=7, epoch=0):
         for row, image_id in enumerate(batch.image_ids):
             regions = FeatureStore(store)[image_id]
@@ -133,7 +133,7 @@ def test_a_batch_holds_the_regions_of_its_pictures_and_zeros(store):
             assert batch.boxes[row, ~there].count_nonzero() == 0
 
 
-def test_boxes_are_shares_of_the_picture_and_of_its_area():
+def test_boxes_are_shares_of_the_image_and_of_its_area():
     boxes = np.array([[0, 0, 200, 100], [50, 20, 150, 70]], np.float32)
     batch = collate([Item("1", replace(make_regions("1", count=2), boxes=boxes), None)])
     expected = [[0, 0, 1, 1, 1], [0.25, 0.2, 0.75, 0.7, 0.25]]
@@ -168,7 +168,7 @@ def test_tokens_are_cut_to_the_longest_caption_and_lose_no_word(lengths, spare):
     assert (tokens != 0).sum(dim=2).tolist() == lengths
 
 
-def test_the_batches_of_an_epoch_hold_every_picture_once(store):
+def test_the_batches_of_an_epoch_hold_every_image_once(store):
     dataset = make_dataset(store)
     batches = list(whole_batches(dataset, batch_size=4, seed=7, epoch=0))
     assert [len(batch.image_ids) for batch in batches] == [4, 4, 3]
@@ -257,18 +257,18 @@ def test_a_signal_to_a_loader_that_has_just_started_does_not_end_it(store, monke
 
     monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", set_handlers_and_signal)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    found = list(picture_batches(store, IDS, batch_size=4, workers=1))
-    assert_all_equal(found, list(picture_batches(store, IDS, batch_size=4)))
+    found = list(image_batches(store, IDS, batch_size=4, workers=1))
+    assert_all_equal(found, list(image_batches(store, IDS, batch_size=4)))
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 HELD_AT_ITS_END = """
 import sys
 from pathlib import Path
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 
 store, *image_ids = sys.argv[1:]
-held = iter(picture_batches(Path(store), image_ids, batch_size=1, workers=2))
+held = iter(image_batches(Path(store), image_ids, batch_size=1, workers=2))
 next(held)
 {signal}
 held = [held, next(held)]
@@ -326,7 +326,7 @@ def test_a_loader_that_dies_while_it_hands_over_a_batch_is_lost(monkeypatch, err
 def test_no_random_state_is_changed(store, workers):
     before = (torch.get_rng_state(), random.getstate(), pickle.dumps(np.random.get_state()))
     list(whole_batches(make_dataset(store), batch_size=4, seed=7, epoch=0, workers=workers))
-    list(picture_batches(store, IDS, batch_size=4, workers=workers))
+    list(image_batches(store, IDS, batch_size=4, workers=workers))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert pickle.dumps(np.random.get_state()) == before[2]
@@ -400,7 +400,7 @@ def test_grouped_by_caption_every_pair_comes_once(store):
     ]
 
 
-def test_pictures_with_too_few_captions_repeat_some(store):
+def test_images_with_too_few_captions_repeat_some(store):
     dataset = make_dataset(store, {IDS[0]: 2, IDS[1]: 7})
     [batch] = whole_batches(dataset, batch_size=2, seed=7, epoch=0)
     assert batch.tokens.shape[:2] == (2, 5)
@@ -419,7 +419,7 @@ def test_the_strongest_regions_are_kept_in_their_order(tmp_path_factory, count, 
     with FeatureWriter(path) as writer:
         writer.add("3", regions)
         writer.seal()
-    [batch] = picture_batches(path, ["3"], batch_size=1, max_regions=most)
+    [batch] = image_batches(path, ["3"], batch_size=1, max_regions=most)
     kept = batch.features[0, :, 0].int().tolist()
     ranked = sorted(range(count), key=lambda place: (-regions.scores[place], place))
     assert kept == sorted(ranked[:most])
@@ -427,9 +427,9 @@ def test_the_strongest_regions_are_kept_in_their_order(tmp_path_factory, count, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pictures_to_evaluate_come_in_the_order_asked_for(store, workers):
+def test_images_to_evaluate_come_in_the_order_asked_for(store, workers):
     asked = [IDS[5], IDS[0], IDS[9], IDS[0], IDS[3]]
-    batches = picture_batches(store, asked, batch_size=2, workers=workers)
+    batches = image_batches(store, asked, batch_size=2, workers=workers)
     for _ in range(2):  # they can be read again
         names = [batch.image_ids for batch in batches]
         assert names == [(IDS[5], IDS[0]), (IDS[9], IDS[0]), (IDS[3],)]
@@ -443,21 +443,21 @@ def test_max_regions_holds_in_training_too(store):
 
 
 def test_a_batch_in_other_company_is_the_same_but_for_padding(store):
-    [alone] = picture_batches(store, IDS[:1], batch_size=1)
-    [together] = picture_batches(store, IDS, batch_size=11)
+    [alone] = image_batches(store, IDS[:1], batch_size=1)
+    [together] = image_batches(store, IDS, batch_size=11)
     count = alone.features.shape[1]
     assert torch.equal(together.features[0, :count], alone.features[0])
     assert together.region_mask[0].sum() == count
 
 
-def test_skipped_pictures_are_left_out(store):
+def test_skipped_images_are_left_out(store):
     counts = dict.fromkeys([*IDS, "000000000099"], 5)
     dataset = make_dataset(store, counts, skipped=["000000000099", IDS[0]])
     assert dataset.image_ids == IDS[1:]
     assert len(dataset) == 10
 
 
-def test_a_picture_without_features_is_named_before_training(store):
+def test_an_image_without_features_is_named_before_training(store):
     with pytest.raises(StoreError) as raised:
         make_dataset(store, {IDS[0]: 5, "000000000099": 5})
     message = (
@@ -465,18 +465,18 @@ def test_a_picture_without_features_is_named_before_training(store):
     )
     assert str(raised.value) == message
     with pytest.raises(StoreError) as raised:
-        picture_batches(store, ["000000000099"], batch_size=1)
+        image_batches(store, ["000000000099"], batch_size=1)
     assert str(raised.value) == message
 
 
 def test_an_empty_split_is_refused(store):
     with pytest.raises(InputError) as raised:
         CaptionDataset(store, Captions(), "tarin", seed=7)
-    assert str(raised.value) == "split 'tarin' has no pictures; check the annotations"
+    assert str(raised.value) == "split 'tarin' has no images; check the annotations"
 
 
 @pytest.mark.parametrize("grouping", ["image", "caption"])
-def test_a_picture_without_captions_is_named(store, grouping):
+def test_an_image_without_captions_is_named(store, grouping):
     with pytest.raises(InputError) as raised:
         make_dataset(store, {IDS[0]: 5, IDS[1]: 0}, grouping=grouping)
     assert str(raised.value) == (f"image {IDS[1]!r} has no captions; take it out of the split")
@@ -488,8 +488,8 @@ def test_a_picture_without_captions_is_named(store, grouping):
         (lambda s: make_dataset(s, captions_per_image=0), "captions per image: 0"),
         (lambda s: make_dataset(s, max_regions=-1), "max regions: -1"),
         (lambda s: make_dataset(s, max_regions=0), "max regions: 0"),
-        (lambda s: picture_batches(s, IDS, batch_size=1, max_regions=0), "max regions: 0"),
-        (lambda s: picture_batches(s, IDS, batch_size=0), "batch size: 0"),
+        (lambda s: image_batches(s, IDS, batch_size=1, max_regions=0), "max regions: 0"),
+        (lambda s: image_batches(s, IDS, batch_size=0), "batch size: 0"),
         (
             lambda s: training_batches(make_dataset(s), batch_size=0, seed=7, epoch=0),
             "batch size: 0",
@@ -506,7 +506,7 @@ def test_numbers_below_one_are_refused(store, ask, message):
 def test_a_batch_goes_to_a_device_whole(store):
     for batch in (
         next(whole_batches(make_dataset(store), batch_size=2, seed=7, epoch=0)),
-        next(iter(picture_batches(store, IDS, batch_size=2))),
+        next(iter(image_batches(store, IDS, batch_size=2))),
     ):
         moved = batch.to("meta")
         tensors = [getattr(moved, field.name) for field in fields(Batch)[1:]]

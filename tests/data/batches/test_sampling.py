@@ -12,7 +12,7 @@ epochs = st.integers(0, 1000)
 
 
 @given(count=st.integers(0, 500), seed=seeds, epoch=epochs)
-def test_an_epoch_sees_every_picture_once(count, seed, epoch):
+def test_an_epoch_sees_every_image_once(count, seed, epoch):
     order = epoch_order(count, seed=seed, epoch=epoch)
     assert order.dtype == np.int64
     assert sorted(order) == list(range(count))
@@ -35,7 +35,7 @@ def test_the_global_random_state_is_neither_read_nor_changed():
     assert (np.random.get_state()[1] == before).all()
 
 
-def test_every_picture_is_equally_often_at_every_place():
+def test_every_image_is_equally_often_at_every_place():
     orders = np.array([epoch_order(5, seed=0, epoch=epoch) for epoch in range(5000)])
     counts = np.array([np.bincount(place, minlength=5) for place in orders.T])
     # 1000 expected, standard deviation 28
@@ -59,7 +59,7 @@ def test_captions_are_repeated_only_where_there_are_too_few(available, wanted, s
     assert set(chosen) <= set(range(available))
 
 
-def test_the_choice_differs_between_pictures_and_epochs():
+def test_the_choice_differs_between_images_and_epochs():
     choices = Counter(
         tuple(caption_choice(5, 5, seed=0, epoch=epoch, index=index))
         for epoch in range(10)
@@ -73,7 +73,7 @@ def test_every_caption_is_shown_equally_often():
     assert max(abs(count - 1000) for count in shown.values()) < 120
 
 
-def test_the_order_of_an_epoch_is_not_the_choice_of_a_picture():
+def test_the_order_of_an_epoch_is_not_the_choice_of_an_image():
     orders = [epoch_order(8, seed=0, epoch=epoch).tolist() for epoch in range(20)]
     choices = [caption_choice(8, 8, seed=0, epoch=epoch, index=0) for epoch in range(20)]
     assert sum(left == right for left, right in zip(orders, choices, strict=True)) == 0
@@ -98,12 +98,12 @@ def mirrored(*, seed=0, epoch=0, count=1000):
     return np.array([is_mirrored(seed=seed, epoch=epoch, index=i) for i in range(count)])
 
 
-def test_whether_a_picture_is_mirrored_depends_on_seed_epoch_and_index_alone():
+def test_whether_an_image_is_mirrored_depends_on_seed_epoch_and_index_alone():
     assert (mirrored() == mirrored()).all()
     assert (mirrored(count=7) == mirrored()[:7]).all()
 
 
-def test_about_half_of_the_pictures_are_mirrored_and_others_in_another_epoch():
+def test_about_half_of_the_images_are_mirrored_and_others_in_another_epoch():
     first = mirrored()
     # 500 expected, standard deviation 16
     assert abs(first.sum() - 500) < 65

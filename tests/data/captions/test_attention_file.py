@@ -48,14 +48,14 @@ def test_equal_attention_is_equal_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("shapes", [{}, {"7": (0, 3)}])
-def test_pictures_and_captions_may_be_empty(tmp_path, shapes):
+def test_images_and_captions_may_be_empty(tmp_path, shapes):
     given = [(name, attention(*shape)) for name, shape in shapes.items()]
     write_attention(tmp_path / "attention.h5", given)
     file = AttentionFile(tmp_path / "attention.h5")
     assert {name: file[name].original.shape for name in file} == shapes
 
 
-def test_a_missing_file_and_a_missing_picture_are_named(tmp_path):
+def test_a_missing_file_and_a_missing_image_are_named(tmp_path):
     path = tmp_path / "attention.h5"
     with pytest.raises(InputError) as raised:
         AttentionFile(path)

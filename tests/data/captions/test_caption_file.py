@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.read import Caption, Picture, tokenize
+from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
 from a2cap.data.captions.caption_file import CaptionFile, write_captions
 from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
 from a2cap.data.errors import InputError
@@ -17,22 +17,22 @@ VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "runs": 7})
 A, DOG, RUNS = 4, 5, 6
 
 
-def picture(image_id: str, split: str, *captions: str) -> Picture:
+def image(image_id: str, split: str, *captions: str) -> AnnotatedImage:
     texts = tuple(Caption(caption, tokenize(caption)) for caption in captions)
-    return Picture(image_id, f"{image_id}.jpg", split, texts)
+    return AnnotatedImage(image_id, f"{image_id}.jpg", split, texts)
 
 
-PICTURES = (
-    picture("000000000042", "train", "A dog runs.", "dog"),
-    picture("straße/é", "val", "a cat"),
-    picture("b", "train", "a a a a a a"),
+IMAGES = (
+    image("000000000042", "train", "A dog runs.", "dog"),
+    image("straße/é", "val", "a cat"),
+    image("b", "train", "a a a a a a"),
 )
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "captions.h5"
-    write_captions(path, PICTURES, VOCABULARY, preset="karpathy", max_length=4)
+    write_captions(path, IMAGES, VOCABULARY, preset="karpathy", max_length=4)
     return path
 
 
@@ -58,7 +58,7 @@ def test_the_file_has_the_documented_datasets(path):
         described = {name: (item.shape, item.dtype.str) for name, item in file.items()}
         assert file["lengths"][...].tolist() == [4, 2, 3, 5]
         assert file["offsets"][...].tolist() == [0, 2, 3, 4]
-        assert file["image_ids"].asstr()[...].tolist() == [p.image_id for p in PICTURES]
+        assert file["image_ids"].asstr()[...].tolist() == [p.image_id for p in IMAGES]
         assert file["splits"].asstr()[...].tolist() == ["train", "val", "train"]
         assert file.attrs["vocabulary_digest"] == VOCABULARY.digest
     assert described.pop("image_ids")[0] == described.pop("splits")[0] == (3,)
@@ -69,7 +69,7 @@ def test_the_file_has_the_documented_datasets(path):
     }
 
 
-def test_pictures_of_a_split_keep_their_order(path):
+def test_images_of_a_split_keep_their_order(path):
     captions = CaptionFile(path)
     assert captions.image_ids("train") == ["000000000042", "b"]
     assert captions.image_ids("val") == ["straße/é"]
@@ -81,7 +81,7 @@ def test_the_words_are_those_of_the_preset(tmp_path):
     vocabulary = Vocabulary.from_counts({"dog": 9, "'s": 9, "dogs": 9}, "m2")
     for preset, words in (("m2", ["dog", "'s"]), ("karpathy", ["dogs"])):
         path = tmp_path / f"{preset}.h5"
-        write_captions(path, [picture("a", "train", "Dog's")], vocabulary, preset=preset)
+        write_captions(path, [image("a", "train", "Dog's")], vocabulary, preset=preset)
         encoded = CaptionFile(path).captions("a")
         assert encoded.shape == (1, 21)
         assert encoded[0, : len(words) + 1].tolist() == [*vocabulary.encode(words), EOS]
@@ -90,7 +90,7 @@ def test_the_words_are_those_of_the_preset(tmp_path):
 def test_equal_input_gives_equal_bytes(path, tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     again = tmp_path / "again.h5"
-    write_captions(again, PICTURES, VOCABULARY, preset="karpathy", max_length=4)
+    write_captions(again, IMAGES, VOCABULARY, preset="karpathy", max_length=4)
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -107,7 +107,7 @@ def test_changing_what_was_handed_out_changes_nothing(path):
     assert captions.captions("b")[0, 0] == A
 
 
-def test_a_picture_without_captions_is_refused_by_name(path):
+def test_an_image_without_captions_is_refused_by_name(path):
     assert refusal(lambda: CaptionFile(path).captions("7")) == (
         f"no captions for image '7' in {str(path)!r}; "
         'check data.annotations and run "a2 preprocess" again'
@@ -120,10 +120,10 @@ def test_an_unknown_split_is_refused(path):
     )
 
 
-def test_no_pictures_are_refused(tmp_path):
+def test_no_images_are_refused(tmp_path):
     path = tmp_path / "x.h5"
     assert refusal(lambda: write_captions(path, [], VOCABULARY, preset="karpathy")) == (
-        f"no pictures to write into {str(path)!r}; check data.annotations"
+        f"no images to write into {str(path)!r}; check data.annotations"
     )
 
 
@@ -148,8 +148,8 @@ def test_a_truncated_file_is_refused(path, kept):
         ("lengths", [1, 2], "tokens and lengths do not belong together"),
         ("tokens", [1, 2, 3, 4], "tokens and lengths do not belong together"),
         ("lengths", [4, 2, 3, 6], "a caption is longer than its row"),
-        ("offsets", [0, 4], "pictures and offsets do not belong together"),
-        ("splits", [b"train"], "pictures and offsets do not belong together"),
+        ("offsets", [0, 4], "images and offsets do not belong together"),
+        ("splits", [b"train"], "images and offsets do not belong together"),
         ("offsets", [0, 2, 1, 4], "offsets do not divide the captions"),
         ("offsets", [0, 2, 3, 9], "offsets do not divide the captions"),
         ("splits", [b"train", b"dev", b"val"], "unknown split"),

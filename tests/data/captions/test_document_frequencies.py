@@ -66,7 +66,7 @@ def test_captions_end_in_eos():
     }
 
 
-def test_an_ngram_counts_once_for_each_picture():
+def test_an_ngram_counts_once_for_each_image():
     found = count_document_frequencies(REFERENCES, VOCABULARY)
     assert spelled(found) == {
         ("a",): 1,
@@ -121,7 +121,7 @@ def test_references_without_words_only_end():
     assert (found.caption_counts.tolist(), found.captions) == ([2], 2)
 
 
-def test_pictures_without_references_have_no_ngrams():
+def test_images_without_references_have_no_ngrams():
     found = count_document_frequencies({"1": [], "2": []}, VOCABULARY)
     assert (found.ngrams.shape, found.counts.shape, found.captions) == ((0, 4), (0,), 0)
 

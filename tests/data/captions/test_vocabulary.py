@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.annotations.read import Caption, Picture, tokenize
+from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
 from a2cap.data.captions.vocabulary import (
     BOS,
     EOS,
@@ -31,8 +31,10 @@ WORDS = st.lists(
 )
 
 
-def picture(split: str, *captions: str) -> Picture:
-    return Picture(split, f"{split}.jpg", split, tuple(Caption(c, tokenize(c)) for c in captions))
+def image(split: str, *captions: str) -> AnnotatedImage:
+    return AnnotatedImage(
+        split, f"{split}.jpg", split, tuple(Caption(c, tokenize(c)) for c in captions)
+    )
 
 
 def counted(**counts: int) -> Vocabulary:
@@ -130,13 +132,13 @@ def test_no_frequent_word_is_refused():
     ],
 )
 def test_each_preset_counts_its_own_splits(preset, splits):
-    pictures = [picture(split, split) for split in ("train", "val", "test")]
-    assert count_words(pictures, preset) == Counter(splits)
+    images = [image(split, split) for split in ("train", "val", "test")]
+    assert count_words(images, preset) == Counter(splits)
 
 
 def test_words_are_counted_in_every_caption():
-    pictures = [picture("train", "A dog.", "a cat"), picture("val", "a")]
-    assert count_words(pictures, "karpathy") == {"a": 2, "dog": 1, "cat": 1}
+    images = [image("train", "A dog.", "a cat"), image("val", "a")]
+    assert count_words(images, "karpathy") == {"a": 2, "dog": 1, "cat": 1}
 
 
 @pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])

@@ -19,13 +19,13 @@ def image(number=42, **changes):
     return own | changes
 
 
-def box(order=1, picture=42, **changes):
-    own = {"id": order, "image_id": picture, "bbox": [10, 20, 30.5, 10], "category_id": 18}
+def box(order=1, image=42, **changes):
+    own = {"id": order, "image_id": image, "bbox": [10, 20, 30.5, 10], "category_id": 18}
     return own | changes
 
 
 def written(folder, *annotations, files=("42.jpg", "7.jpg"), **changes):
-    """instances.json with pictures 42 and 7, whose files are there."""
+    """instances.json with images 42 and 7, whose files are there."""
     (folder / "images").mkdir(exist_ok=True)
     for file in files:
         (folder / "images" / file).touch()
@@ -45,34 +45,34 @@ def refusal(path, **options):
     return str(caught.value)
 
 
-def test_pictures_are_in_the_order_of_their_ids_and_boxes_in_that_of_annotations(tmp_path):
+def test_images_are_in_the_order_of_their_ids_and_boxes_in_that_of_annotations(tmp_path):
     path = written(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5], category_id=3))
     found = read(path)
-    assert [picture.image_id for picture in found.pictures] == ["000000000007", "000000000042"]
-    assert found.pictures[1].boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
-    assert found.pictures[1].file == tmp_path / "images/42.jpg"
-    assert (found.pictures[1].width, found.pictures[1].height) == (100, 50)
+    assert [image.image_id for image in found.images] == ["000000000007", "000000000042"]
+    assert found.images[1].boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
+    assert found.images[1].file == tmp_path / "images/42.jpg"
+    assert (found.images[1].width, found.images[1].height) == (100, 50)
 
 
 def test_classes_are_the_categories_in_the_order_of_their_ids(tmp_path):
     found = read(written(tmp_path, box(1), box(2, category_id=3)))
     assert found.classes == ("hot dog", "dog")
-    assert found.pictures[1].class_ids.tolist() == [1, 0]
+    assert found.images[1].class_ids.tolist() == [1, 0]
 
 
-def test_a_picture_without_boxes_stays(tmp_path):
-    assert read(written(tmp_path, box())).pictures[0].boxes.shape == (0, 4)
+def test_an_image_without_boxes_stays(tmp_path):
+    assert read(written(tmp_path, box())).images[0].boxes.shape == (0, 4)
 
 
 def test_crowds_are_kept_and_marked(tmp_path):
     found = read(written(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
-    assert found.pictures[1].crowd.tolist() == [True, False, False]
+    assert found.images[1].crowd.tolist() == [True, False, False]
 
 
 def test_boxes_without_area_are_dropped_and_counted(tmp_path):
     path = written(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
     found = read(path)
-    assert found.pictures[1].boxes.tolist() == [[10, 20, 40.5, 30]]
+    assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
     assert found.dropped == {WITHOUT_AREA: 2}
     assert read(written(tmp_path, box())).dropped == {WITHOUT_AREA: 0}
 
@@ -87,40 +87,39 @@ def test_attributes_are_read_where_the_file_lists_them(tmp_path):
     )
     found = read(path)
     assert found.attributes == ("red", "small")
-    assert found.pictures[1].attribute_ids == ((1, 0), (), ())
+    assert found.images[1].attribute_ids == ((1, 0), (), ())
 
 
 def test_other_tools_attributes_are_passed_by_where_the_file_lists_none(tmp_path):
     found = read(written(tmp_path, box(1, attributes={"occluded": False})))
-    assert (found.attributes, found.pictures[1].attribute_ids) == ((), ((),))
+    assert (found.attributes, found.images[1].attribute_ids) == ((), ((),))
 
 
-def test_only_the_named_pictures_are_taken_and_looked_for(tmp_path):
+def test_only_the_named_images_are_taken_and_looked_for(tmp_path):
     path = written(tmp_path, box(), box(2, 7), files=["42.jpg"])
     found = read(path, only={"000000000042"})
-    assert [picture.image_id for picture in found.pictures] == ["000000000042"]
+    assert [image.image_id for image in found.images] == ["000000000042"]
     assert found.skipped == ()
 
 
-def test_a_named_picture_that_is_not_in_the_file_is_refused(tmp_path):
+def test_a_named_image_that_is_not_in_the_file_is_refused(tmp_path):
     assert refusal(written(tmp_path, box()), only={"000000000042", "x"}) == (
-        "no labelled picture 'x' (1 of 2 are missing); "
-        "take its id out of the list, or add its labels"
+        "no labelled image 'x' (1 of 2 are missing); take its id out of the list, or add its labels"
     )
 
 
-def test_a_picture_without_a_file_is_skipped_with_the_name_that_was_looked_for(tmp_path):
+def test_an_image_without_a_file_is_skipped_with_the_name_that_was_looked_for(tmp_path):
     found = read(written(tmp_path, box(), files=["42.jpg"]))
-    assert [picture.image_id for picture in found.pictures] == ["000000000042"]
+    assert [image.image_id for image in found.images] == ["000000000042"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000007", "no file '7.jpg'")
     ]
 
 
-def test_no_picture_at_all_is_refused(tmp_path):
+def test_no_image_at_all_is_refused(tmp_path):
     path = written(tmp_path, box(), files=["other.jpg"])
     assert refusal(path) == (
-        f"no picture of {str(path)!r} is in {str(tmp_path / 'images')!r} (2 looked for); "
+        f"no image of {str(path)!r} is in {str(tmp_path / 'images')!r} (2 looked for); "
         "check the folder"
     )
 
@@ -131,7 +130,7 @@ def test_no_picture_at_all_is_refused(tmp_path):
         (3, "not a JSON object"),
         ({"id": 1}, "no key 'image_id'"),
         (box(id="a"), "'id' is not an integer"),
-        (box(picture=5), "box of an unknown image: 5"),
+        (box(image=5), "box of an unknown image: 5"),
         (box(category_id=4), "'category_id' is not among the categories: 4"),
         (box(category_id=[3]), "'category_id' is not an integer"),
         (box(bbox="1 2 3 4"), "'bbox' is not a list"),
@@ -153,11 +152,11 @@ def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
     ("key", "item", "reason"),
     [
         ("images", {"id": 1}, "no key 'file_name'"),
-        ("images", image(42), "picture '000000000042' stands twice"),
-        ("images", image(1, file_name="42.jpg"), "picture '000000000042' stands twice"),
+        ("images", image(42), "image '000000000042' stands twice"),
+        ("images", image(1, file_name="42.jpg"), "image '000000000042' stands twice"),
         ("images", image(1, width="9"), "'width' is not an integer"),
         ("images", {"id": 1, "file_name": "1.jpg", "width": 9}, "no key 'height'"),
-        ("images", image(1, height=0), "picture of 100 x 0 pixels"),
+        ("images", image(1, height=0), "image of 100 x 0 pixels"),
         ("categories", {"id": True, "name": "x"}, "'id' is not an integer"),
         ("categories", {"id": 42, "name": 3}, "'name' is not a string"),
         ("categories", {"id": 3, "name": "x"}, "id 3 stands twice"),
@@ -198,11 +197,11 @@ def test_generated_scenes_are_detection_data(tmp_path):
     write_scenes(tmp_path / "scenes", count=3, side=96)
     document = json.loads((tmp_path / "scenes/instances.json").read_text())
     found = read_coco(tmp_path / "scenes/instances.json", tmp_path / "scenes/images")
-    boxes = np.concatenate([picture.boxes for picture in found.pictures])
+    boxes = np.concatenate([image.boxes for image in found.images])
     expected = np.array([item["bbox"] for item in document["annotations"]], dtype=np.float32)
     np.testing.assert_allclose(boxes[:, :2], expected[:, :2].clip(0), atol=1e-4)
     np.testing.assert_allclose(
         boxes[:, 2:], (expected[:, :2] + expected[:, 2:]).clip(max=96), atol=1e-4
     )
     assert found.classes == tuple(item["name"] for item in document["categories"])
-    assert [picture.file.is_file() for picture in found.pictures] == [True] * 3
+    assert [image.file.is_file() for image in found.images] == [True] * 3

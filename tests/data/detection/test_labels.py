@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.read import Skipped
-from a2cap.data.detection.labels import DetectionData, Label, check_usable, labelled_picture
+from a2cap.data.detection.labels import DetectionData, Label, check_usable, labelled_image
 from a2cap.data.errors import InputError
 
 coordinates = st.floats(-500, 500, width=32)
 
 
-def picture(identity="1", *labels, width=100, height=50):
-    return labelled_picture(
+def image(identity="1", *labels, width=100, height=50):
+    return labelled_image(
         identity, Path(f"{identity}.jpg"), width=width, height=height, labels=labels
     )
 
 
 def data(*identities):
-    return DetectionData(("cat",), (), tuple(picture(identity) for identity in identities))
+    return DetectionData(("cat",), (), tuple(image(identity) for identity in identities))
 
 
 def test_arrays_have_the_shapes_and_types_that_are_promised():
-    found = picture("1", Label((1, 2, 3, 4), 5, (7, 0)), Label((0, 0, 9, 9), 0, crowd=True))
+    found = image("1", Label((1, 2, 3, 4), 5, (7, 0)), Label((0, 0, 9, 9), 0, crowd=True))
     assert found.boxes.tolist() == [[1, 2, 3, 4], [0, 0, 9, 9]]
     assert (found.boxes.dtype, found.boxes.shape) == (np.float32, (2, 4))
     assert (found.class_ids.dtype, found.class_ids.tolist()) == (np.int64, [5, 0])
@@ -34,21 +34,21 @@ def test_arrays_have_the_shapes_and_types_that_are_promised():
     assert found.attribute_ids == ((7, 0), ())
 
 
-def test_a_picture_without_boxes_has_empty_arrays():
-    found = picture()
+def test_an_image_without_boxes_has_empty_arrays():
+    found = image()
     assert (found.boxes.dtype, found.boxes.shape) == (np.float32, (0, 4))
     assert (found.class_ids.dtype, found.class_ids.shape) == (np.int64, (0,))
     assert (found.crowd.dtype, found.crowd.shape) == (np.bool_, (0,))
 
 
-def test_boxes_are_clipped_to_their_picture():
-    assert picture("1", Label((-5, 10, 120, 60), 0)).boxes.tolist() == [[0, 10, 100, 50]]
+def test_boxes_are_clipped_to_their_image():
+    assert image("1", Label((-5, 10, 120, 60), 0)).boxes.tolist() == [[0, 10, 100, 50]]
 
 
-def test_boxes_without_area_inside_the_picture_leave_with_all_that_belongs_to_them():
+def test_boxes_without_area_inside_the_image_leave_with_all_that_belongs_to_them():
     outside, upside_down, line = (120, 5, 130, 9), (5, 9, 8, 2), (5, 5, 5, 9)
     labels = [Label(box, 1, (1,), crowd=True) for box in (outside, upside_down, line)]
-    found = picture("1", *labels, Label((1, 1, 2, 2), 3, (4,)))
+    found = image("1", *labels, Label((1, 1, 2, 2), 3, (4,)))
     assert found.boxes.tolist() == [[1, 1, 2, 2]]
     assert found.class_ids.tolist() == [3]
     assert found.attribute_ids == ((4,),)
@@ -57,49 +57,48 @@ def test_boxes_without_area_inside_the_picture_leave_with_all_that_belongs_to_th
 
 @given(st.lists(st.tuples(coordinates, coordinates, coordinates, coordinates)))
 def test_whatever_the_file_says_boxes_lie_inside_and_have_an_area(boxes):
-    found = picture("1", *(Label(box, 0) for box in boxes)).boxes
+    found = image("1", *(Label(box, 0) for box in boxes)).boxes
     assert ((found[:, :2] >= 0) & (found[:, 2:] <= (100, 50))).all()
     assert (found[:, 2:] > found[:, :2]).all()
 
 
-def test_some_pictures_are_taken_in_the_order_of_the_data():
-    assert [one.image_id for one in data("1", "2", "3").only(["3", "1"]).pictures] == ["1", "3"]
+def test_some_images_are_taken_in_the_order_of_the_data():
+    assert [one.image_id for one in data("1", "2", "3").only(["3", "1"]).images] == ["1", "3"]
 
 
-def test_a_picture_that_is_not_there_is_refused_by_name():
+def test_an_image_that_is_not_there_is_refused_by_name():
     with pytest.raises(InputError) as caught:
         data("1", "2").only(["9", "2", "8"])
     assert str(caught.value) == (
-        "no labelled picture '8' (2 of 3 are missing); "
-        "take its id out of the list, or add its labels"
+        "no labelled image '8' (2 of 3 are missing); take its id out of the list, or add its labels"
     )
 
 
-def test_a_picture_that_was_skipped_is_passed_by():
+def test_an_image_that_was_skipped_is_passed_by():
     both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
-    assert [one.image_id for one in both.only(["3", "2"]).pictures] == ["2"]
+    assert [one.image_id for one in both.only(["3", "2"]).images] == ["2"]
 
 
-def test_pictures_that_were_all_skipped_are_refused():
+def test_images_that_were_all_skipped_are_refused():
     both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
     with pytest.raises(InputError) as caught:
         both.only(["3"])
-    assert str(caught.value) == ("none of 1 pictures can be used; check their files and labels")
+    assert str(caught.value) == ("none of 1 images can be used; check their files and labels")
 
 
-def test_data_of_which_no_picture_is_left_are_refused():
+def test_data_of_which_no_image_is_left_are_refused():
     with pytest.raises(InputError) as caught:
         check_usable(
-            [Skipped("1", "x")], total=1, annotations=Path("a.json"), images=Path("pictures")
+            [Skipped("1", "x")], total=1, annotations=Path("a.json"), images=Path("images")
         )
     assert str(caught.value) == (
-        "no picture of 'a.json' is in 'pictures' (1 looked for); check the folder"
+        "no image of 'a.json' is in 'images' (1 looked for); check the folder"
     )
 
 
-def test_more_skipped_pictures_than_the_limit_are_refused():
+def test_more_skipped_images_than_the_limit_are_refused():
     gone = [Skipped(str(number), "no file") for number in range(11)]
-    places = {"annotations": Path("a.json"), "images": Path("pictures")}
+    places = {"annotations": Path("a.json"), "images": Path("images")}
     check_usable(gone[:10], total=11, **places)
-    with pytest.raises(InputError, match=r"^11 of 12 pictures cannot be used, at most 10 may be"):
+    with pytest.raises(InputError, match=r"^11 of 12 images cannot be used, at most 10 may be"):
         check_usable(gone, total=12, **places)

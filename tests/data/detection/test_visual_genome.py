@@ -31,7 +31,7 @@ def thing(*names, number=1, box=(10, 20, 30, 10), **changes):
     return own | {"object_id": number, "names": list(names), "merged_object_ids": []} | changes
 
 
-def picture(*objects, number=61):
+def image(*objects, number=61):
     return {"image_id": number, "objects": list(objects), "image_url": "none"}
 
 
@@ -43,7 +43,7 @@ def described(*entries, number=61):
 
 
 class Files:
-    """A Visual Genome of a few pictures, each of 100 x 50 pixels."""
+    """A Visual Genome of a few images, each of 100 x 50 pixels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Files:
         path.write_text(value if isinstance(value, str) else json.dumps(value))
         return path
 
-    def picture(self, place):
+    def image(self, place):
         Image.new("RGB", (100, 50)).save(self.images / place)
 
     def read(self, objects, attributes=(), *, names=OBJECTS, **options):
@@ -77,9 +77,9 @@ class Files:
 
 @pytest.fixture
 def files(tmp_path):
-    """With the file of picture 61."""
+    """With the file of image 61."""
     made = Files(tmp_path)
-    made.picture("VG_100K/61.jpg")
+    made.image("VG_100K/61.jpg")
     return made
 
 
@@ -118,10 +118,10 @@ def test_and_joins_attributes_but_for_black_and_white(text, names):
 
 
 def test_boxes_are_corners_and_classes_places_in_the_list(files):
-    found = files.read([picture(thing("Stopsign"), thing("puppy", "cat", box=(0, 0, 1, 2)))])
+    found = files.read([image(thing("Stopsign"), thing("puppy", "cat", box=(0, 0, 1, 2)))])
     assert found.classes == ("dog", "traffic light", "stop sign", "light")
     assert found.attributes == ("gray", "red", "black and white", "wet", "small")
-    (only,) = found.pictures
+    (only,) = found.images
     assert only.boxes.tolist() == [[10, 20, 40, 30], [0, 0, 1, 2]]
     assert only.class_ids.tolist() == [STOP_SIGN, DOG]
     assert (only.image_id, only.width, only.height) == ("000000000061", 100, 50)
@@ -130,13 +130,13 @@ def test_boxes_are_corners_and_classes_places_in_the_list(files):
 
 
 def test_the_first_name_alone_counts(files):
-    found = files.read([picture(thing("cat", "dog", number=1), thing("dog", number=2))])
-    assert found.pictures[0].class_ids.tolist() == [DOG]
+    found = files.read([image(thing("cat", "dog", number=1), thing("dog", number=2))])
+    assert found.images[0].class_ids.tolist() == [DOG]
 
 
 def test_attributes_of_one_object_are_merged_those_of_its_name_first(files):
     found = files.read(
-        [picture(thing("small dog", number=7), thing("light", number=8))],
+        [image(thing("small dog", number=7), thing("light", number=8))],
         [
             described(
                 (7, {"attributes": ["wet", "Grey and red"]}),
@@ -146,24 +146,24 @@ def test_attributes_of_one_object_are_merged_those_of_its_name_first(files):
             )
         ],
     )
-    assert found.pictures[0].attribute_ids == ((SMALL, WET, GRAY, RED, BLACK_AND_WHITE), ())
+    assert found.images[0].attribute_ids == ((SMALL, WET, GRAY, RED, BLACK_AND_WHITE), ())
 
 
-def test_attributes_belong_to_the_object_of_their_own_picture(files):
-    files.picture("62.jpg")
+def test_attributes_belong_to_the_object_of_their_own_image(files):
+    files.image("62.jpg")
     found = files.read(
-        [picture(thing("dog", number=7)), picture(thing("dog", number=7), number=62)],
+        [image(thing("dog", number=7)), image(thing("dog", number=7), number=62)],
         [described((7, {"attributes": ["wet"]}), number=62)],
     )
-    assert [one.attribute_ids for one in found.pictures] == [((),), ((WET,),)]
+    assert [one.attribute_ids for one in found.images] == [((),), ((WET,),)]
 
 
 def test_attributes_above_the_most_are_dropped_and_counted(files):
     names = ["wet", "red", "small"]
     found = files.read(
-        [picture(thing("dog"))], [described((1, {"attributes": names}))], most_attributes=2
+        [image(thing("dog"))], [described((1, {"attributes": names}))], most_attributes=2
     )
-    assert found.pictures[0].attribute_ids == ((WET, RED),)
+    assert found.images[0].attribute_ids == ((WET, RED),)
     assert found.dropped[ABOVE_MOST] == 1
     assert MOST_ATTRIBUTES == 16
 
@@ -172,9 +172,9 @@ def test_what_is_not_known_is_dropped_and_counted(files):
     objects = [thing("cat"), thing(), thing(None), thing("wet dog"), thing("dog")]
     objects.append(thing("dog", box=(100, 0, 5, 5)))
     found = files.read(
-        [picture(*objects)], [described((1, {"attributes": ["odd", 3, "wet and old"]}))]
+        [image(*objects)], [described((1, {"attributes": ["odd", 3, "wet and old"]}))]
     )
-    assert found.pictures[0].class_ids.tolist() == [DOG]
+    assert found.images[0].class_ids.tolist() == [DOG]
     assert found.dropped == {
         UNKNOWN_OBJECT: 4,
         WITHOUT_AREA: 1,
@@ -183,71 +183,71 @@ def test_what_is_not_known_is_dropped_and_counted(files):
     }
 
 
-def test_boxes_are_clipped_to_the_picture_of_the_file(files):
-    found = files.read([picture(thing("dog", box=(-5, 40, 500, 20)))])
-    assert found.pictures[0].boxes.tolist() == [[0, 40, 100, 50]]
+def test_boxes_are_clipped_to_the_image_of_the_file(files):
+    found = files.read([image(thing("dog", box=(-5, 40, 500, 20)))])
+    assert found.images[0].boxes.tolist() == [[0, 40, 100, 50]]
 
 
-def test_pictures_are_in_the_order_of_their_ids_wherever_their_files_are(files):
-    files.picture("VG_100K_2/9.jpg")
-    files.picture("100.jpg")
-    found = files.read([picture(thing("dog"), number=n) for n in (100, 9, 61)])
-    assert [one.file.name for one in found.pictures] == ["9.jpg", "61.jpg", "100.jpg"]
+def test_images_are_in_the_order_of_their_ids_wherever_their_files_are(files):
+    files.image("VG_100K_2/9.jpg")
+    files.image("100.jpg")
+    found = files.read([image(thing("dog"), number=n) for n in (100, 9, 61)])
+    assert [one.file.name for one in found.images] == ["9.jpg", "61.jpg", "100.jpg"]
 
 
-def test_a_picture_without_a_usable_file_is_skipped_with_the_reason(files):
+def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     (files.images / "7.jpg").write_text("torn")
-    found = files.read([picture(thing("dog"), number=n) for n in (61, 62, 7)])
-    assert [one.image_id for one in found.pictures] == ["000000000061"]
+    found = files.read([image(thing("dog"), number=n) for n in (61, 62, 7)])
+    assert [one.image_id for one in found.images] == ["000000000061"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000062", "no file '62.jpg'"),
-        ("000000000007", "no picture: '7.jpg' has no header that can be read"),
+        ("000000000007", "no image: '7.jpg' has no header that can be read"),
     ]
 
 
-def test_pictures_without_a_known_object_are_skipped_however_many(files):
+def test_images_without_a_known_object_are_skipped_however_many(files):
     for number in range(100, 120):
-        files.picture(f"{number}.jpg")
-    unknown = [picture(thing("cat"), number=number) for number in range(100, 120)]
-    found = files.read([picture(thing("dog")), *unknown])
-    assert [one.image_id for one in found.pictures] == ["000000000061"]
+        files.image(f"{number}.jpg")
+    unknown = [image(thing("cat"), number=number) for number in range(100, 120)]
+    found = files.read([image(thing("dog")), *unknown])
+    assert [one.image_id for one in found.images] == ["000000000061"]
     assert {item.reason for item in found.skipped} == {NO_KNOWN_OBJECT}
     assert len(found.skipped) == 20
 
 
 def test_more_missing_files_than_the_limit_are_refused(files):
-    objects = [picture(thing("dog"), number=number) for number in range(61, 73)]
+    objects = [image(thing("dog"), number=number) for number in range(61, 73)]
     assert files.refusal(objects).startswith(
-        "11 of 12 pictures cannot be used, at most 10 may be left out: "
+        "11 of 12 images cannot be used, at most 10 may be left out: "
         "'000000000062' (no file '62.jpg'), "
     )
 
 
-def test_only_the_pictures_of_a_split_are_taken_and_looked_for(files):
-    objects = [picture(thing("dog"), number=number) for number in range(61, 90)]
+def test_only_the_images_of_a_split_are_taken_and_looked_for(files):
+    objects = [image(thing("dog"), number=number) for number in range(61, 90)]
     found = files.read(objects, only={"000000000061"})
-    assert [one.image_id for one in found.pictures] == ["000000000061"]
+    assert [one.image_id for one in found.images] == ["000000000061"]
     assert found.skipped == ()
 
 
 def test_an_id_of_a_split_that_is_not_in_the_file_is_refused(files):
-    found = files.refusal([picture(thing("dog"))], only={"000000000061", "000000000062"})
+    found = files.refusal([image(thing("dog"))], only={"000000000061", "000000000062"})
     assert found == (
-        "no labelled picture '000000000062' (1 of 2 are missing); "
+        "no labelled image '000000000062' (1 of 2 are missing); "
         "take its id out of the list, or add its labels"
     )
 
 
-def test_no_picture_file_at_all_is_refused(files):
-    message = files.refusal([picture(thing("dog"), number=5)])
+def test_no_image_file_at_all_is_refused(files):
+    message = files.refusal([image(thing("dog"), number=5)])
     assert message == (
-        f"no picture of {str(files.folder / 'objects.json')!r} is in {str(files.images)!r} "
+        f"no image of {str(files.folder / 'objects.json')!r} is in {str(files.images)!r} "
         "(1 looked for); check the folder"
     )
 
 
 def test_a_list_that_names_no_object_of_the_file_is_refused(files):
-    message = files.refusal([picture(thing("dog"))], names="chien\nchat")
+    message = files.refusal([image(thing("dog"))], names="chien\nchat")
     assert message == (
         f"no object of {str(files.folder / 'objects.json')!r} has a name that is in "
         f"{str(files.folder / 'objects_vocab.txt')!r}; check that list"
@@ -265,16 +265,16 @@ def without(item, key):
         ({"objects": []}, "no key 'image_id'"),
         ({"image_id": 62}, "no key 'objects'"),
         ({"image_id": 62.5, "objects": []}, "'image_id' is neither an integer nor a string"),
-        (picture(), "picture '000000000061' stands twice"),
+        (image(), "image '000000000061' stands twice"),
         (
-            picture(number="../62"),
-            "picture path leaves the picture folder: '../62.jpg'; give it without '..'",
+            image(number="../62"),
+            "image path leaves the image folder: '../62.jpg'; give it without '..'",
         ),
     ],
 )
-def test_a_picture_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
-    place = f"pictures[1] of {str(files.folder / 'objects.json')!r}"
-    message = files.refusal([picture(thing("dog")), item])
+def test_an_image_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
+    place = f"images[1] of {str(files.folder / 'objects.json')!r}"
+    message = files.refusal([image(thing("dog")), item])
     assert message == f"{place}: {reason}; mend or remove that item"
 
 
@@ -293,8 +293,8 @@ def test_a_picture_that_cannot_be_read_is_refused_by_its_place(files, item, reas
     ],
 )
 def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
-    place = f"pictures[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
-    message = files.refusal([picture(thing("dog"), item)])
+    place = f"images[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
+    message = files.refusal([image(thing("dog"), item)])
     assert message == f"{place}: {reason}; mend or remove that item"
 
 
@@ -307,8 +307,8 @@ def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reas
     ],
 )
 def test_attributes_that_cannot_be_read_are_refused_by_their_place(files, item, reason):
-    place = f"pictures[0] of {str(files.folder / 'attributes.json')!r}"
-    message = files.refusal([picture(thing("dog"))], [item])
+    place = f"images[0] of {str(files.folder / 'attributes.json')!r}"
+    message = files.refusal([image(thing("dog"))], [item])
     assert message == f"{place}: {reason}; mend or remove that item"
 
 

@@ -51,7 +51,7 @@ def write_shards(path, ids, count):
 
 @pytest.fixture
 def shards(tmp_path):
-    """Twelve pictures in three shards, not yet sealed together."""
+    """Twelve images in three shards, not yet sealed together."""
     return write_shards(tmp_path / "features.lmdb", IDS, 3)
 
 
@@ -65,7 +65,7 @@ def store(shards):
 @given(
     ids=st.sets(st.text(min_size=1, max_size=20).filter(str.isprintable)), count=st.integers(1, 4)
 )
-def test_any_pictures_in_any_number_of_shards_read_as_one_store(tmp_path_factory, ids, count):
+def test_any_images_in_any_number_of_shards_read_as_one_store(tmp_path_factory, ids, count):
     folder = tmp_path_factory.mktemp("shards")
     write(folder / "whole", ids)
     whole = FeatureStore(folder / "whole")
@@ -80,7 +80,7 @@ def test_any_pictures_in_any_number_of_shards_read_as_one_store(tmp_path_factory
         np.testing.assert_array_equal(joined[image_id].features, whole[image_id].features)
 
 
-def test_a_picture_is_found_in_whatever_shard_it_lies(tmp_path):
+def test_an_image_is_found_in_whatever_shard_it_lies(tmp_path):
     path = tmp_path / "s"
     for number in range(3):
         write(path / Shard(number, 3).folder, IDS[number::3])  # not as the digest of ids says
@@ -98,7 +98,7 @@ def test_a_picture_is_found_in_whatever_shard_it_lies(tmp_path):
         store.require([*IDS, "7"])
 
 
-def test_shards_without_pictures_are_part_of_a_store(tmp_path):
+def test_shards_without_images_are_part_of_a_store(tmp_path):
     path = write_shards(tmp_path / "s", IDS[:1], 3)
     assert seal_shards(path).count == 1
     assert list(FeatureStore(path)) == IDS[:1]
@@ -152,7 +152,7 @@ def test_an_unfinished_shard_is_named(shards):
     )
 
 
-def test_shards_that_hold_one_picture_twice_are_named_with_it(shards):
+def test_shards_that_hold_one_image_twice_are_named_with_it(shards):
     shutil.rmtree(shards / Shard(2, 3).folder)
     twice = next(image_id for image_id in IDS if Shard(0, 3).owns(image_id))
     write(shards / Shard(2, 3).folder, [twice])
@@ -230,7 +230,7 @@ def flip_byte_of(file, content):
     file.write_bytes(data)
 
 
-def test_a_flipped_byte_is_found_with_its_shard_and_picture(shards):
+def test_a_flipped_byte_is_found_with_its_shard_and_image(shards):
     folder = shards / Shard(1, 3).folder
     image_id = next(image_id for image_id in IDS if Shard(1, 3).owns(image_id))
     seal_shards(shards)
@@ -260,8 +260,7 @@ def test_a_count_that_is_not_that_of_a_shard_is_found(store):
     seal = json.loads((folder / "seal.json").read_text())
     (folder / "seal.json").write_text(json.dumps({**seal, "count": 99}))
     assert FeatureStore(store).verify() == [
-        f"{str(folder)!r} holds {seal['count']} pictures, its seal says 99; "
-        'run "a2 extract --force"'
+        f'{str(folder)!r} holds {seal["count"]} images, its seal says 99; run "a2 extract --force"'
     ]
 
 
@@ -269,5 +268,5 @@ def test_a_count_that_is_not_that_of_all_shards_is_found(store):
     seal = json.loads((store / "seal.json").read_text())
     (store / "seal.json").write_text(json.dumps({**seal, "count": 99}))
     assert FeatureStore(store).verify() == [
-        f'shards of {str(store)!r} hold 12 pictures, their seal says 99; run "a2 extract --force"'
+        f'shards of {str(store)!r} hold 12 images, their seal says 99; run "a2 extract --force"'
     ]

@@ -95,8 +95,7 @@ def test_values_that_are_not_finite_are_refused_by_name(value, shown, field, nam
     with pytest.raises(StoreError) as raised:
         encode_regions(regions, dtype, "42")
     assert str(raised.value) == (
-        f"{name} of image '42' is not finite: {shown}; "
-        "check the extractor's weights and the picture"
+        f"{name} of image '42' is not finite: {shown}; check the extractor's weights and the image"
     )
 
 
@@ -133,17 +132,17 @@ def test_wrong_shapes_are_refused(field, shape, expected):
     )
 
 
-def test_a_picture_without_regions_is_refused():
+def test_an_image_without_regions_is_refused():
     with pytest.raises(StoreError) as raised:
         encode_regions(make_regions(count=0), "float16", "42")
-    assert str(raised.value) == ("image '42' has no regions: 0; extract at least one per picture")
+    assert str(raised.value) == ("image '42' has no regions: 0; extract at least one per image")
 
 
-def test_a_picture_without_pixels_is_refused():
+def test_an_image_without_pixels_is_refused():
     with pytest.raises(StoreError) as raised:
         encode_regions(replace(make_regions(), height=0), "float16", "42")
     assert str(raised.value) == (
-        "size of image '42' is 640x0; give the pixels of the original picture"
+        "size of image '42' is 640x0; give the pixels of the original image"
     )
 
 
@@ -162,7 +161,7 @@ def test_every_flipped_bit_is_found():
             decode_regions(bytes(damaged), "42")
 
 
-def test_the_message_of_a_damaged_record_names_the_picture_and_the_way_back():
+def test_the_message_of_a_damaged_record_names_the_image_and_the_way_back():
     record = encode_regions(make_regions(), "float16", "42")
     with pytest.raises(StoreError) as raised:
         decode_regions(record[:-4] + b"\x01\x02\x03\x04", "42")
@@ -193,7 +192,7 @@ def test_a_sound_checksum_over_something_else_is_refused(body):
     )
 
 
-def test_the_key_of_a_picture_is_its_id_in_utf8():
+def test_the_key_of_an_image_is_its_id_in_utf8():
     assert record_key("000000391895") == b"000000391895"
     assert record_key("straße/ö") == "straße/ö".encode()
     assert len(record_key("a" * 511)) == 511
@@ -204,11 +203,11 @@ def test_ids_that_lmdb_cannot_hold_are_refused(image_id, size):
     with pytest.raises(StoreError) as raised:
         record_key(image_id)
     assert str(raised.value) == (
-        f"image id {image_id!r} has {size} bytes; rename the picture to 1 to 511"
+        f"image id {image_id!r} has {size} bytes; rename the image to 1 to 511"
     )
 
 
 def test_an_id_that_is_not_text_is_refused():
     with pytest.raises(StoreError) as raised:
         record_key("\udcff")
-    assert str(raised.value) == "image id '\\udcff' is not UTF-8; rename the picture"
+    assert str(raised.value) == "image id '\\udcff' is not UTF-8; rename the image"

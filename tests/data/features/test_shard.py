@@ -1,4 +1,4 @@
-"""Shards: every picture has exactly one, the same in every process and on every machine."""
+"""Shards: every image has exactly one, the same in every process and on every machine."""
 
 import subprocess
 import sys
@@ -14,13 +14,13 @@ image_ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
 
 @given(image_ids, st.integers(1, 200))
-def test_every_picture_belongs_to_exactly_one_shard(image_id, count):
+def test_every_image_belongs_to_exactly_one_shard(image_id, count):
     owners = [number for number in range(count) if Shard(number, count).owns(image_id)]
     assert owners == [owner(image_id, count)]
 
 
 @given(st.sets(image_ids), st.integers(1, 20))
-def test_shards_are_disjoint_and_complete_whatever_other_pictures_there_are(ids, count):
+def test_shards_are_disjoint_and_complete_whatever_other_images_there_are(ids, count):
     parts = [
         {image_id for image_id in ids if Shard(number, count).owns(image_id)}
         for number in range(count)

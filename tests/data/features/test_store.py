@@ -84,7 +84,7 @@ def test_a_store_tells_what_its_seal_says(path):
     assert store.path == path
 
 
-def test_a_missing_picture_is_named(path):
+def test_a_missing_image_is_named(path):
     with pytest.raises(StoreError) as raised:
         FeatureStore(path)["391895"]
     assert str(raised.value) == (
@@ -92,12 +92,12 @@ def test_a_missing_picture_is_named(path):
     )
 
 
-def test_required_pictures_are_there(path):
+def test_required_images_are_there(path):
     FeatureStore(path).require(IDS)
     FeatureStore(path).require([])
 
 
-def test_up_to_five_missing_pictures_are_named_with_their_count(path):
+def test_up_to_five_missing_images_are_named_with_their_count(path):
     with pytest.raises(StoreError) as raised:
         FeatureStore(path).require([*IDS, "1", "2"])
     assert str(raised.value) == (
@@ -198,7 +198,7 @@ def test_a_sound_store_has_no_problems(path):
     assert FeatureStore(path).verify(data=True) == []
 
 
-def test_a_flipped_byte_is_found_with_the_name_of_its_picture(path):
+def test_a_flipped_byte_is_found_with_the_name_of_its_image(path):
     content = make_regions(IDS[1]).features.tobytes()
     data = bytearray((path / "data.mdb").read_bytes())
     data[data.index(content) + 10] ^= 1
@@ -229,7 +229,7 @@ def test_a_seal_of_another_count_is_found(path):
     seal = json.loads((path / "seal.json").read_text())
     (path / "seal.json").write_text(json.dumps({**seal, "count": 5}))
     assert FeatureStore(path).verify() == [
-        "'features.lmdb' holds 4 pictures, its seal says 5; run \"a2 extract --force\""
+        "'features.lmdb' holds 4 images, its seal says 5; run \"a2 extract --force\""
     ]
 
 

@@ -45,7 +45,7 @@ def write(path, ids, *, sealed=True, **options):
         return writer.seal() if sealed else None
 
 
-def test_a_sealed_store_gives_back_every_picture(tmp_path):
+def test_a_sealed_store_gives_back_every_image(tmp_path):
     seal = write(tmp_path / "features.lmdb", IDS, dtype="float32")
     store = FeatureStore(tmp_path / "features.lmdb")
     assert list(store) == IDS
@@ -114,7 +114,7 @@ def stored_now(path):
     return int(subprocess.check_output([sys.executable, "-c", script, str(path)]))
 
 
-def test_every_so_many_pictures_are_committed(tmp_path):
+def test_every_so_many_images_are_committed(tmp_path):
     with FeatureWriter(tmp_path / "s", commit_every=4) as writer:
         for image_id in IDS[:7]:
             writer.add(image_id, make_regions(image_id))
@@ -147,7 +147,7 @@ def test_a_map_that_is_full_at_every_commit_grows_and_loses_nothing(
     path = tmp_path / "s"
     with FeatureWriter(path, map_size=1 << 14, commit_every=commit_every) as writer:
         for number in range(8):
-            # each picture is as large as all before it, so that every commit outgrows the map
+            # each image is as large as all before it, so that every commit outgrows the map
             regions = make_regions(str(number), count=1 << number, width=4096)
             writer.add(str(number), regions)
         seal = writer.seal()
@@ -167,7 +167,7 @@ def test_an_exception_commits_what_was_added(tmp_path):
         assert writer.done() == {"1"}
 
 
-def test_a_refused_picture_leaves_the_writer_usable(tmp_path):
+def test_a_refused_image_leaves_the_writer_usable(tmp_path):
     bad = make_regions("1")
     bad.features[0, 0] = np.nan
     with FeatureWriter(tmp_path / "s") as writer:
@@ -184,12 +184,12 @@ def test_an_id_is_added_once(tmp_path, monkeypatch):
     with FeatureWriter(Path("features.lmdb")) as writer, pytest.raises(StoreError) as raised:
         writer.add("1", make_regions("1"))
     assert str(raised.value) == (
-        "image '1' is already in 'features.lmdb'; give every picture an id of its own"
+        "image '1' is already in 'features.lmdb'; give every image an id of its own"
     )
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_all_pictures_have_one_region_width(tmp_path, resumed):
+def test_all_images_have_one_region_width(tmp_path, resumed):
     path = tmp_path / "s"
     write(path, ["1"], sealed=False) if resumed else None
     with FeatureWriter(path) as writer:
@@ -198,8 +198,7 @@ def test_all_pictures_have_one_region_width(tmp_path, resumed):
         with pytest.raises(StoreError) as raised:
             writer.add("2", make_regions("2", width=9))
     assert str(raised.value) == (
-        f"region width of image '2' is 9, of {str(path)!r} 8; "
-        "extract all pictures with one extractor"
+        f"region width of image '2' is 9, of {str(path)!r} 8; extract all images with one extractor"
     )
 
 
@@ -327,7 +326,7 @@ def test_a_full_disk_says_what_is_kept_and_the_next_run_goes_on(tmp_path):
     message, kept, count = run_script(DISK_FULL, tmp_path / "s").stdout.splitlines()
     assert message == (
         f"cannot write {str(tmp_path / 's')!r}: the disk is full or fails; "
-        f"{kept} pictures are kept, make room and run again to resume"
+        f"{kept} images are kept, make room and run again to resume"
     )
     assert 2 <= int(kept) < 20
     assert int(count) == 100
@@ -371,7 +370,7 @@ def test_what_the_disk_refuses_is_said_in_words(tmp_path, code, reason):
         writer.flush()
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: {reason}; "
-        "1 pictures are kept, make room and run again to resume"
+        "1 images are kept, make room and run again to resume"
     )
     writer._environment = real
     assert writer.seal().count == 2  # what was refused is still in memory
@@ -383,7 +382,7 @@ def test_a_full_disk_is_an_error_also_where_the_writer_is_left(tmp_path):
         writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 pictures are kept, make room and run again to resume"
+        "0 images are kept, make room and run again to resume"
     )
 
 
@@ -395,7 +394,7 @@ def test_a_map_that_cannot_grow_is_said_in_words(tmp_path, monkeypatch):
         writer.flush()
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: mdb_env_set_mapsize: Cannot allocate memory; "
-        "0 pictures are kept, make room and run again to resume"
+        "0 images are kept, make room and run again to resume"
     )
 
 
@@ -420,7 +419,7 @@ def test_the_first_error_is_the_one_that_is_raised(tmp_path, caplog):
             raise KeyboardInterrupt
     assert [record.message for record in caplog.records] == [
         f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 pictures are kept, make room and run again to resume"
+        "0 images are kept, make room and run again to resume"
     ]
 
 
@@ -430,7 +429,7 @@ def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
     with pytest.raises(StoreError) as raised:
         write(path, ["1"])
     assert str(raised.value).startswith(f"cannot write {str(path)!r}: ")
-    assert str(raised.value).endswith("; 1 pictures are kept, make room and run again to resume")
+    assert str(raised.value).endswith("; 1 images are kept, make room and run again to resume")
     (path / "seal.json.partial").rmdir()
     assert write(path, []).count == 1
 
@@ -471,7 +470,7 @@ def kill_after(path, commits, delay):
 
 
 @pytest.mark.slow
-def test_kill_9_loses_no_committed_picture_and_the_rerun_has_the_same_digest(tmp_path):
+def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_path):
     reference = run_script(KILLED, tmp_path / "reference").stdout.splitlines()[-1]
     chance = random.Random(0)
     resumed = []

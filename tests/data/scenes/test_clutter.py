@@ -63,7 +63,7 @@ def test_other_clutter_is_as_frequent_where_companions_are_planted(placed):
         assert abs(rate - CHANCE) < 4 * (CHANCE * (1 - CHANCE) / COUNT) ** 0.5
 
 
-def test_clutter_lies_in_the_picture_in_muted_colours_and_is_seen_for_the_most_part(things):
+def test_clutter_lies_in_the_image_in_muted_colours_and_is_seen_for_the_most_part(things):
     for seed, shown in enumerate(things[:150]):
         clutter = cluttered(shown, np.random.default_rng(seed))
         everything = [*clutter, *shown]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, draw_picture, silhouette_mask
+from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, draw_image, silhouette_mask
 from a2cap.data.scenes.objects import COLOURS, KINDS, MAX_TILT, TEXTURES, Thing, extent
 
 PLAIN = Ground("gradient", "stone", seed=3)
@@ -41,8 +41,8 @@ def test_silhouettes_of_different_kinds_differ_clearly():
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("texture", TEXTURES)
 def test_the_named_colour_is_the_nearest_one_to_what_is_drawn(colour, texture):
-    picture = draw_picture([thing("box", colour, texture=texture)], PLAIN, side=160)
-    inside = picture[60:110, 50:100, ::-1].reshape(-1, 3).astype(float)
+    image = draw_image([thing("box", colour, texture=texture)], PLAIN, side=160)
+    inside = image[60:110, 50:100, ::-1].reshape(-1, 3).astype(float)
     distances = np.linalg.norm(inside[:, None] - np.array(list(COLOURS.values())), axis=2)
     nearest = np.bincount(distances.argmin(axis=1), minlength=len(COLOURS))
     assert list(COLOURS)[nearest.argmax()] == colour
@@ -52,15 +52,15 @@ def test_the_named_colour_is_the_nearest_one_to_what_is_drawn(colour, texture):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("tint", TINTS)
 def test_grounds_are_muted_and_neither_black_nor_white(pattern, tint):
-    picture = draw_picture([], Ground(pattern, tint, seed=1), side=160).astype(int)
-    assert np.ptp(picture, axis=2).mean() < 45
-    assert np.percentile(picture, 1) > 90 and np.percentile(picture, 99) < 235
-    assert picture.std() > 3
+    image = draw_image([], Ground(pattern, tint, seed=1), side=160).astype(int)
+    assert np.ptp(image, axis=2).mean() < 45
+    assert np.percentile(image, 1) > 90 and np.percentile(image, 99) < 235
+    assert image.std() > 3
 
 
-def test_a_texture_changes_the_picture_inside_the_box_only():
+def test_a_texture_changes_the_image_inside_the_box_only():
     plain, striped, dotted = (
-        draw_picture([thing(texture=texture)], PLAIN, side=160).astype(int) for texture in TEXTURES
+        draw_image([thing(texture=texture)], PLAIN, side=160).astype(int) for texture in TEXTURES
     )
     for textured in (striped, dotted):
         rows, columns = np.nonzero(np.abs(textured - plain).sum(axis=2))
@@ -74,19 +74,19 @@ def test_a_ring_shows_the_ground_through_its_hole():
     assert mask[85, 75] == 0 and mask[85, 45] == 1
 
 
-def test_a_picture_is_uint8_of_the_side_and_the_same_each_time():
-    first, second = (draw_picture([thing()], PLAIN, side=200) for _ in range(2))
+def test_an_image_is_uint8_of_the_side_and_the_same_each_time():
+    first, second = (draw_image([thing()], PLAIN, side=200) for _ in range(2))
     assert first.shape == (200, 200, 3) and first.dtype == np.uint8
     assert np.array_equal(first, second)
 
 
 def test_channels_are_blue_green_red():
-    picture = draw_picture([thing("box", "blue")], PLAIN, side=160)
-    blue, _, red = picture[105, 60].astype(int)
+    image = draw_image([thing("box", "blue")], PLAIN, side=160)
+    blue, _, red = image[105, 60].astype(int)
     assert blue > red + 80
 
 
 def test_the_later_thing_lies_on_top():
     below, above = thing("box", "red"), thing("box", "blue")
-    picture = draw_picture([below, above], PLAIN, side=160)
-    assert np.array_equal(picture[105, 60], draw_picture([above], PLAIN, side=160)[105, 60])
+    image = draw_image([below, above], PLAIN, side=160)
+    assert np.array_equal(image[105, 60], draw_image([above], PLAIN, side=160)[105, 60])

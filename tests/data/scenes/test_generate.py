@@ -43,13 +43,13 @@ def test_image_ids_are_twelve_digits_counted_from_one():
     assert make_scene(0, seed=0, side=SIDE).image_id == "000000000001"
 
 
-def test_the_written_pictures_are_the_drawn_ones(folder):
+def test_the_written_images_are_the_drawn_ones(folder):
     for index in (0, COUNT - 1):
         scene = make_scene(index, seed=SEED, side=SIDE)
         encoded = np.frombuffer((folder / "images" / scene.file_name).read_bytes(), np.uint8)
-        picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
-        assert picture is not None and picture.shape == (SIDE, SIDE, 3)
-        assert np.abs(picture.astype(int) - draw(scene)).mean() < 3
+        image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+        assert image is not None and image.shape == (SIDE, SIDE, 3)
+        assert np.abs(image.astype(int) - draw(scene)).mean() < 3
 
 
 def test_dataset_coco_json_has_the_layout_of_karpathy(folder):
@@ -132,7 +132,7 @@ def test_scenes_json_says_what_the_folder_was_made_from(folder):
 
 
 def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
-    """Split -> per picture its id and the kinds of its annotations."""
+    """Split -> per image its id and the kinds of its annotations."""
     instances = read(folder / "instances.json")
     names = {category["id"]: category["name"] for category in instances["categories"]}
     kinds: dict[int, set[str]] = {image["id"]: set() for image in instances["images"]}
@@ -158,8 +158,8 @@ def test_spurious_companions_are_planted_in_train_alone(tmp_path):
     for split in ("val", "test"):
         assert before[split] == after[split]
         for file, _ in before[split]:
-            pictures = (folder / "images" / file for folder in (plain, spurious))
-            assert len({picture.read_bytes() for picture in pictures}) == 1
+            images = (folder / "images" / file for folder in (plain, spurious))
+            assert len({image.read_bytes() for image in images}) == 1
 
 
 def test_nothing_but_pixels_depends_on_the_side(folder, tmp_path):
@@ -210,7 +210,7 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path):
         assert (tmp_path / name / "images/000000000001.jpg").is_file()
 
 
-def test_progress_advances_by_one_with_each_picture(tmp_path):
+def test_progress_advances_by_one_with_each_image(tmp_path):
     told: list[int] = []
     write_scenes(tmp_path / "scenes", count=3, progress=told.append)
     assert told == [1, 1, 1]

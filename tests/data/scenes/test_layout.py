@@ -28,7 +28,7 @@ def shared(a: Thing, b: Thing) -> float:
     return max(width, 0) * max(height, 0) / min(a.area, b.area)
 
 
-def test_there_are_one_to_seven_things_inside_a_picture_of_side_one(many):
+def test_there_are_one_to_seven_things_inside_an_image_of_side_one(many):
     assert {len(things) for things in many} == set(range(1, MOST_THINGS + 1))
     assert MOST_THINGS == 7
     for things in many:

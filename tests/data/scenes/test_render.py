@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.errors import A2Error
-from a2cap.data.scenes import render as scene_pictures
-from a2cap.data.scenes.render import write_pictures
+from a2cap.data.scenes import render as scene_images
+from a2cap.data.scenes.render import write_images
 from a2cap.data.scenes.scene import make_scene
 
 
@@ -18,7 +18,7 @@ def drawn(folder: Path, *, workers: int, count: int = 70) -> dict[str, bytes]:
     folder.mkdir()
     planted = [0.0, 1.0] * (count // 2)
     told: list[int] = []
-    scenes = write_pictures(folder, planted, seed=3, side=96, workers=workers, progress=told.append)
+    scenes = write_images(folder, planted, seed=3, side=96, workers=workers, progress=told.append)
     assert told == [1] * count
     assert scenes == [
         make_scene(index, seed=3, side=96, planted=share) for index, share in enumerate(planted)
@@ -26,15 +26,15 @@ def drawn(folder: Path, *, workers: int, count: int = 70) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_pictures_are_the_same_bytes_however_many_processes_draw(tmp_path):
+def test_images_are_the_same_bytes_however_many_processes_draw(tmp_path):
     alone, two = (drawn(tmp_path / str(workers), workers=workers) for workers in (1, 2))
     assert len(alone) == 70 and alone == two
 
 
-def test_few_pictures_are_drawn_by_this_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(scene_pictures, "ProcessPoolExecutor", None)
+def test_few_images_are_drawn_by_this_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(scene_images, "ProcessPoolExecutor", None)
     (tmp_path / "images").mkdir()
-    assert len(write_pictures(tmp_path / "images", [0.0] * 5, seed=0, side=96)) == 5
+    assert len(write_images(tmp_path / "images", [0.0] * 5, seed=0, side=96)) == 5
 
 
 def test_a_process_that_is_ended_from_outside_is_an_error(tmp_path):
@@ -47,7 +47,7 @@ def test_a_process_that_is_ended_from_outside_is_an_error(tmp_path):
                     os.kill(int(child), signal.SIGKILL)
 
     with pytest.raises(A2Error) as error:
-        write_pictures(tmp_path, [0.0] * 2000, seed=0, side=96, workers=2, progress=end_one)
+        write_images(tmp_path, [0.0] * 2000, seed=0, side=96, workers=2, progress=end_one)
     assert str(error.value) == (
         "a process that drew scenes was ended from outside; free memory and run it again"
     )

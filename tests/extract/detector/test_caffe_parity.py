@@ -16,7 +16,7 @@ import torch
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
-from a2cap.extract.detector.input import picture_blob, picture_scale
+from a2cap.extract.detector.input import image_blob, image_scale
 from a2cap.extract.detector.proposals import ScaledSize, select_proposals
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.extractor import Extractor
@@ -204,13 +204,13 @@ def test_fewer_proposals_than_min_regions_are_all_kept():
     assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
 
 
-def test_a_picture_walks_the_whole_way_as_in_caffe(detector, make_picture):
+def test_an_image_walks_the_whole_way_as_in_caffe(detector, make_image):
     """Convolutions aside, which nothing here writes out: proposals, selection, boxes written."""
     config = ExtractConfig(
         min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
     )
-    picture, scale = make_picture(0), 2.0
-    blob = torch.from_numpy(picture_blob(picture, scale=scale, mean=CAFFE_MEAN))[None]
+    image, scale = make_image(0), 2.0
+    blob = torch.from_numpy(image_blob(image, scale=scale, mean=CAFFE_MEAN))[None]
     size = ScaledSize(height=192, width=256, scale=scale, factors=(scale, scale))
     with torch.inference_mode():
         maps = detector(blob)
@@ -226,7 +226,7 @@ def test_a_picture_walks_the_whole_way_as_in_caffe(detector, make_picture):
     boxes = proposals / np.float32(scale)
     rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
     chosen = reference_selection(boxes, probabilities, **rule)
-    regions = Extractor(detector, config=config)(picture)
+    regions = Extractor(detector, config=config)(image)
     np.testing.assert_allclose(regions.boxes, boxes[chosen], atol=1e-3)
     np.testing.assert_allclose(regions.features, described.features[chosen], rtol=1e-3, atol=1e-4)
     assert regions.class_ids.tolist() == probabilities[chosen].argmax(axis=1).tolist()
@@ -249,7 +249,7 @@ def check_clip_law(row):
 
     height, width = int(row["img_h"]), int(row["img_w"])
     boxes = np.frombuffer(base64.b64decode(row["boxes"]), np.float32).reshape(-1, 4)
-    scale = picture_scale(height=height, width=width, min_side=600, max_side=1000)
+    scale = image_scale(height=height, width=width, min_side=600, max_side=1000)
     last = [(round(side * scale) - 1) / scale for side in (width, height)]
     np.testing.assert_allclose(boxes[:, 2:].max(axis=0), last, atol=1e-3)
     assert ((boxes[:, 2:] - boxes[:, :2]) * scale + 1 >= 16 * scale - 1e-3).all()

@@ -13,7 +13,7 @@ from a2cap.extract.detector.detections import (
     refined_boxes,
 )
 from a2cap.extract.detector.proposals import ScaledSize
-from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.scaling import scaled_image
 from a2cap.extract.extractor import Extractor
 
 
@@ -24,22 +24,22 @@ def close(found, expected):
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
 
 
-def detect(detector, pictures, **rule):
-    return detect_objects(detector, pictures, proposals=30, roi_size=7, rule=DetectionRule(**rule))
+def detect(detector, images, **rule):
+    return detect_objects(detector, images, proposals=30, roi_size=7, rule=DetectionRule(**rule))
 
 
-def test_several_pictures_together_give_what_each_gives_alone(detector, make_picture):
-    pictures = [make_picture(0), make_picture(1, 64, 64), make_picture(2)]
-    together = detect(detector, pictures)
+def test_several_images_together_give_what_each_gives_alone(detector, make_image):
+    images = [make_image(0), make_image(1, 64, 64), make_image(2)]
+    together = detect(detector, images)
     assert all(len(found) for found in together)
-    for picture, found in zip(pictures, together, strict=True):
-        close(found, detect(detector, [picture])[0])
+    for image, found in zip(images, together, strict=True):
+        close(found, detect(detector, [image])[0])
 
 
-def reference(detector, picture, *, confidence, overlap, most):
-    """One picture, one box and one class at a time."""
-    blob, size = scaled_picture(
-        picture,
+def reference(detector, image, *, confidence, overlap, most):
+    """One image, one box and one class at a time."""
+    blob, size = scaled_image(
+        image,
         min_side=detector.meta.scale[0],
         max_side=detector.meta.scale[1],
         meta=detector.meta,
@@ -83,11 +83,11 @@ def plus1_iou(a, b):
     return shared / (sum(areas) - shared)
 
 
-def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_picture):
-    picture = make_picture(0)
+def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_image):
+    image = make_image(0)
     rule = {"confidence": 0.1, "overlap": 0.4, "most": 15}
-    expected, size = reference(detector, picture, **rule)
-    (found,) = detect(detector, [picture], **rule)
+    expected, size = reference(detector, image, **rule)
+    (found,) = detect(detector, [image], **rule)
     assert found.class_ids.tolist() == [kind for _, kind, _ in expected]
     np.testing.assert_allclose(found.scores, [score for score, *_ in expected], atol=1e-4)
     boxes = np.array([box for *_, box in expected]) / np.tile(size.factors, 2)
@@ -95,26 +95,26 @@ def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_pic
     assert found.boxes.dtype == found.scores.dtype == np.float32
 
 
-def test_nothing_found_is_an_empty_result(detector, make_picture):
-    (found,) = detect(detector, [make_picture(0)], confidence=1.0)
+def test_nothing_found_is_an_empty_result(detector, make_image):
+    (found,) = detect(detector, [make_image(0)], confidence=1.0)
     assert len(found) == 0
     assert found.boxes.shape == (0, 4)
     assert found.attribute_ids.shape == (0,)
 
 
-def test_no_pictures_give_no_detections(detector):
+def test_no_images_give_no_detections(detector):
     assert detect(detector, []) == []
 
 
-def test_attributes_are_those_of_the_detections_class(detector, make_picture):
+def test_attributes_are_those_of_the_detections_class(detector, make_image):
     """A region found as two classes is described as each."""
-    (found,) = detect(detector, [make_picture(0)], confidence=0.01)
+    (found,) = detect(detector, [make_image(0)], confidence=0.01)
     assert found.attribute_ids.min() >= 0
     assert found.attribute_ids.max() < detector.architecture.attributes
 
 
-def test_proposals_are_what_extraction_would_look_at(detector, make_picture):
-    pictures = [make_picture(0), make_picture(3)]
+def test_proposals_are_what_extraction_would_look_at(detector, make_image):
+    images = [make_image(0), make_image(3)]
     low, high = detector.meta.scale
     config = ExtractConfig(
         min_side=low,
@@ -125,8 +125,8 @@ def test_proposals_are_what_extraction_would_look_at(detector, make_picture):
         roi_size=7,
     )
     extractor = Extractor(detector, config=config)
-    for picture, boxes in zip(pictures, propose_regions(detector, pictures, count=12), strict=True):
-        regions = extractor(picture)
+    for image, boxes in zip(images, propose_regions(detector, images, count=12), strict=True):
+        regions = extractor(image)
         order = np.lexsort(boxes.T), np.lexsort(regions.boxes.T)
         np.testing.assert_allclose(boxes[order[0]], regions.boxes[order[1]], atol=1e-2)
 

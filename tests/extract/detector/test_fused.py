@@ -26,10 +26,10 @@ def test_a_fused_detector_has_no_normalisation_left_and_leaves_the_original_alon
 
 def test_maps_and_features_agree_to_float32_rounding(detector):
     fused = fuse(detector)
-    pictures = torch.randn(1, 3, 96, 128, generator=torch.Generator().manual_seed(1)) * 50
+    images = torch.randn(1, 3, 96, 128, generator=torch.Generator().manual_seed(1)) * 50
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
     with torch.inference_mode():
-        maps, expected = fused(pictures), detector(pictures)
+        maps, expected = fused(images), detector(images)
         assert relative(maps, expected) < 1e-5
         found, features = (d.describe(expected, rois, roi_size=7) for d in (fused, detector))
         assert relative(found.features, features.features) < 1e-5

@@ -4,10 +4,10 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.conventions import CAFFE_MEAN
-from a2cap.extract.detector.input import picture_blob, picture_scale, rounded_blob, rounded_size
+from a2cap.extract.detector.input import image_blob, image_scale, rounded_blob, rounded_size
 
 
-# Heights and widths of the ten pictures of the published features, and what caffe made of them.
+# Heights and widths of the ten images of the published features, and what caffe made of them.
 @pytest.mark.parametrize(
     ("height", "width", "scaled"),
     [
@@ -22,38 +22,38 @@ from a2cap.extract.detector.input import picture_blob, picture_scale, rounded_bl
     ],
 )
 def test_the_shorter_side_becomes_600_unless_the_longer_passes_1000(height, width, scaled):
-    scale = picture_scale(height=height, width=width, min_side=600, max_side=1000)
-    blob = picture_blob(np.zeros((height, width, 3), np.uint8), scale=scale, mean=CAFFE_MEAN)
+    scale = image_scale(height=height, width=width, min_side=600, max_side=1000)
+    blob = image_blob(np.zeros((height, width, 3), np.uint8), scale=scale, mean=CAFFE_MEAN)
     assert blob.shape == (3, *scaled)
 
 
-def test_blob_equals_caffe_written_out(make_picture):
-    picture = make_picture(0, 333, 500)
+def test_blob_equals_caffe_written_out(make_image):
+    image = make_image(0, 333, 500)
     scale = 600 / 333
     expected = cv2.resize(
-        picture.astype(np.float32) - np.array(CAFFE_MEAN, np.float32),
+        image.astype(np.float32) - np.array(CAFFE_MEAN, np.float32),
         None,
         fx=scale,
         fy=scale,
         interpolation=cv2.INTER_LINEAR,
     )
-    blob = picture_blob(picture, scale=scale, mean=CAFFE_MEAN)
+    blob = image_blob(image, scale=scale, mean=CAFFE_MEAN)
     assert blob.dtype == np.float32
     np.testing.assert_allclose(blob, expected.transpose(2, 0, 1), atol=1e-3)
 
 
 def test_resizing_to_a_rounded_size_would_move_grey_levels():
-    picture = np.random.default_rng(0).integers(0, 256, (407, 640, 3), dtype=np.uint8)
-    scale = picture_scale(height=407, width=640, min_side=600, max_side=1000)
-    blob = picture_blob(picture, scale=scale, mean=(0, 0, 0))
-    rounded = cv2.resize(picture.astype(np.float32), (blob.shape[2], blob.shape[1]))
+    image = np.random.default_rng(0).integers(0, 256, (407, 640, 3), dtype=np.uint8)
+    scale = image_scale(height=407, width=640, min_side=600, max_side=1000)
+    blob = image_blob(image, scale=scale, mean=(0, 0, 0))
+    rounded = cv2.resize(image.astype(np.float32), (blob.shape[2], blob.shape[1]))
     assert np.abs(blob - rounded.transpose(2, 0, 1)).mean() > 1
 
 
-def test_a_picture_without_thickness_is_refused():
-    message = "picture is too thin: 5000 x 4 pixels would scale to 1000 x 1; leave it out"
+def test_an_image_without_thickness_is_refused():
+    message = "image is too thin: 5000 x 4 pixels would scale to 1000 x 1; leave it out"
     with pytest.raises(InputError, match=message):
-        picture_scale(height=4, width=5000, min_side=600, max_side=1000)
+        image_scale(height=4, width=5000, min_side=600, max_side=1000)
 
 
 # detectron2 @02b5c4e, ResizeShortestEdge.get_output_shape, worked out by hand.
@@ -69,16 +69,16 @@ def test_a_picture_without_thickness_is_refused():
 def test_detectron2_rounds_sizes(height, width, rounded):
     size = rounded_size(height=height, width=width, min_side=800, max_side=1333)
     assert size == rounded
-    picture = np.zeros((height, width, 3), np.uint8)
-    assert rounded_blob(picture, size=size, mean=(0, 0, 0)).shape == (3, *rounded)
+    image = np.zeros((height, width, 3), np.uint8)
+    assert rounded_blob(image, size=size, mean=(0, 0, 0)).shape == (3, *rounded)
 
 
 def test_detectron2_resizes_bytes_and_then_subtracts_the_mean():
-    picture = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    blob = rounded_blob(picture, size=(20, 30), mean=(1.5, 2, 3))
+    image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    blob = rounded_blob(image, size=(20, 30), mean=(1.5, 2, 3))
     assert blob.dtype == np.float32
     bytes_again = blob + np.array([1.5, 2, 3], np.float32)[:, None, None]
     np.testing.assert_array_equal(bytes_again, np.rint(bytes_again))
     triangle = np.array([1, 3, 3, 1]) / 8  # half the size: each pixel is made of four per axis
-    inside = np.einsum("yxc,y,x->c", picture[9:13, 19:23].astype(float), triangle, triangle)
+    inside = np.einsum("yxc,y,x->c", image[9:13, 19:23].astype(float), triangle, triangle)
     np.testing.assert_allclose(bytes_again[:, 5, 10], inside, atol=1)

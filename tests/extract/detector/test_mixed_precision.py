@@ -28,11 +28,11 @@ def uncompiled(monkeypatch):
 
 
 @needs_bfloat16
-def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_picture):
+def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image):
     kept = matched = 0
     for seed in range(8):
         exact, other = (
-            Extractor(detector, config=config)(make_picture(seed)) for config in (EXACT, MIXED)
+            Extractor(detector, config=config)(make_image(seed)) for config in (EXACT, MIXED)
         )
         where = {tuple(box): row for row, box in enumerate(exact.boxes)}
         rows = [(where[tuple(b)], row) for row, b in enumerate(other.boxes) if tuple(b) in where]
@@ -44,10 +44,8 @@ def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_pictu
 
 
 @needs_bfloat16
-def test_what_is_chosen_beyond_the_likely_ones_is_described_too(
-    detector, make_picture, monkeypatch
-):
-    expected = Extractor(detector, config=MIXED)(make_picture(0))
+def test_what_is_chosen_beyond_the_likely_ones_is_described_too(detector, make_image, monkeypatch):
+    expected = Extractor(detector, config=MIXED)(make_image(0))
     choose = Extractor._choose
 
     def too_few(self, boxes, class_logits, *, more=False):
@@ -55,10 +53,10 @@ def test_what_is_chosen_beyond_the_likely_ones_is_described_too(
         return chosen[:2] if more else chosen
 
     monkeypatch.setattr(Extractor, "_choose", too_few)
-    regions = Extractor(detector, config=MIXED)(make_picture(0))
+    regions = Extractor(detector, config=MIXED)(make_image(0))
     assert len(regions) == len(expected)
     alone = Extractor(detector, config=EXACT.model_copy(update={"boxes": "given"}))
-    again = alone(make_picture(0), regions.boxes)
+    again = alone(make_image(0), regions.boxes)
     np.testing.assert_allclose(regions.features, again.features, rtol=1e-3, atol=1e-4)
 
 
@@ -73,28 +71,28 @@ def test_logits_are_those_of_the_heads_to_bfloat16(detector):
     assert ((logits - expected).norm() / expected.norm()).item() < 2e-2
 
 
-def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_picture, monkeypatch, caplog):
+def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_image, monkeypatch, caplog):
     monkeypatch.setattr("a2cap.extract.extractor.has_bfloat16", lambda device: False)
     with caplog.at_level(logging.WARNING):
-        regions = Extractor(detector, config=MIXED)(make_picture(0))
+        regions = Extractor(detector, config=MIXED)(make_image(0))
     assert caplog.messages == ["cpu has no bfloat16: extract.precision=mixed runs as exact"]
     assert np.array_equal(
-        regions.features, Extractor(detector, config=EXACT)(make_picture(0)).features
+        regions.features, Extractor(detector, config=EXACT)(make_image(0)).features
     )
 
 
 @needs_bfloat16
-def test_what_cannot_be_compiled_runs_as_it_is(detector, make_picture, monkeypatch, caplog):
+def test_what_cannot_be_compiled_runs_as_it_is(detector, make_image, monkeypatch, caplog):
     def fail(module, **_):
         def call(batch):
             raise RuntimeError("no C++ compiler\nand a long story")
 
         return call
 
-    expected = Extractor(detector, config=MIXED)(make_picture(0))
+    expected = Extractor(detector, config=MIXED)(make_image(0))
     monkeypatch.setattr(torch, "compile", fail)
     with caplog.at_level(logging.WARNING):
-        regions = Extractor(detector, config=MIXED)(make_picture(0))
+        regions = Extractor(detector, config=MIXED)(make_image(0))
     assert caplog.messages == ["bfloat16 selection runs uncompiled: no C++ compiler"]
     assert np.array_equal(regions.features, expected.features)
 

@@ -65,9 +65,9 @@ def test_the_pool_of_the_stem_has_no_padding():
     torch.nn.init.zeros_(stem.conv1.weight)
     with torch.inference_mode():
         stem.conv1.weight[0, 0, 3, 3] = 1  # the centre: passes channel 0, every second pixel
-        picture = torch.zeros(1, 3, 16, 16)
-        picture[0, 0] = torch.arange(16).repeat(16, 1)
-        columns = stem(picture)[0, 0, 0]
+        image = torch.zeros(1, 3, 16, 16)
+        image[0, 0] = torch.arange(16).repeat(16, 1)
+        columns = stem(image)[0, 0, 0]
     # Convolved columns are 0 2 4 ... 14; windows of three start at 0, 2, 4 and 6.
     torch.testing.assert_close(columns, torch.tensor([4.0, 8.0, 12.0, 14.0]) / (1 + 1e-5) ** 0.5)
 

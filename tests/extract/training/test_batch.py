@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.detection.labels import LabelledPicture
+from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.detector.conventions import meta_for
-from a2cap.extract.detector.scaling import scaled_picture
+from a2cap.extract.detector.scaling import scaled_image
 from a2cap.extract.training.batch import labelled_batch
 
 META = meta_for(
@@ -21,7 +21,7 @@ META = meta_for(
 
 
 def labels(boxes, *, attribute_ids=None, crowd=None):
-    return LabelledPicture(
+    return LabelledImage(
         image_id="1",
         file=Path("1.png"),
         width=0,
@@ -34,56 +34,54 @@ def labels(boxes, *, attribute_ids=None, crowd=None):
 
 
 @pytest.fixture
-def pictures(make_picture):
-    return [make_picture(0, 32, 40), make_picture(1, 64, 32)]
+def images(make_image):
+    return [make_image(0, 32, 40), make_image(1, 64, 32)]
 
 
-def test_pictures_are_scaled_as_for_extraction_and_padded_with_zeros(pictures):
-    batch = labelled_batch(pictures, [labels([]), labels([])], meta=META)
+def test_images_are_scaled_as_for_extraction_and_padded_with_zeros(images):
+    batch = labelled_batch(images, [labels([]), labels([])], meta=META)
     assert len(batch) == 2
-    assert batch.pictures.shape == (2, 3, 96, 80)
+    assert batch.images.shape == (2, 3, 96, 80)
     assert [(size.height, size.width) for size in batch.sizes] == [(64, 80), (96, 48)]
-    for index, picture in enumerate(pictures):
-        blob, size = scaled_picture(picture, min_side=64, max_side=96, meta=META)
+    for index, image in enumerate(images):
+        blob, size = scaled_image(image, min_side=64, max_side=96, meta=META)
         assert size == batch.sizes[index]
-        own = batch.pictures[index, :, : size.height, : size.width]
+        own = batch.images[index, :, : size.height, : size.width]
         assert torch.equal(own, torch.from_numpy(blob))
-        assert batch.pictures[index].abs().sum() == own.abs().sum()
+        assert batch.images[index].abs().sum() == own.abs().sum()
 
 
-def test_boxes_are_scaled_with_their_picture(pictures):
-    batch = labelled_batch(
-        pictures, [labels([[1, 2, 30, 20]]), labels([[0, 0, 32, 64]])], meta=META
-    )
+def test_boxes_are_scaled_with_their_image(images):
+    batch = labelled_batch(images, [labels([[1, 2, 30, 20]]), labels([[0, 0, 32, 64]])], meta=META)
     assert batch.boxes[0].tolist() == [[2, 4, 60, 40]]
     assert batch.boxes[1].tolist() == [[0, 0, 48, 96]]
     assert [ids.tolist() for ids in batch.class_ids] == [[0], [0]]
 
 
-def test_crowds_stand_apart_and_boxes_without_an_area_are_left_out(pictures):
+def test_crowds_stand_apart_and_boxes_without_an_area_are_left_out(images):
     boxes = [[0, 0, 8, 8], [5, 5, 5, 9], [10, 10, 20, 20]]
     given = labels(boxes, attribute_ids=[(1,), (), ()], crowd=[False, False, True])
-    batch = labelled_batch(pictures[:1], [given], meta=META)
+    batch = labelled_batch(images[:1], [given], meta=META)
     assert batch.boxes[0].tolist() == [[0, 0, 16, 16]]
     assert batch.class_ids[0].tolist() == [0]
     assert batch.attribute_ids[0].tolist() == [[1]]
     assert batch.crowds[0].tolist() == [[20, 20, 40, 40]]
 
 
-def test_attributes_are_filled_up_with_minus_one(pictures):
+def test_attributes_are_filled_up_with_minus_one(images):
     given = labels([[0, 0, 8, 8]] * 3, attribute_ids=[(4, 2), (), (1,)])
-    batch = labelled_batch(pictures[:1], [given], meta=META)
+    batch = labelled_batch(images[:1], [given], meta=META)
     assert batch.attribute_ids[0].tolist() == [[4, 2], [-1, -1], [1, -1]]
 
 
-def test_a_picture_without_boxes_has_empty_targets(pictures):
-    batch = labelled_batch(pictures[:1], [labels([])], meta=META)
+def test_an_image_without_boxes_has_empty_targets(images):
+    batch = labelled_batch(images[:1], [labels([])], meta=META)
     assert batch.boxes[0].shape == batch.crowds[0].shape == (0, 4)
     assert batch.class_ids[0].shape == (0,)
     assert batch.attribute_ids[0].shape == (0, 0)
 
 
-def test_a_batch_goes_to_a_device_whole(pictures):
-    batch = labelled_batch(pictures[:1], [labels([[0, 0, 8, 8]])], meta=META).to("meta")
-    tensors = (batch.pictures, *batch.boxes, *batch.class_ids, *batch.attribute_ids, *batch.crowds)
+def test_a_batch_goes_to_a_device_whole(images):
+    batch = labelled_batch(images[:1], [labels([[0, 0, 8, 8]])], meta=META).to("meta")
+    tensors = (batch.images, *batch.boxes, *batch.class_ids, *batch.attribute_ids, *batch.crowds)
     assert {tensor.device.type for tensor in tensors} == {"meta"}

@@ -12,11 +12,11 @@ from a2cap.extract.training.losses import (
     attribute_loss,
     box_loss,
     class_loss,
-    mean_by_picture,
+    mean_by_image,
     objectness_loss,
 )
 
-PICTURES = (0, 0, 0, 2, 2)  # of three; the second one has nothing
+IMAGES = (0, 0, 0, 2, 2)  # of three; the second one has nothing
 FOREGROUND = (True, False, True, False, True)
 
 
@@ -28,14 +28,14 @@ def random(*shape, seed=0):
 def sampled():
     foreground = torch.tensor(FOREGROUND)
     deltas = random(5, 4, seed=1) * foreground[:, None]
-    return Sampled(torch.tensor(PICTURES), 3, torch.zeros(5, 4), deltas, foreground)
+    return Sampled(torch.tensor(IMAGES), 3, torch.zeros(5, 4), deltas, foreground)
 
 
-def by_picture(losses):
-    """losses: (picture, loss) pairs. Mean of each picture's mean."""
+def by_image(losses):
+    """losses: (image, loss) pairs. Mean of each image's mean."""
     total = 0.0
-    for picture in range(3):
-        own = [loss for of, loss in losses if of == picture]
+    for image in range(3):
+        own = [loss for of, loss in losses if of == image]
         total += sum(own) / len(own) if own else 0.0
     return total / 3
 
@@ -46,10 +46,10 @@ def log_softmax(row):
 
 def test_objectness_is_the_cross_entropy_of_something_against_nothing(sampled):
     logits = random(5)
-    expected = by_picture(
+    expected = by_image(
         [
-            (picture, -math.log(1 / (1 + math.exp(-value if is_thing else value))))
-            for picture, value, is_thing in zip(PICTURES, logits.tolist(), FOREGROUND, strict=True)
+            (image, -math.log(1 / (1 + math.exp(-value if is_thing else value))))
+            for image, value, is_thing in zip(IMAGES, logits.tolist(), FOREGROUND, strict=True)
         ]
     )
     assert objectness_loss(logits, sampled).item() == pytest.approx(expected, rel=1e-5)
@@ -58,34 +58,33 @@ def test_objectness_is_the_cross_entropy_of_something_against_nothing(sampled):
 def test_box_errors_count_linearly_from_a_ninth_and_only_where_something_is(sampled):
     deltas = random(5, 4, seed=2) * 0.3
     losses = []
-    for k, picture in enumerate(PICTURES):
+    for k, image in enumerate(IMAGES):
         errors = (deltas[k] - sampled.deltas[k]).abs().tolist()
         smooth = [9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors]
-        losses.append((picture, sum(smooth) if FOREGROUND[k] else 0.0))
-    assert box_loss(deltas, sampled).item() == pytest.approx(by_picture(losses), rel=1e-5)
+        losses.append((image, sum(smooth) if FOREGROUND[k] else 0.0))
+    assert box_loss(deltas, sampled).item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
 def test_classes_are_a_cross_entropy_with_the_background(sampled):
     logits, class_ids = random(5, 4), [1, 3, 0, 3, 2]
     losses = [
-        (picture, -log_softmax(logits[k].tolist())[class_ids[k]])
-        for k, picture in enumerate(PICTURES)
+        (image, -log_softmax(logits[k].tolist())[class_ids[k]]) for k, image in enumerate(IMAGES)
     ]
     found = class_loss(logits, torch.tensor(class_ids), sampled)
-    assert found.item() == pytest.approx(by_picture(losses), rel=1e-5)
+    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
 def test_every_attribute_of_a_region_is_a_target_and_regions_without_do_not_count():
     logits = random(4, 4)
     attribute_ids = [[0, 2], [-1, -1], [1, -1], [2, 1]]
-    pictures = [0, 0, 0, 2]
+    images = [0, 0, 0, 2]
     losses = []
-    for k, picture in enumerate(pictures):
+    for k, image in enumerate(images):
         own = [log_softmax(logits[k].tolist())[a] for a in attribute_ids[k] if a >= 0]
         if own:
-            losses.append((picture, -sum(own) / len(own)))
-    found = attribute_loss(logits, torch.tensor(attribute_ids), torch.tensor(pictures), count=3)
-    assert found.item() == pytest.approx(by_picture(losses), rel=1e-5)
+            losses.append((image, -sum(own) / len(own)))
+    found = attribute_loss(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
+    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
 @pytest.mark.parametrize("width", [0, 2])
@@ -100,10 +99,10 @@ def test_no_known_attribute_costs_nothing(width):
 
 
 def test_parts_of_a_batch_average_to_the_whole():
-    losses, pictures = random(6), torch.tensor([0, 0, 0, 1, 1, 2])
-    whole = mean_by_picture(losses, pictures, count=4)
-    first = mean_by_picture(losses[:5], pictures[:5], count=2)
-    second = mean_by_picture(losses[5:], pictures[5:] - 2, count=2)
+    losses, images = random(6), torch.tensor([0, 0, 0, 1, 1, 2])
+    whole = mean_by_image(losses, images, count=4)
+    first = mean_by_image(losses[:5], images[:5], count=2)
+    second = mean_by_image(losses[5:], images[5:] - 2, count=2)
     torch.testing.assert_close((first + second) / 2, whole)
 
 

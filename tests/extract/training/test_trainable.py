@@ -61,28 +61,28 @@ class Labels:
 COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
 
 
-def square_picture(*squares):
+def square_image(*squares):
     """Squares of (x, y, side, class) on grey, and what is true of them; attribute = class."""
-    picture = np.full((64, 64, 3), 128, np.uint8)
+    image = np.full((64, 64, 3), 128, np.uint8)
     for x, y, side, kind in squares:
-        picture[y : y + side, x : x + side] = COLOURS[kind]
+        image[y : y + side, x : x + side] = COLOURS[kind]
     boxes = [[x, y, x + side, y + side] for x, y, side, _ in squares]
     kinds = [kind for *_, kind in squares]
-    return picture, Labels(boxes, kinds, [(kind,) for kind in kinds])
+    return image, Labels(boxes, kinds, [(kind,) for kind in kinds])
 
 
 SQUARES = (
-    square_picture((4, 4, 20, 0), (36, 30, 24, 1)),
-    square_picture((10, 34, 18, 2)),
-    square_picture((30, 6, 28, 0), (6, 40, 16, 2)),
-    square_picture((20, 18, 24, 1)),
+    square_image((4, 4, 20, 0), (36, 30, 24, 1)),
+    square_image((10, 34, 18, 2)),
+    square_image((30, 6, 28, 0), (6, 40, 16, 2)),
+    square_image((20, 18, 24, 1)),
 )
 
 
 @pytest.fixture(scope="module")
 def batch():
-    pictures, labels = zip(*SQUARES, strict=True)
-    return labelled_batch(pictures, labels, meta=META)
+    images, labels = zip(*SQUARES, strict=True)
+    return labelled_batch(images, labels, meta=META)
 
 
 def losses(model, batch, seed=0):
@@ -112,10 +112,10 @@ def test_gradient_reaches_every_parameter(batch):
     assert without == []
 
 
-def test_a_batch_of_pictures_without_boxes_teaches_only_the_background(batch):
+def test_a_batch_of_images_without_boxes_teaches_only_the_background(batch):
     empty = Labels([], [], [])
-    pictures = [picture for picture, _ in SQUARES]
-    nothing = labelled_batch(pictures, [empty] * 4, meta=META)
+    images = [image for image, _ in SQUARES]
+    nothing = labelled_batch(images, [empty] * 4, meta=META)
     found = losses(trainable(), nothing)
     assert (found.proposal_boxes, found.boxes, found.attributes) == (0, 0, 0)
     assert found.classes > 0
@@ -129,8 +129,8 @@ def test_frozen_computes_exactly_what_evaluation_mode_computes(batch):
     frozen = model.frozen()
     rois = torch.tensor([[0.0, 4, 4, 24, 24], [2, 30, 6, 58, 34]])
     with torch.inference_mode():
-        maps = model.detector(batch.pictures)
-        assert torch.equal(frozen(batch.pictures), maps)
+        maps = model.detector(batch.images)
+        assert torch.equal(frozen(batch.images), maps)
         ours, theirs = (one.describe(maps, rois, roi_size=7) for one in (frozen, model.detector))
     assert torch.equal(ours.features, theirs.features)
     assert torch.equal(ours.class_logits, theirs.class_logits)
@@ -196,7 +196,7 @@ def log_softmax(row):
 
 
 def reference_anchor_losses(logits, deltas, anchors, boxes):
-    """Objectness and box losses of one picture from all its anchors, with loops."""
+    """Objectness and box losses of one image from all its anchors, with loops."""
     overlaps = [[iou(box, anchor) for anchor in anchors] for box in boxes]
     objectness, errors = [], []
     for k, anchor in enumerate(anchors):
@@ -211,7 +211,7 @@ def reference_anchor_losses(logits, deltas, anchors, boxes):
 
 
 def reference_region_losses(described, refined, regions, labels):
-    """Class, box and attribute losses of one picture from all regions, with loops."""
+    """Class, box and attribute losses of one image from all regions, with loops."""
     boxes, kinds = labels.boxes.tolist(), labels.class_ids.tolist()
     classes, errors, attributes = [], [], []
     for k, region in enumerate(regions):
@@ -254,7 +254,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
     detector, expected = uneven.detector, []
     with torch.no_grad():
         for index, (_, labels) in enumerate(SQUARES):
-            maps = detector(batch.pictures[index : index + 1])
+            maps = detector(batch.images[index : index + 1])
             scored = detector.proposal_generator.score(maps, meta=META)
             of_anchors = reference_anchor_losses(
                 scored.logits[0].tolist(),
@@ -300,7 +300,7 @@ def test_bfloat16_learns_much_the_same_and_its_losses_are_float32(batch):
 
 
 def test_true_boxes_are_among_the_regions_that_teach(batch):
-    """With one proposal a picture, only they can stand for something."""
+    """With one proposal an image, only they can stand for something."""
     few = replace(SAMPLING, proposals=1)
     found = trainable().losses(batch, sampling=few, generator=seeded())
     assert found.boxes > 0
@@ -316,7 +316,7 @@ def test_a_detector_without_attributes_learns_the_rest(batch):
 
 
 def test_crowds_teach_nothing(batch):
-    """A crowd over all of the picture leaves nothing that could be background."""
+    """A crowd over all of the image leaves nothing that could be background."""
     everything = tuple(torch.tensor([[-999.0, -999, 999, 999]]) for _ in SQUARES)
     nothing = tuple(torch.zeros(0, 4) for _ in SQUARES)
     crowded = replace(batch, boxes=nothing, crowds=everything)
@@ -325,18 +325,18 @@ def test_crowds_teach_nothing(batch):
 
 
 def test_padding_is_no_place_for_anchors(batch):
-    """The same picture beside a larger one: no anchor of the padding is sampled."""
+    """The same image beside a larger one: no anchor of the padding is sampled."""
     model = trainable().eval()
     size = ScaledSize(height=64, width=32, scale=1, factors=(1, 1))
     half = LabelledBatch(
-        batch.pictures[:1],
+        batch.images[:1],
         (size,),
         (torch.zeros(0, 4),),
         batch.class_ids[:1],
         batch.attribute_ids[:1],
         (torch.zeros(0, 4),),
     )
-    scored = model.detector.proposal_generator.score(model.detector(half.pictures), meta=META)
+    scored = model.detector.proposal_generator.score(model.detector(half.images), meta=META)
     everything = replace(SAMPLING, anchors=1000)
     outside = scored.anchors[:, ::2].mean(dim=1) >= 32
     scored.logits.data[:, outside] = 1e6
@@ -345,7 +345,7 @@ def test_padding_is_no_place_for_anchors(batch):
 
 
 @pytest.mark.slow
-def test_four_pictures_are_learnt_by_heart(batch):
+def test_four_images_are_learnt_by_heart(batch):
     model = trainable()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = seeded()
@@ -354,8 +354,8 @@ def test_four_pictures_are_learnt_by_heart(batch):
         optimiser.zero_grad()
         found.total(attribute_weight=0.5).backward()
         optimiser.step()
-    pictures = [picture for picture, _ in SQUARES]
-    seen = detect_objects(model.frozen(), pictures, proposals=20, roi_size=7)
+    images = [image for image, _ in SQUARES]
+    seen = detect_objects(model.frozen(), images, proposals=20, roi_size=7)
     for detections, (_, labels) in zip(seen, SQUARES, strict=True):
         overlaps = box_iou(torch.from_numpy(labels.boxes), torch.from_numpy(detections.boxes))
         best = overlaps.argmax(dim=1).numpy()

@@ -19,61 +19,60 @@ def digest(detector, path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_equal_pictures_and_seed_give_equal_bytes(tiny, make_picture, tmp_path):
-    pictures = [make_picture(1), make_picture(2)]
+def test_equal_images_and_seed_give_equal_bytes(tiny, make_image, tmp_path):
+    images = [make_image(1), make_image(2)]
     first, again = (
-        digest(calibrate(pictures, tiny, **SIZES, seed=3), tmp_path / name) for name in "ab"
+        digest(calibrate(images, tiny, **SIZES, seed=3), tmp_path / name) for name in "ab"
     )
     assert first == again
 
 
-def test_another_seed_or_other_pictures_give_other_weights(tiny, make_picture, tmp_path):
-    runs = [([make_picture(1)], 3), ([make_picture(1)], 4), ([make_picture(2)], 3)]
+def test_another_seed_or_other_images_give_other_weights(tiny, make_image, tmp_path):
+    runs = [([make_image(1)], 3), ([make_image(1)], 4), ([make_image(2)], 3)]
     digests = {
-        digest(calibrate(pictures, tiny, **SIZES, seed=seed), tmp_path / "a")
-        for pictures, seed in runs
+        digest(calibrate(images, tiny, **SIZES, seed=seed), tmp_path / "a") for images, seed in runs
     }
     assert len(digests) == 3
 
 
-def test_the_callers_random_state_is_left_alone(tiny, make_picture):
+def test_the_callers_random_state_is_left_alone(tiny, make_image):
     before = torch.get_rng_state()
-    calibrate([make_picture(1)], tiny, **SIZES, seed=3)
+    calibrate([make_image(1)], tiny, **SIZES, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_pictures_of_several_sizes_are_calibrated_together(tiny, make_picture):
-    pictures = [make_picture(1, 60, 90), make_picture(2, 90, 60), make_picture(3, 10, 100)]
-    detector = calibrate(pictures, tiny, **SIZES, seed=0)
+def test_images_of_several_sizes_are_calibrated_together(tiny, make_image):
+    images = [make_image(1, 60, 90), make_image(2, 90, 60), make_image(3, 10, 100)]
+    detector = calibrate(images, tiny, **SIZES, seed=0)
     assert all(tensor.isfinite().all() for tensor in detector.state_dict().values())
 
 
-def test_a_picture_of_one_colour_gives_finite_weights(tiny):
+def test_an_image_of_one_colour_gives_finite_weights(tiny):
     flat = np.full((50, 50, 3), 128, np.uint8)
     detector = calibrate([flat], tiny, **SIZES, seed=0)
     assert all(tensor.isfinite().all() for tensor in detector.state_dict().values())
 
 
-def test_the_origin_is_stated(tiny, make_picture):
-    meta = calibrate([make_picture(1)], tiny, **SIZES, seed=7).meta
+def test_the_origin_is_stated(tiny, make_image):
+    meta = calibrate([make_image(1)], tiny, **SIZES, seed=7).meta
     assert meta.origin == "calibrated-random, seed 7"
 
 
-def test_without_pictures_there_is_nothing_to_calibrate_on(tiny):
-    message = "no pictures to calibrate random weights on; check that data.images holds some"
+def test_without_images_there_is_nothing_to_calibrate_on(tiny):
+    message = "no images to calibrate random weights on; check that data.images holds some"
     with pytest.raises(InputError, match=message):
         calibrate([], tiny, **SIZES, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [18, 101])
-def test_activations_stay_sane_at_any_depth(depth, make_picture):
-    pictures = [make_picture(seed, 160, 200) for seed in range(4)]
+def test_activations_stay_sane_at_any_depth(depth, make_image):
+    images = [make_image(seed, 160, 200) for seed in range(4)]
     detector = calibrate(
-        pictures, Architecture(depth), min_side=160, max_side=320, roi_size=14, seed=0
+        images, Architecture(depth), min_side=160, max_side=320, roi_size=14, seed=0
     )
     config = ExtractConfig(min_side=160, max_side=320, proposals=60, min_regions=36)
-    regions = Extractor(detector, config=config)(make_picture(9, 160, 200))
+    regions = Extractor(detector, config=config)(make_image(9, 160, 200))
     assert regions.features.shape[1] == detector.architecture.feature_width
     assert np.isfinite(regions.features).all()
     assert 0.1 < regions.features.mean() < 5

@@ -36,14 +36,14 @@ def shaken(network):
 def test_a_resnet_18_computes_what_torchvisions_does():
     network = shaken(resnet18(weights=None))
     detector, _ = begun(18, network.state_dict())
-    picture = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 255  # BGR
+    image = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 255  # BGR
     mean, deviation = (torch.tensor(row).view(1, 3, 1, 1) for row in (DETECTRON2_MEAN, DEVIATION))
-    rgb = ((picture - mean) / deviation).flip(1)
+    rgb = ((image - mean) / deviation).flip(1)
     with torch.inference_mode():
         x = network.maxpool(network.relu(network.bn1(network.conv1(rgb))))
         maps = network.layer3(network.layer2(network.layer1(x)))
         expected = network.layer4(maps).mean(dim=(2, 3))
-        found = detector(picture - mean)
+        found = detector(image - mean)
         torch.testing.assert_close(found, maps, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(detector.roi_heads(found), expected, rtol=1e-3, atol=1e-3)
 

@@ -194,7 +194,7 @@ def zoo(detector):
 
 
 @pytest.mark.parametrize("layout", VISUAL_GENOME)
-def test_a_detector_survives_every_layout(detector, layout, tmp_path, make_picture):
+def test_a_detector_survives_every_layout(detector, layout, tmp_path, make_image):
     write, make_meta, origin = VISUAL_GENOME[layout]
     write(detector.state_dict(), tmp_path / "a file")
     loaded = load_detector(tmp_path / "a file")
@@ -212,18 +212,18 @@ def test_a_detector_survives_every_layout(detector, layout, tmp_path, make_pictu
     same_graph = assemble_detector(
         detector.state_dict(), architecture=detector.architecture, meta=loaded.meta, name="a"
     )
-    ours, theirs = (Extractor(d, config=CONFIG)(make_picture(3)) for d in (same_graph, loaded))
+    ours, theirs = (Extractor(d, config=CONFIG)(make_image(3)) for d in (same_graph, loaded))
     assert np.array_equal(ours.class_ids, theirs.class_ids)
     assert np.array_equal(ours.attribute_ids, theirs.attribute_ids)
     np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-3)
     np.testing.assert_allclose(ours.features, theirs.features, rtol=1e-4, atol=1e-4)
 
 
-def test_a_detector_of_the_model_zoo_keeps_its_conventions(zoo, tmp_path, make_picture):
+def test_a_detector_of_the_model_zoo_keeps_its_conventions(zoo, tmp_path, make_image):
     write_model_zoo(zoo.state_dict(), tmp_path / "model_final.pkl")
     loaded = load_detector(tmp_path / "model_final.pkl")
     assert loaded.meta == zoo.meta
-    ours, theirs = (Extractor(d, config=CONFIG)(make_picture(3)) for d in (zoo, loaded))
+    ours, theirs = (Extractor(d, config=CONFIG)(make_image(3)) for d in (zoo, loaded))
     assert np.array_equal(ours.boxes, theirs.boxes)
     assert np.array_equal(ours.features, theirs.features)
     assert ours.attribute_ids is None

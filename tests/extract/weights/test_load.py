@@ -112,7 +112,7 @@ def test_a_pickle_in_airsplays_layout_gives_the_same_tensors_with_its_own_meta(d
 
 
 def test_a_pickle_without_the_attribute_head_is_a_detector_without_attributes(
-    detector, tmp_path, make_picture
+    detector, tmp_path, make_image
 ):
     head = [
         key
@@ -122,7 +122,7 @@ def test_a_pickle_without_the_attribute_head_is_a_detector_without_attributes(
     path = airsplay_pickle(detector, tmp_path / "a.pkl", without=head)
     loaded = load_detector(path)
     assert loaded.architecture.attributes == 0
-    regions = Extractor(loaded, config=CONFIG)(make_picture(0))
+    regions = Extractor(loaded, config=CONFIG)(make_image(0))
     assert regions.attribute_ids is None
 
 

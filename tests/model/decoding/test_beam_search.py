@@ -12,7 +12,7 @@ ALLOWED = [2, *range(4, 11)]
 
 
 def _greedy(captioner, memory, max_length):
-    """Greedy decoding of one picture, without a cache."""
+    """Greedy decoding of one image, without a cache."""
     words: list[int] = []
     total = 0.0
     while len(words) < max_length and words[-1:] != [2]:
@@ -22,58 +22,58 @@ def _greedy(captioner, memory, max_length):
     return tuple(words), total
 
 
-def _one(captioner, pictures, number):
-    exists = pictures.region_mask[number]
+def _one(captioner, images, number):
+    exists = images.region_mask[number]
     return captioner.encode(
-        pictures.features[number : number + 1, exists],
-        pictures.boxes[number : number + 1, exists],
+        images.features[number : number + 1, exists],
+        images.boxes[number : number + 1, exists],
         exists[None, exists],
     )
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_beam_of_one_equals_greedy_decoding(tiny, pictures, fusion):
+def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
-    found = beam_search(captioner, pictures.encoded(captioner), beam_size=1, max_length=8)
+    found = beam_search(captioner, images.encoded(captioner), beam_size=1, max_length=8)
     for number in range(3):
-        tokens, log_prob = _greedy(captioner, _one(captioner, pictures, number), 8)
+        tokens, log_prob = _greedy(captioner, _one(captioner, images, number), 8)
         (best,) = found[number]
         assert best.tokens == tokens
         assert best.log_prob == best.score == pytest.approx(log_prob, abs=1e-10)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_beam_score_equals_the_teacher_forced_score(tiny, pictures, length_penalty):
+def test_beam_score_equals_the_teacher_forced_score(tiny, images, length_penalty):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = beam_search(captioner, memory, max_length=7, length_penalty=length_penalty)
     captions = torch.tensor(
-        [[[*h.tokens, *[0] * (7 - len(h.tokens))] for h in picture] for picture in found]
+        [[[*h.tokens, *[0] * (7 - len(h.tokens))] for h in image] for image in found]
     )
     log_probs = captioner.score(memory, captions).log_probs.sum(-1)
-    for number, picture in enumerate(found):
-        assert len({hypothesis.tokens for hypothesis in picture}) == 5
-        scores = [hypothesis.score for hypothesis in picture]
+    for number, image in enumerate(found):
+        assert len({hypothesis.tokens for hypothesis in image}) == 5
+        scores = [hypothesis.score for hypothesis in image]
         assert scores == sorted(scores, reverse=True)
-        for rank, hypothesis in enumerate(picture):
+        for rank, hypothesis in enumerate(image):
             assert hypothesis.log_prob == pytest.approx(log_probs[number, rank].item(), abs=1e-10)
             expected = hypothesis.log_prob / len(hypothesis.tokens) ** length_penalty
             assert hypothesis.score == pytest.approx(expected)
 
 
-def test_wider_beams_find_captions_at_least_as_probable(tiny, pictures):
+def test_wider_beams_find_captions_at_least_as_probable(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     greedy, wide = (beam_search(captioner, memory, beam_size=size) for size in (1, 5))
     for narrow, broad in zip(greedy, wide, strict=True):
         assert broad[0].log_prob >= narrow[0].log_prob - 1e-12
 
 
-def test_batched_pictures_get_what_they_get_alone(tiny, pictures):
+def test_batched_images_get_what_they_get_alone(tiny, images):
     captioner = tiny()
-    batched = beam_search(captioner, pictures.encoded(captioner), max_length=9)
+    batched = beam_search(captioner, images.encoded(captioner), max_length=9)
     for number in range(3):
-        (alone,) = beam_search(captioner, _one(captioner, pictures, number), max_length=9)
+        (alone,) = beam_search(captioner, _one(captioner, images, number), max_length=9)
         assert [h.tokens for h in alone] == [h.tokens for h in batched[number]]
         for one, other in zip(alone, batched[number], strict=True):
             assert one.log_prob == pytest.approx(other.log_prob, abs=1e-10)
@@ -92,11 +92,11 @@ def _comparable(found):
 
 
 @pytest.mark.parametrize("choices", CHOICES)
-def test_pictures_get_what_they_get_alone_however_they_are_searched(tiny, pictures, choices):
+def test_images_get_what_they_get_alone_however_they_are_searched(tiny, images, choices):
     captioner = tiny()
-    batched = beam_search(captioner, pictures.encoded(captioner), max_length=9, **choices)
+    batched = beam_search(captioner, images.encoded(captioner), max_length=9, **choices)
     for number in range(3):
-        memory = _one(captioner, pictures, number)
+        memory = _one(captioner, images, number)
         alone = beam_search(captioner, memory, max_length=9, **choices)
         assert _comparable(batched[number : number + 1]) == _comparable(alone)
 
@@ -113,8 +113,8 @@ class Uncached:
 
     def step(self, tokens, state, *, attention=False):
         words = torch.cat((*state.cached, tokens[:, None]), dim=1)
-        by_picture = words.reshape(len(state.memory), state.rows_per_image, -1)
-        log_probs = self.captioner(state.memory, by_picture)[:, :, -1].flatten(0, 1)
+        by_image = words.reshape(len(state.memory), state.rows_per_image, -1)
+        log_probs = self.captioner(state.memory, by_image)[:, :, -1].flatten(0, 1)
         return StepOutput(log_probs, None, replace(state, cached=(words,)))
 
     def reorder(self, state, index):
@@ -123,9 +123,9 @@ class Uncached:
 
 @pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_a_search_with_the_cache_finds_what_one_without_it_finds(tiny, pictures, fusion, choices):
+def test_a_search_with_the_cache_finds_what_one_without_it_finds(tiny, images, fusion, choices):
     captioner = tiny(fusion=fusion)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found, expected = (
         beam_search(searched, memory, max_length=7, **choices)
         for searched in (captioner, Uncached(captioner))
@@ -135,12 +135,12 @@ def test_a_search_with_the_cache_finds_what_one_without_it_finds(tiny, pictures,
 
 @pytest.mark.parametrize("choices", CHOICES)
 def test_probabilities_are_those_of_teacher_forcing_however_captions_are_searched(
-    tiny, pictures, choices
+    tiny, images, choices
 ):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    for number, picture in enumerate(beam_search(captioner, memory, max_length=7, **choices)):
-        for hypothesis in picture:
+    memory = images.encoded(captioner)
+    for number, image in enumerate(beam_search(captioner, memory, max_length=7, **choices)):
+        for hypothesis in image:
             caption = torch.zeros(3, 1, 7, dtype=torch.int64)
             caption[number, 0, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
             scored = captioner.score(memory, caption).log_probs[number].sum().item()
@@ -148,9 +148,9 @@ def test_probabilities_are_those_of_teacher_forcing_however_captions_are_searche
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7])
-def test_beam_as_wide_as_all_captions_equals_exhaustive_search(tiny, pictures, length_penalty):
+def test_beam_as_wide_as_all_captions_equals_exhaustive_search(tiny, images, length_penalty):
     captioner = tiny()
-    memory = _one(captioner, pictures, 0)
+    memory = _one(captioner, images, 0)
     words = (4, 5)
     ended = [(*body, 2) for length in range(3) for body in itertools.product(words, repeat=length)]
     captions = ended + list(itertools.product(words, repeat=3))
@@ -174,19 +174,19 @@ def test_beam_as_wide_as_all_captions_equals_exhaustive_search(tiny, pictures, l
         assert hypothesis.score == pytest.approx(scores[hypothesis.tokens], abs=1e-10)
 
 
-def test_pad_bos_and_unknown_are_never_said_unless_allowed(tiny, pictures):
+def test_pad_bos_and_unknown_are_never_said_unless_allowed(tiny, images):
     captioner = tiny()
     captioner.decoder.output.bias.data[[0, 1, 3]] += 100
-    memory = pictures.encoded(captioner)
-    for picture in beam_search(captioner, memory):
-        assert not {0, 1, 3} & {token for h in picture for token in h.tokens}
+    memory = images.encoded(captioner)
+    for image in beam_search(captioner, memory):
+        assert not {0, 1, 3} & {token for h in image for token in h.tokens}
     allowed = beam_search(captioner, memory, beam_size=1, max_length=4, forbidden=(0, 1))
     assert allowed[0][0].tokens == (3, 3, 3, 3)
 
 
-def test_captions_end_at_eos_or_at_the_longest_length(tiny, pictures):
+def test_captions_end_at_eos_or_at_the_longest_length(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     captioner.decoder.output.bias.data[2] -= 100
     assert {len(h.tokens) for p in beam_search(captioner, memory, max_length=4) for h in p} == {4}
     captioner.decoder.output.bias.data[2] += 200
@@ -206,33 +206,33 @@ def _stubborn(tiny):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_no_run_of_words_is_said_twice_where_repeats_are_blocked(tiny, pictures, length):
+def test_no_run_of_words_is_said_twice_where_repeats_are_blocked(tiny, images, length):
     captioner = _stubborn(tiny)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     plain = beam_search(captioner, memory, max_length=9)
     assert any(
         len(set(_runs(h.tokens, length))) < len(_runs(h.tokens, length)) for p in plain for h in p
     )
-    for picture in beam_search(captioner, memory, max_length=9, no_repeat_ngram=length):
-        assert len(picture) == 5
-        for hypothesis in picture:
+    for image in beam_search(captioner, memory, max_length=9, no_repeat_ngram=length):
+        assert len(image) == 5
+        for hypothesis in image:
             runs = _runs(hypothesis.tokens, length)
             assert len(set(runs)) == len(runs)
 
 
-def test_blocking_runs_that_nobody_repeats_changes_nothing(tiny, pictures):
+def test_blocking_runs_that_nobody_repeats_changes_nothing(tiny, images):
     captioner = _stubborn(tiny)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     expected = beam_search(captioner, memory, max_length=7)
     assert beam_search(captioner, memory, max_length=7, no_repeat_ngram=7) == expected
 
 
-def test_greedy_decoding_with_blocked_trigrams_takes_the_best_word_that_is_left(tiny, pictures):
+def test_greedy_decoding_with_blocked_trigrams_takes_the_best_word_that_is_left(tiny, images):
     captioner = _stubborn(tiny)
     (found,) = beam_search(
-        captioner, _one(captioner, pictures, 0), beam_size=1, max_length=12, no_repeat_ngram=3
+        captioner, _one(captioner, images, 0), beam_size=1, max_length=12, no_repeat_ngram=3
     )
-    memory, words = _one(captioner, pictures, 0), []
+    memory, words = _one(captioner, images, 0), []
     while len(words) < 12 and words[-1:] != [2]:
         said = _runs(words, 3)
         left = [token for token in ALLOWED if (*words[-2:], token) not in said]
@@ -242,15 +242,15 @@ def test_greedy_decoding_with_blocked_trigrams_takes_the_best_word_that_is_left(
     assert len(set(_runs(words, 2))) < len(_runs(words, 2))
 
 
-def test_one_group_is_plain_beam_search(tiny, pictures):
+def test_one_group_is_plain_beam_search(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     assert beam_search(captioner, memory, groups=1, diversity=9.0) == beam_search(captioner, memory)
 
 
-def test_groups_without_diversity_each_find_what_a_smaller_beam_finds(tiny, pictures):
+def test_groups_without_diversity_each_find_what_a_smaller_beam_finds(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     alone = beam_search(captioner, memory, beam_size=2, max_length=6)
     found = beam_search(captioner, memory, beam_size=6, max_length=6, groups=3, diversity=0.0)
     for one, three in zip(alone, found, strict=True):
@@ -258,7 +258,7 @@ def test_groups_without_diversity_each_find_what_a_smaller_beam_finds(tiny, pict
 
 
 def _diverse(captioner, memory, *, groups, size, max_length, diversity):
-    """Diverse beam search of one picture, written out, without a cache."""
+    """Diverse beam search of one image, written out, without a cache."""
     beams = [[((), 0.0)] for _ in range(groups)]
     for _ in range(max_length):
         said = dict.fromkeys(range(11), 0)
@@ -283,20 +283,18 @@ def _diverse(captioner, memory, *, groups, size, max_length, diversity):
 
 @pytest.mark.parametrize(("groups", "size"), [(2, 2), (3, 1), (2, 3)])
 @pytest.mark.parametrize("diversity", [0.3, 2.0])
-def test_diverse_groups_are_those_of_the_search_written_out(
-    tiny, pictures, groups, size, diversity
-):
+def test_diverse_groups_are_those_of_the_search_written_out(tiny, images, groups, size, diversity):
     captioner = tiny()
     found = beam_search(
         captioner,
-        pictures.encoded(captioner),
+        images.encoded(captioner),
         beam_size=groups * size,
         max_length=5,
         groups=groups,
         diversity=diversity,
     )
     for number in range(3):
-        memory = _one(captioner, pictures, number)
+        memory = _one(captioner, images, number)
         expected = _diverse(
             captioner, memory, groups=groups, size=size, max_length=5, diversity=diversity
         )
@@ -306,11 +304,11 @@ def test_diverse_groups_are_those_of_the_search_written_out(
         )
 
 
-def test_very_diverse_groups_of_one_begin_with_different_words(tiny, pictures):
+def test_very_diverse_groups_of_one_begin_with_different_words(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    for picture in beam_search(captioner, memory, beam_size=6, groups=6, diversity=1e3):
-        assert len({h.tokens[0] for h in picture}) == 6
+    memory = images.encoded(captioner)
+    for image in beam_search(captioner, memory, beam_size=6, groups=6, diversity=1e3):
+        assert len({h.tokens[0] for h in image}) == 6
 
 
 class Scripted:
@@ -334,15 +332,15 @@ class Scripted:
         return state.reordered(index)
 
 
-def _nothing(pictures: int) -> Memory:
-    return Memory(torch.zeros(pictures, 1, 1), torch.ones(pictures, 1, dtype=torch.bool), ())
+def _nothing(images: int) -> Memory:
+    return Memory(torch.zeros(images, 1, 1), torch.ones(images, 1, dtype=torch.bool), ())
 
 
 def test_ties_go_to_the_earlier_beam_and_the_smaller_token():
     captioner = Scripted([0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25])
     found = beam_search(captioner, _nothing(2), beam_size=3, max_length=2)
     expected = [(4, 4), (4, 5), (4, 6)]
-    assert [[h.tokens for h in picture] for picture in found] == [expected, expected]
+    assert [[h.tokens for h in image] for image in found] == [expected, expected]
 
 
 class Chained(Scripted):
@@ -386,8 +384,8 @@ def test_a_large_vocabulary_is_searched_as_by_sorting_it(spread):
     captioner = Chained(table)
     found = beam_search(captioner, _nothing(2), beam_size=4, max_length=4)
     expected = _written_out(table, beam_size=4, max_length=4)
-    for picture in found:
-        assert [(h.tokens, h.log_prob) for h in picture] == expected
+    for image in found:
+        assert [(h.tokens, h.log_prob) for h in image] == expected
 
 
 def test_finished_beams_stop_the_loop():
@@ -412,9 +410,9 @@ def test_fewer_captions_than_beams_leave_places_empty():
     assert [h.tokens for h in found] == [(2,), (4, 2), (4, 4)]
 
 
-def test_search_leaves_no_gradient(tiny, pictures):
+def test_search_leaves_no_gradient(tiny, images):
     captioner = tiny()
-    beam_search(captioner, pictures.encoded(captioner), max_length=3)
+    beam_search(captioner, images.encoded(captioner), max_length=3)
     assert all(parameter.grad is None for parameter in captioner.parameters())
     assert all(parameter.requires_grad for parameter in captioner.parameters())
 
@@ -436,8 +434,8 @@ def test_search_leaves_no_gradient(tiny, pictures):
         ),
     ],
 )
-def test_impossible_sizes_are_refused(tiny, pictures, sizes, message):
+def test_impossible_sizes_are_refused(tiny, images, sizes, message):
     captioner = tiny()
     with pytest.raises(ValueError) as raised:
-        beam_search(captioner, pictures.encoded(captioner), **sizes)
+        beam_search(captioner, images.encoded(captioner), **sizes)
     assert str(raised.value) == message

@@ -22,69 +22,69 @@ def three(tiny):
     return made
 
 
-def _forward(captioner, pictures):
-    return captioner.forward(pictures.encoded(captioner), decoder_input(pictures.captions, bos=1))
+def _forward(captioner, images):
+    return captioner.forward(images.encoded(captioner), decoder_input(images.captions, bos=1))
 
 
-def _found(captioner, pictures):
-    memory = pictures.encoded(captioner)
+def _found(captioner, images):
+    memory = images.encoded(captioner)
     found = beam_search(captioner, memory, beam_size=3, max_length=6)
     return [[(h.tokens, pytest.approx(h.log_prob, abs=1e-10)) for h in ps] for ps in found]
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_an_ensemble_of_one_is_its_captioner_to_the_bit(tiny, pictures, average):
+def test_an_ensemble_of_one_is_its_captioner_to_the_bit(tiny, images, average):
     captioner = tiny()
     ensemble = Ensemble([captioner], average=average)
-    assert torch.equal(_forward(ensemble, pictures), _forward(captioner, pictures))
-    assert beam_search(ensemble, pictures.encoded(ensemble)) == beam_search(
-        captioner, pictures.encoded(captioner)
+    assert torch.equal(_forward(ensemble, images), _forward(captioner, images))
+    assert beam_search(ensemble, images.encoded(ensemble)) == beam_search(
+        captioner, images.encoded(captioner)
     )
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_equal_captioners_say_what_one_of_them_says(tiny, pictures, average):
+def test_equal_captioners_say_what_one_of_them_says(tiny, images, average):
     ensemble = Ensemble([tiny(), tiny(), tiny()], average=average)
-    torch.testing.assert_close(_forward(ensemble, pictures), _forward(tiny(), pictures))
-    assert _found(ensemble, pictures) == _found(tiny(), pictures)
+    torch.testing.assert_close(_forward(ensemble, images), _forward(tiny(), images))
+    assert _found(ensemble, images) == _found(tiny(), images)
 
 
-def test_probabilities_are_averaged(three, pictures):
-    expected = torch.stack([_forward(c, pictures).exp() for c in three]).mean(0)
-    found = _forward(Ensemble(three), pictures)
+def test_probabilities_are_averaged(three, images):
+    expected = torch.stack([_forward(c, images).exp() for c in three]).mean(0)
+    found = _forward(Ensemble(three), images)
     torch.testing.assert_close(found.exp(), expected)
 
 
-def test_averaged_log_probabilities_are_probabilities_again(three, pictures):
-    mean = torch.stack([_forward(c, pictures) for c in three]).mean(0)
-    found = _forward(Ensemble(three, average="log_probabilities"), pictures)
+def test_averaged_log_probabilities_are_probabilities_again(three, images):
+    mean = torch.stack([_forward(c, images) for c in three]).mean(0)
+    found = _forward(Ensemble(three, average="log_probabilities"), images)
     torch.testing.assert_close(found.exp().sum(-1), torch.ones_like(found[..., 0]))
     difference = found - mean
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_the_order_of_the_captioners_changes_nothing(three, pictures, average):
-    expected = _found(Ensemble(three, average=average), pictures)
-    assert _found(Ensemble(three[::-1], average=average), pictures) == expected
+def test_the_order_of_the_captioners_changes_nothing(three, images, average):
+    expected = _found(Ensemble(three, average=average), images)
+    assert _found(Ensemble(three[::-1], average=average), images) == expected
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, pictures, average):
+def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, average):
     ensemble = Ensemble(three, average=average)
-    memory = pictures.encoded(ensemble)
-    expected = _forward(ensemble, pictures).flatten(0, 1)
+    memory = images.encoded(ensemble)
+    expected = _forward(ensemble, images).flatten(0, 1)
     state = ensemble.start(memory, rows_per_image=2)
-    tokens = decoder_input(pictures.captions, bos=1).flatten(0, 1)
+    tokens = decoder_input(images.captions, bos=1).flatten(0, 1)
     for position in range(tokens.shape[1]):
         output = ensemble.step(tokens[:, position], state)
         torch.testing.assert_close(output.log_probs, expected[:, position])
         state = output.state
 
 
-def test_reordered_rows_of_an_ensemble_continue_the_row_that_they_took(three, pictures):
+def test_reordered_rows_of_an_ensemble_continue_the_row_that_they_took(three, images):
     ensemble = Ensemble(three)
-    state = ensemble.start(pictures.encoded(ensemble), rows_per_image=2)
+    state = ensemble.start(images.encoded(ensemble), rows_per_image=2)
     for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
         state = ensemble.step(torch.tensor(tokens), state).state
     straight = ensemble.step(torch.full((6,), 10), state).log_probs
@@ -93,17 +93,17 @@ def test_reordered_rows_of_an_ensemble_continue_the_row_that_they_took(three, pi
     torch.testing.assert_close(crossed, straight[index])
 
 
-def test_attention_is_the_captioners_mean_and_their_layers_one_after_another(three, pictures):
-    ensemble, captions = Ensemble(three), pictures.captions[:, 0]
-    found = attend(ensemble, pictures.encoded(ensemble), captions)[2]
-    alone = [attend(c, pictures.encoded(c), captions)[2] for c in three]
+def test_attention_is_the_captioners_mean_and_their_layers_one_after_another(three, images):
+    ensemble, captions = Ensemble(three), images.captions[:, 0]
+    found = attend(ensemble, images.encoded(ensemble), captions)[2]
+    alone = [attend(c, images.encoded(c), captions)[2] for c in three]
     for name, count in (("original", 3), ("aligned", 3), ("keep", 2), ("gate", 1)):
         values = [value for value in (getattr(a, name) for a in alone) if value is not None]
         assert len(values) == count
         torch.testing.assert_close(getattr(found, name), torch.stack(values).mean(0))
     assert [layer.original.shape[1] for layer in found.layers] == [2, 2, 4, 2, 2]
     plain = Ensemble(three[2:])
-    assert attend(plain, pictures.encoded(plain), captions)[0].keep is None
+    assert attend(plain, images.encoded(plain), captions)[0].keep is None
 
 
 def test_an_ensemble_of_none_is_refused():

@@ -15,9 +15,9 @@ def drawn(captioner, memory, seed=0, **options):
     )
 
 
-def test_captions_are_words_then_eos_then_padding(tiny, pictures):
+def test_captions_are_words_then_eos_then_padding(tiny, images):
     captioner = tiny()
-    found = drawn(captioner, pictures.encoded(captioner), count=40, max_length=6)
+    found = drawn(captioner, images.encoded(captioner), count=40, max_length=6)
     assert found.shape[:2] == (3, 40)
     assert found.shape[2] <= 6
     assert found.dtype == torch.int64
@@ -28,26 +28,26 @@ def test_captions_are_words_then_eos_then_padding(tiny, pictures):
         assert set(caption[len(words) + 1 :]) <= {PAD}
 
 
-def test_equal_generators_draw_equal_captions_and_others_do_not(tiny, pictures):
+def test_equal_generators_draw_equal_captions_and_others_do_not(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     first = drawn(captioner, memory, count=8)
     assert torch.equal(first, drawn(captioner, memory, count=8))
     other = drawn(captioner, memory, seed=1, count=8)
     assert first.shape != other.shape or not torch.equal(first, other)
 
 
-def test_nothing_is_drawn_from_the_global_generator(tiny, pictures):
+def test_nothing_is_drawn_from_the_global_generator(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     before = torch.get_rng_state()
     drawn(captioner, memory, count=8)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_first_words_are_drawn_as_often_as_they_are_probable(tiny, pictures):
+def test_first_words_are_drawn_as_often_as_they_are_probable(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     state = captioner.start(memory, 1)
     expected = captioner.step(torch.full((3,), BOS), state).log_probs.exp()
     expected[:, [PAD, BOS]] = 0
@@ -57,9 +57,9 @@ def test_first_words_are_drawn_as_often_as_they_are_probable(tiny, pictures):
     assert (shares - expected).abs().max() < 0.02  # 3.6 standard deviations of a share of one half
 
 
-def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_even(tiny, pictures):
+def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_even(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     greedy = sample_captions(captioner, memory, temperature=0)
     assert torch.equal(drawn(captioner, memory, temperature=1e-4), greedy)
     found = drawn(captioner, memory, count=6000, max_length=1, temperature=1e6)
@@ -69,9 +69,9 @@ def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_even(tiny, pic
 
 
 @pytest.mark.parametrize("max_length", [1, 3, 12])
-def test_temperature_zero_is_greedy_decoding(tiny, pictures, max_length):
+def test_temperature_zero_is_greedy_decoding(tiny, images, max_length):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = sample_captions(captioner, memory, max_length=max_length, temperature=0)
     beams = beam_search(captioner, memory, beam_size=1, max_length=max_length, forbidden=(PAD, BOS))
     for caption, (hypothesis,) in zip(found[:, 0].tolist(), beams, strict=True):
@@ -79,19 +79,19 @@ def test_temperature_zero_is_greedy_decoding(tiny, pictures, max_length):
         assert caption == [*hypothesis.tokens, *padding]
 
 
-def test_drawing_stops_when_all_captions_have_ended(tiny, pictures):
+def test_drawing_stops_when_all_captions_have_ended(tiny, images):
     captioner = tiny()
     with torch.no_grad():
         captioner.decoder.output.bias[EOS] = 50
-    found = drawn(captioner, pictures.encoded(captioner), count=4)
+    found = drawn(captioner, images.encoded(captioner), count=4)
     assert found.tolist() == [[[EOS]] * 4] * 3
 
 
-def test_unknown_words_are_drawn_unless_they_are_forbidden(tiny, pictures):
+def test_unknown_words_are_drawn_unless_they_are_forbidden(tiny, images):
     captioner = tiny()
     with torch.no_grad():
         captioner.decoder.output.bias[captioner.special.unk] = 3
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     assert (drawn(captioner, memory, count=100) == captioner.special.unk).any()
     without = drawn(captioner, memory, count=100, forbidden=(PAD, BOS, captioner.special.unk))
     assert not (without == captioner.special.unk).any()
@@ -105,8 +105,8 @@ def test_unknown_words_are_drawn_unless_they_are_forbidden(tiny, pictures):
         ({"temperature": -1.0}, "temperature is negative: -1.0; choose 0 (greedy) or more"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tiny, pictures, options, said):
+def test_what_cannot_be_drawn_is_refused(tiny, images, options, said):
     captioner = tiny()
     with pytest.raises(ValueError, match="choose") as error:
-        sample_captions(captioner, pictures.encoded(captioner), **options)
+        sample_captions(captioner, images.encoded(captioner), **options)
     assert str(error.value) == said

@@ -19,9 +19,9 @@ def linear() -> nn.Linear:
 
 
 @pytest.fixture
-def in_single(tiny, pictures):
-    """Makes a tiny captioner in float32; the pictures become so too."""
-    pictures.features, pictures.boxes = pictures.features.float(), pictures.boxes.float()
+def in_single(tiny, images):
+    """Makes a tiny captioner in float32; the images become so too."""
+    images.features, images.boxes = images.features.float(), images.boxes.float()
     return lambda **fields: tiny(**fields).float()
 
 
@@ -104,9 +104,9 @@ def test_what_gains_nothing_is_left_as_it_is(in_single, tiny, monkeypatch):
 
 @pytest.mark.parametrize("fusion", ["gate", "decay"])
 @torch.no_grad()
-def test_steps_with_packed_weights_equal_teacher_forcing(in_single, pictures, fusion):
+def test_steps_with_packed_weights_equal_teacher_forcing(in_single, images, fusion):
     captioner = in_single(fusion=fusion)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     tokens = torch.randint(4, 11, (3, 4, 5))
     expected = captioner(memory, tokens)
     state = captioner.start(memory, rows_per_image=4)
@@ -119,9 +119,9 @@ def test_steps_with_packed_weights_equal_teacher_forcing(in_single, pictures, fu
         )
 
 
-def test_a_search_finds_what_one_without_packed_weights_finds(in_single, pictures, monkeypatch):
+def test_a_search_finds_what_one_without_packed_weights_finds(in_single, images, monkeypatch):
     captioner = in_single()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = beam_search(captioner, memory, beam_size=5, max_length=6)
     monkeypatch.setattr(packed_linear, "FEWEST_ROWS", 1000)
     plain = beam_search(captioner, memory, beam_size=5, max_length=6)
@@ -130,9 +130,9 @@ def test_a_search_finds_what_one_without_packed_weights_finds(in_single, picture
     ]
 
 
-def test_captions_that_are_begun_later_use_the_weights_of_then(in_single, pictures):
+def test_captions_that_are_begun_later_use_the_weights_of_then(in_single, images):
     captioner = in_single()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     first = beam_search(captioner, memory, beam_size=5, max_length=3)
     with torch.no_grad():
         captioner.decoder.output.bias[7] += 100
@@ -167,9 +167,9 @@ def test_nothing_is_kept_after_an_error(in_single):
     assert packed(decoder, ROWS) is not first
 
 
-def test_a_kept_search_finds_the_same_again(in_single, pictures):
+def test_a_kept_search_finds_the_same_again(in_single, images):
     captioner = in_single()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     alone = beam_search(captioner, memory, beam_size=5, max_length=6)
     unchanged = UnchangedWeights()
     for _ in range(2):

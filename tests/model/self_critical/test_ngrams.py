@@ -88,4 +88,4 @@ def test_an_ngram_without_its_beginning_is_refused():
 def test_no_documents_are_refused():
     with pytest.raises(ValueError, match="documents") as error:
         table({(1,): 1}, 0)
-    assert str(error.value) == "too few documents: 0; count over one picture or more"
+    assert str(error.value) == "too few documents: 0; count over one image or more"

@@ -56,7 +56,7 @@ def captions(rows, longest):
 
 
 class Everything(list[object]):
-    """Captions of a few pictures, scored as if those of the whole corpus stood among them."""
+    """Captions of a few images, scored as if those of the whole corpus stood among them."""
 
     def __init__(self, items, documents):
         super().__init__(items)
@@ -105,9 +105,9 @@ def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
         ([*caption, *end], group) for row, group in zip(rows, ended, strict=True) for caption in row
     ]
     everything = captions(rows, 10)
-    pictures = torch.arange(len(corpus))
+    images = torch.arange(len(corpus))
     frequencies = table(documents)
-    plain = CaptionReward(frequencies, References.of(corpus), eos=eos)(pictures, everything)
+    plain = CaptionReward(frequencies, References.of(corpus), eos=eos)(images, everything)
     assert plain.shape == (len(corpus), 2)
     assert plain.dtype == torch.float64
     expected = np.array(cider_d(pairs, documents))
@@ -115,7 +115,7 @@ def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
     mixed = CaptionReward(frequencies, References.of(corpus), eos=eos, bleu_weight=0.5)
     if all(caption and all(group) for caption, group in pairs):
         np.testing.assert_allclose(
-            mixed(pictures, everything).flatten(),
+            mixed(images, everything).flatten(),
             expected + 0.5 * np.array(bleu_4(pairs)),
             atol=1e-9,
         )
@@ -139,7 +139,7 @@ def test_only_with_eos_does_it_matter_whether_a_caption_ends():
         assert (ended == cut) == (not eos)
 
 
-def test_pictures_are_named_by_number_in_any_order():
+def test_images_are_named_by_number_in_any_order():
     corpus = [[[4, 5]], [[6, 7], [8, 9, 4]], [[5, 5, 5, 6]]]
     reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
     said = [[[6, 7]], [[8, 9]], [[5, 5]]]
@@ -160,31 +160,31 @@ def test_many_equal_words_are_counted_beyond_a_byte():
 def test_references_without_words_are_refused():
     with pytest.raises(ValueError, match="no reference") as error:
         CaptionReward(table([[[4]]]), References.of([[[]], [[], []]]), eos=True)
-    assert str(error.value) == "no reference has a word; give each picture captions"
+    assert str(error.value) == "no reference has a word; give each image captions"
 
 
 @pytest.mark.shared
 def test_real_captions_earn_what_pycocoevalcap_gives_them():
-    """500 captions of COCO: the first of each picture against its others."""
+    """500 captions of COCO: the first of each image against its others."""
     file = Path(__file__).parents[3].parent / "shared" / "coco" / "dataset_coco.json"
     if not file.is_file():
         pytest.skip(f"no {file}")
-    pictures = [
-        [sentence["tokens"] for sentence in picture["sentences"]]
-        for picture in json.loads(file.read_text())["images"]
+    images = [
+        [sentence["tokens"] for sentence in image["sentences"]]
+        for image in json.loads(file.read_text())["images"]
     ]
-    pictures = [sentences for sentences in pictures if len(sentences) > 1]
-    assert len(pictures) * 5 >= 500
+    images = [sentences for sentences in images if len(sentences) > 1]
+    assert len(images) * 5 >= 500
     numbers: dict[str, int] = {}
-    for sentences in pictures:
+    for sentences in images:
         for word in (word for sentence in sentences for word in sentence):
             numbers.setdefault(word, len(numbers) + 4)
     compared = 0
     for place in range(5):
-        said = [sentences[place % len(sentences)] for sentences in pictures]
+        said = [sentences[place % len(sentences)] for sentences in images]
         others = [
             [s for n, s in enumerate(sentences) if n != place % len(sentences)]
-            for sentences in pictures
+            for sentences in images
         ]
         _, expected = Cider().compute_score(
             {n: [" ".join(s) for s in group] for n, group in enumerate(others)},

@@ -19,9 +19,9 @@ def attempts(captioner, memory, reward=counted_words, **options):
     return attempt(captioner, memory, reward, generator=torch.Generator().manual_seed(3), **options)
 
 
-def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, pictures):
+def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, images):
     captioner = tiny()
-    found = attempts(captioner, pictures.encoded(captioner), samples=4)
+    found = attempts(captioner, images.encoded(captioner), samples=4)
     assert found.captions.shape[:2] == found.rewards.shape == (3, 4)
     for rewards, baseline in zip(found.rewards.tolist(), found.baseline.tolist(), strict=True):
         for place, value in enumerate(baseline):
@@ -30,18 +30,18 @@ def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, pictu
     assert found.advantages.sum(dim=1).tolist() == pytest.approx([0, 0, 0])
 
 
-def test_greedy_compares_samples_with_the_greedy_caption(tiny, pictures):
+def test_greedy_compares_samples_with_the_greedy_caption(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = attempts(captioner, memory, baseline="greedy", samples=1)
     greedy = counted_words(sample_captions(captioner, memory, temperature=0))
     assert torch.equal(found.baseline, greedy)
     assert torch.equal(found.advantages, found.rewards - greedy)
 
 
-def test_beam_mean_compares_the_beams_with_their_mean(tiny, pictures):
+def test_beam_mean_compares_the_beams_with_their_mean(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = attempts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
     for rows, beams in zip(
         found.captions.tolist(),
@@ -54,11 +54,11 @@ def test_beam_mean_compares_the_beams_with_their_mean(tiny, pictures):
     assert torch.allclose(found.baseline, found.rewards.mean(dim=1, keepdim=True).expand(3, 3))
 
 
-def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, pictures):
+def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
     captioner = tiny()
     # at most one token of 8 that may be said: the beam of 12 is not filled
     found = attempts(
-        captioner, pictures.encoded(captioner), baseline="beam_mean", samples=12, max_length=1
+        captioner, images.encoded(captioner), baseline="beam_mean", samples=12, max_length=1
     )
     exists = (found.captions != PAD).any(dim=-1)
     assert exists.sum(dim=1).tolist() == [8, 8, 8]
@@ -66,10 +66,10 @@ def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, pictures):
     assert torch.allclose(found.baseline[:, 0], expected)
 
 
-def test_one_sample_cannot_be_left_out(tiny, pictures):
+def test_one_sample_cannot_be_left_out(tiny, images):
     captioner = tiny()
     with pytest.raises(ValueError, match="leave one out") as error:
-        attempts(captioner, pictures.encoded(captioner), samples=1)
+        attempts(captioner, images.encoded(captioner), samples=1)
     assert str(error.value) == "too few samples to leave one out: 1; choose 2 or more"
 
 
@@ -82,18 +82,18 @@ def test_the_loss_counts_every_token_up_to_eos_once():
 @pytest.mark.parametrize("baseline", ["leave_one_out", "greedy", "beam_mean"])
 @pytest.mark.parametrize("fusion", ["none", "max", "moving", "decay", "gate"])
 def test_the_gradient_is_that_of_back_propagation_through_every_step(
-    tiny, pictures, fusion, baseline
+    tiny, images, fusion, baseline
 ):
     captioner = tiny(fusion=fusion)
     captioner.schedule_step.fill_(70_000)
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     found = attempts(captioner, memory, baseline=baseline)
     scored = captioner.score(memory, found.captions)
     parameters = dict(captioner.named_parameters())
     loss = self_critical_loss(scored.log_probs, found.advantages)
     once = torch.autograd.grad(loss, parameters.values(), allow_unused=True)
 
-    state = captioner.start(pictures.encoded(captioner), found.captions.shape[1])
+    state = captioner.start(images.encoded(captioner), found.captions.shape[1])
     tokens = found.captions.flatten(0, 1)
     last, total = torch.full((len(tokens),), BOS), 0
     for column in tokens.T:
@@ -113,13 +113,13 @@ def test_the_gradient_is_that_of_back_propagation_through_every_step(
     assert {"decoder.output.weight", "encoder.embedding.weight"} & moved
 
 
-def test_ascending_the_reward_raises_it(tiny, pictures):
+def test_ascending_the_reward_raises_it(tiny, images):
     captioner = tiny()
     optimiser = torch.optim.Adam(captioner.parameters(), lr=3e-3)
     means = []
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        memory = pictures.encoded(captioner)
+        memory = images.encoded(captioner)
         found = attempt(captioner, memory, counted_words, max_length=6, generator=generator)
         scored = captioner.score(memory, found.captions)
         tokens = (found.captions != PAD).sum()

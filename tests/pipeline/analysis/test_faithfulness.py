@@ -32,7 +32,7 @@ def run(experiment):
 
 @pytest.fixture(scope="module")
 def analysed(run):
-    return analyse(run, split="val", pictures=None, runtime=CPU)
+    return analyse(run, split="val", images=None, runtime=CPU)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def plain(run, tmp_path_factory):
     description = saved.description.model_copy(update={"model": config})
     tensors = new_captioner(description).state_dict()
     save_model(model, tensors=tensors, description=description, vocabulary=saved.vocabulary)
-    return analyse(replace(run, name="plain", model=model), split="val", pictures=3, runtime=CPU)
+    return analyse(replace(run, name="plain", model=model), split="val", images=3, runtime=CPU)
 
 
 def a2(*arguments):
@@ -71,8 +71,8 @@ def test_a_run_knows_what_it_was_made_of_and_how_it_scored(experiment, run):
 
 def test_every_word_of_the_split_is_measured(analysed):
     [layer] = analysed.layers
-    assert analysed.pictures == analysed.total == 4
-    assert layer.words > 2 * analysed.pictures
+    assert analysed.images == analysed.total == 4
+    assert layer.words > 2 * analysed.images
     assert -1 <= layer.attention <= 1
     assert -1 <= layer.evidence <= 1
     assert 0 < layer.divergence < 0.7
@@ -86,7 +86,7 @@ def test_a_run_without_masks_has_empty_columns_and_the_reason(plain):
     assert row["note"] == "no masks: fusion is none"
     assert [row[name] for name in ("tau_aligned", "tau_mask", "jsd", "mean_mask")] == [None] * 4
     assert row["tau_attention"] is not None
-    assert plain.pictures == 3
+    assert plain.images == 3
 
 
 def test_a_sweep_is_of_runs_that_differ_in_the_penalty_weight_alone(analysed):
@@ -139,10 +139,10 @@ def test_tables_and_figures_are_written_for_what_there_is(analysed, plain, tmp_p
 
 
 def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment, tmp_path):
-    place = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--pictures", "2")
+    place = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--images", "2")
     answer = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
     assert answer.exit_code == 0
-    assert answer.stdout.startswith("config: 2 of 4 pictures\nlayer  tau(attention)")
+    assert answer.stdout.startswith("config: 2 of 4 images\nlayer  tau(attention)")
     assert (tmp_path / "a" / "layers.csv").is_file()
     again = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
     assert again.exit_code == 1
@@ -154,7 +154,7 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     answer = a2("analyze", folder, *place, "--output", tmp_path / "b")
     assert answer.exit_code == 0
     [model] = trainings_in(folder)
-    assert answer.stdout.startswith(f"{model.name}: 2 of 4 pictures\n")
+    assert answer.stdout.startswith(f"{model.name}: 2 of 4 images\n")
 
 
 def test_a_folder_without_a_training_is_refused(tmp_path):
@@ -193,7 +193,7 @@ def test_captions_of_another_vocabulary_are_refused(run, monkeypatch):
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
     )
     with pytest.raises(InputError, match="captions and captioner have other vocabularies") as error:
-        analyse(run, split="val", pictures=None, runtime=CPU)
+        analyse(run, split="val", images=None, runtime=CPU)
     assert str(error.value) == (
         f"captions and captioner have other vocabularies: {str(run.captions)!r} and "
         f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"

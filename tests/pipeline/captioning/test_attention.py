@@ -1,4 +1,4 @@
-"""Attention of captions: the same for one picture as in a batch, and what captioners have."""
+"""Attention of captions: the same for one image as in a batch, and what captioners have."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from a2cap.data.annotations.instances import read_instances
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
@@ -32,13 +32,13 @@ def store(experiment):
 
 @pytest.fixture(scope="module")
 def captions(store, model):
-    """Captions of one, three and no word, of pictures with several numbers of regions."""
+    """Captions of one, three and no word, of images with several numbers of regions."""
     words = model.vocabulary.words[4:7]
     return dict(zip(list(store)[:4], [words[0], " ".join(words), "", words[2]], strict=True))
 
 
 def attended(captioner, store, captions, model, *, batch_size=50):
-    batches = picture_batches(store.path, list(captions), batch_size=batch_size)
+    batches = image_batches(store.path, list(captions), batch_size=batch_size)
     found = attention_of_captions(captioner, batches, captions, model.vocabulary, device=CPU)
     return dict(found)
 
@@ -67,7 +67,7 @@ def test_batches_do_not_change_the_attention(model, store, captions):
 def test_the_values_are_the_captioner_s_own_at_each_word(model, store, captions):
     image_id = list(captions)[1]
     found = attended(model.captioner, store, captions, model)[image_id]
-    [batch] = picture_batches(store.path, [image_id], batch_size=1)
+    [batch] = image_batches(store.path, [image_id], batch_size=1)
     memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
     steps = attend(model.captioner, memory, tokens)

@@ -13,7 +13,7 @@ from a2cap.data.regions import Regions
 from a2cap.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
 from a2cap.pipeline.captioning.caption_images import Captioned
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 
 REGIONS = Regions(
     boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),
@@ -47,13 +47,13 @@ SEVEN = captioned(*[(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
 
 
 def drawn(axes):
-    """(80, 100) brightness of what is shown of a black picture; 255 where it is faded wholly."""
+    """(80, 100) brightness of what is shown of a black image; 255 where it is faded wholly."""
     return np.asarray(axes.images[0].get_array())[:, :, 0]
 
 
 def test_each_word_has_its_original_above_its_aligned_attention():
-    picture, *panels = figure_of(SEVEN).axes
-    assert picture.get_title() == "w0 w1 w2 w3 w4 w5 w6"
+    image, *panels = figure_of(SEVEN).axes
+    assert image.get_title() == "w0 w1 w2 w3 w4 w5 w6"
     assert [axes.get_title() for axes in panels] == [
         word for n in range(7) for word in (f"w{n}", "")
     ]
@@ -79,7 +79,7 @@ def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
     assert frames == [(0, 0, 50, 40)] * 3 + [(50, 40, 50, 40)]
 
 
-def test_large_pictures_are_shown_smaller_with_their_boxes():
+def test_large_images_are_shown_smaller_with_their_boxes():
     large = replace(REGIONS, boxes=REGIONS.boxes * 40, width=4000, height=3200)
     found = replace(captioned(("a", [0, 1], [0, 1])), regions=large)
     axes = figure_of(found, np.zeros((3200, 4000, 3), np.uint8)).axes[1]
@@ -95,28 +95,28 @@ def test_without_masks_there_is_one_panel_per_word():
     assert not any(axes.get_ylabel() or axes.get_xlabel() for axes in panels)
 
 
-def test_a_caption_without_words_shows_the_picture():
-    [picture] = figure_of(captioned()).axes
-    assert picture.get_title() == "(no words)"
+def test_a_caption_without_words_shows_the_image():
+    [image] = figure_of(captioned()).axes
+    assert image.get_title() == "(no words)"
 
 
 @pytest.mark.parametrize(
     ("name", "format_"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")]
 )
 def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, format_):
-    Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
+    Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("$x_狗", [0.5, 0.5], [1, 1]))
-    write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
+    write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
     with Image.open(tmp_path / name) as figure:
         assert figure.format == format_
-    assert {path.name for path in tmp_path.iterdir()} == {"picture.png", name}
+    assert {path.name for path in tmp_path.iterdir()} == {"image.png", name}
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
 def test_figures_for_print_are_vectors(tmp_path, name, start):
-    Image.new("RGB", (100, 80)).save(tmp_path / "picture.png")
+    Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("dog", [0.5, 0.5], [1, 1]))
-    write_figure(tmp_path / name, NamedPicture(tmp_path / "picture.png"), words)
+    write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
@@ -125,8 +125,8 @@ def test_places_of_figures(tmp_path):
     assert one.of(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()
     many = FigurePlaces(tmp_path / "figures", many=True)
-    pictures = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
-    assert [many.of(Path(name)).name for name in pictures] == [
+    images = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
+    assert [many.of(Path(name)).name for name in images] == [
         *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
     ]
     with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Captions of single pictures: those of the evaluation, from the files alone."""
+"""Captions of single images: those of the evaluation, from the files alone."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from a2cap.data.errors import InputError, WeightsError
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import caption_files, extract_config
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
 
@@ -35,11 +35,11 @@ def model(experiment, tmp_path):
     return shutil.copytree(experiment.directory("train-xe"), tmp_path / "my model")
 
 
-def caption(pictures, *, model, boxes, beam_size=2, **how):
-    named = map(NamedPicture, pictures)
+def caption(images, *, model, boxes, beam_size=2, **how):
+    named = map(NamedImage, images)
     decoding = EvaluateConfig(beam_size=beam_size)
     found = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
-    return [(picture.path, captioned) for picture, captioned in found]
+    return [(image.path, captioned) for image, captioned in found]
 
 
 def a2_caption(*arguments, **given):
@@ -55,13 +55,13 @@ def evaluated(experiment):
     }
 
 
-def test_a_picture_gets_the_caption_that_evaluation_gave_it(experiment, model, boxes):
+def test_an_image_gets_the_caption_that_evaluation_gave_it(experiment, model, boxes):
     expected = evaluated(experiment)
     found = caption(list(expected), model=model, boxes=boxes)
     assert {path: captioned.beams[0].caption for path, captioned in found} == expected
 
 
-def test_the_command_prints_a_caption_per_picture(experiment, model, boxes):
+def test_the_command_prints_a_caption_per_image(experiment, model, boxes):
     expected = evaluated(experiment)
     answer = a2_caption(*expected, "--model", model, "--boxes", boxes, "--beam-size", 2)
     assert answer.exit_code == 0, answer.stderr
@@ -80,31 +80,31 @@ def a2_words(experiment, model, boxes):
 
 
 def test_beams_come_best_first(experiment, model, boxes):
-    picture = next(iter(evaluated(experiment)))
-    [(_, captioned)] = caption([picture], model=model, boxes=boxes, beam_size=4)
+    image = next(iter(evaluated(experiment)))
+    [(_, captioned)] = caption([image], model=model, boxes=boxes, beam_size=4)
     scores = [beam.score for beam in captioned.beams]
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 4
 
 
 def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, boxes, a2_words):
-    picture = next(iter(evaluated(experiment)))
-    [(_, captioned)] = caption([picture], model=model, boxes=boxes, beam_size=4)
-    answer = a2_words(picture, "--beams", 4)
+    image = next(iter(evaluated(experiment)))
+    [(_, captioned)] = caption([image], model=model, boxes=boxes, beam_size=4)
+    answer = a2_words(image, "--beams", 4)
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.splitlines() == [
-        f"{picture}: {captioned.beams[0].caption}",
+        f"{image}: {captioned.beams[0].caption}",
         *[f"{beam.score:>10.4f}  {beam.caption}" for beam in captioned.beams],
     ]
-    assert len(a2_words(picture, "--beams", 1).stdout.splitlines()) == 2
+    assert len(a2_words(image, "--beams", 1).stdout.splitlines()) == 2
 
 
-def test_json_is_an_object_per_picture(experiment, model, boxes, a2_words):
-    pictures = list(evaluated(experiment))
-    answer = a2_words(*pictures, "--json")
+def test_json_is_an_object_per_image(experiment, model, boxes, a2_words):
+    images = list(evaluated(experiment))
+    answer = a2_words(*images, "--json")
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
-    assert [line["image"] for line in lines] == list(map(str, pictures))
-    found = caption(pictures, model=model, boxes=boxes)
+    assert [line["image"] for line in lines] == list(map(str, images))
+    found = caption(images, model=model, boxes=boxes)
     for line, (_, captioned) in zip(lines, found, strict=True):
         assert line.keys() == {"image", "caption", "score", "beams", "width", "height", "boxes"}
         assert line["beams"] == [
@@ -114,11 +114,11 @@ def test_json_is_an_object_per_picture(experiment, model, boxes, a2_words):
         assert (line["caption"], line["score"]) == tuple(line["beams"][0].values())
         assert (line["width"], line["height"]) == (96, 96)
         assert np.allclose(line["boxes"], captioned.regions.boxes, atol=0.05)
-    one = json.loads(a2_words(pictures[0], "--json", "--beams", 1).stdout)
+    one = json.loads(a2_words(images[0], "--json", "--beams", 1).stdout)
     assert len(one["beams"]) == 1
 
 
-def test_a_folder_and_standard_input_name_pictures(experiment, a2_words, tmp_path):
+def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path):
     expected = evaluated(experiment)
     folder = tmp_path / "fotos d’été"
     (folder / "inner").mkdir(parents=True)
@@ -141,10 +141,10 @@ def test_a_folder_and_standard_input_name_pictures(experiment, a2_words, tmp_pat
     [
         (
             ("{folder}", "x.jpg"),
-            "no pictures in '{folder}' (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+            "no images in '{folder}' (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
             "not through symbolic links that lead out); check the folder",
         ),
-        (("-",), "no pictures on standard input; write one path per line"),
+        (("-",), "no images on standard input; write one path per line"),
         (("-", "-"), "standard input is named twice, as '-'; name it once"),
     ],
 )
@@ -156,55 +156,55 @@ def test_nothing_to_caption_is_an_error(a2_words, tmp_path, arguments, message):
     assert answer.stderr == f"a2: {message.format(folder=tmp_path / 'none')}\n"
 
 
-def test_a_picture_is_captioned_as_often_as_it_is_named(experiment, a2_words):
-    picture, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(picture, picture)
-    assert answer.stdout == f"{picture}: {text}\n" * 2
+def test_an_image_is_captioned_as_often_as_it_is_named(experiment, a2_words):
+    image, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(image, image)
+    assert answer.stdout == f"{image}: {text}\n" * 2
 
 
-def test_pictures_are_decoded_in_growing_groups_which_change_no_caption(
+def test_images_are_decoded_in_growing_groups_which_change_no_caption(
     experiment, model, boxes, monkeypatch
 ):
-    pictures = sorted((experiment.scenes / "images").iterdir())[:12]
+    images = sorted((experiment.scenes / "images").iterdir())[:12]
     sizes = []
     monkeypatch.setattr(
         captioning, "collate", lambda items: sizes.append(len(items)) or collate(items)
     )
-    together = caption(pictures, model=model, boxes=boxes, batch_size=4)
+    together = caption(images, model=model, boxes=boxes, batch_size=4)
     assert sizes == [1, 2, 4, 4, 1]
     sizes.clear()
-    alone = caption(pictures, model=model, boxes=boxes, batch_size=1)
+    alone = caption(images, model=model, boxes=boxes, batch_size=1)
     assert sizes == [1] * 12
     assert [c.beams[0].caption for _, c in together] == [c.beams[0].caption for _, c in alone]
 
 
-def test_each_caption_comes_before_the_next_picture_is_asked_for(experiment, model, boxes):
+def test_each_caption_comes_before_the_next_image_is_asked_for(experiment, model, boxes):
     def asking():
-        for path in pictures:
+        for path in images:
             asked.append(path)
-            yield NamedPicture(path)
+            yield NamedImage(path)
 
-    asked, pictures = [], list(evaluated(experiment))
+    asked, images = [], list(evaluated(experiment))
     greedy = EvaluateConfig(beam_size=1)
     found = caption_files(
         asking(), models=[model], boxes=boxes, decoding=greedy, runtime=CPU, batch_size=1
     )
-    for count, (picture, _) in enumerate(found, 1):
-        assert picture.path == pictures[count - 1]
+    for count, (image, _) in enumerate(found, 1):
+        assert image.path == images[count - 1]
         assert len(asked) == count
 
 
 def test_several_models_caption_together(experiment, model, a2_words):
-    picture, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(picture, "--model", experiment.directory("train-xe"))
-    assert answer.stdout == f"{picture}: {text}\n"  # twice the same is itself
+    image, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(image, "--model", experiment.directory("train-xe"))
+    assert answer.stdout == f"{image}: {text}\n"  # twice the same is itself
 
 
 def test_captions_are_searched_as_the_configuration_says(experiment, a2_words):
-    picture = next(iter(evaluated(experiment)))
-    short = a2_words(picture, "--set", "evaluate.max_length=2").stdout
-    assert len(short.removeprefix(f"{picture}: ").split()) <= 2
-    groups = a2_words(picture, "--set", "evaluate.groups=2", "--beams", 3)
+    image = next(iter(evaluated(experiment)))
+    short = a2_words(image, "--set", "evaluate.max_length=2").stdout
+    assert len(short.removeprefix(f"{image}: ").split()) <= 2
+    groups = a2_words(image, "--set", "evaluate.groups=2", "--beams", 3)
     assert groups.exit_code == 2
     assert "3 beams cannot be shared equally by groups: 2" in groups.stderr
 
@@ -221,7 +221,7 @@ def test_settings_without_effect_on_captions_are_refused(a2_words, field):
 
 
 def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
-    def stopped(pictures, **how):
+    def stopped(images, **how):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from ()
 
@@ -234,7 +234,7 @@ def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
 @pytest.mark.slow
 def test_who_reads_the_output_may_leave(experiment, model, boxes):
     """As `a2 caption … | head -1` does."""
-    picture = next(iter(evaluated(experiment)))
+    image = next(iter(evaluated(experiment)))
     reading, writing = os.pipe()
     os.close(reading)
     command = [
@@ -242,7 +242,7 @@ def test_who_reads_the_output_may_leave(experiment, model, boxes):
         "-m",
         "a2cap.pipeline",
         "caption",
-        str(picture),
+        str(image),
         "--model",
         str(model),
     ]
@@ -255,29 +255,29 @@ def test_who_reads_the_output_may_leave(experiment, model, boxes):
 
 def test_names_that_are_not_utf8_are_captioned_and_printed(experiment, model, tmp_path):
     detecting(model)
-    picture = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
-    Image.open(next(iter(evaluated(experiment)))).save(os.fsdecode(picture))
-    plain = a2_caption("-", "--model", model, input=picture)
+    image = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
+    Image.open(next(iter(evaluated(experiment)))).save(os.fsdecode(image))
+    plain = a2_caption("-", "--model", model, input=image)
     assert plain.exit_code == 0, plain.stderr
     assert plain.stdout.startswith(f"{tmp_path}/caf\ufffd.png: ")
-    line = json.loads(a2_caption("-", "--model", model, "--json", input=picture).stdout)
-    assert os.fsencode(line["image"]) == picture
+    line = json.loads(a2_caption("-", "--model", model, "--json", input=image).stdout)
+    assert os.fsencode(line["image"]) == image
 
 
 # --- figures ------------------------------------------------------------------------------------
 
 
-def test_the_figure_of_one_picture_is_the_file_that_is_named(experiment, a2_words, tmp_path):
-    picture, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(picture, "--figure", tmp_path / "new" / "out.png")
-    assert answer.stdout == f"{picture}: {text}\n"
+def test_the_figure_of_one_image_is_the_file_that_is_named(experiment, a2_words, tmp_path):
+    image, text = next(iter(evaluated(experiment).items()))
+    answer = a2_words(image, "--figure", tmp_path / "new" / "out.png")
+    assert answer.stdout == f"{image}: {text}\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.png"]
     with Image.open(tmp_path / "new" / "out.png") as drawn:
         assert (drawn.format, drawn.width > 1000) == ("PNG", True)
 
 
 @pytest.mark.slow
-def test_figures_of_several_pictures_go_into_a_folder(experiment, a2_words, tmp_path):
+def test_figures_of_several_images_go_into_a_folder(experiment, a2_words, tmp_path):
     first, second, *_ = evaluated(experiment)
     answer = a2_words(first, second, first, "--figure", tmp_path / "figures.v2")
     assert answer.exit_code == 0, answer.stderr
@@ -287,20 +287,20 @@ def test_figures_of_several_pictures_go_into_a_folder(experiment, a2_words, tmp_
 
 
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["-"], ["{folder}"]])
-def test_one_file_for_figures_of_many_pictures_is_refused(a2_words, tmp_path, names):
+def test_one_file_for_figures_of_many_images_is_refused(a2_words, tmp_path, names):
     (tmp_path / "a.jpg").write_bytes(b"")
     place = tmp_path / "out.png"
     answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", place)
     assert answer.exit_code == 2
     assert answer.stderr == (
-        f"a2: --figure names one file for many pictures: {str(place)!r}; "
-        "name a folder (a name without the suffix of a picture)\n"
+        f"a2: --figure names one file for many images: {str(place)!r}; "
+        "name a folder (a name without the suffix of an image)\n"
     )
 
 
 def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
-    pictures = list(evaluated(experiment))[:2]
-    found = caption(pictures, model=model, boxes=boxes, attention=True)
+    images = list(evaluated(experiment))[:2]
+    found = caption(images, model=model, boxes=boxes, attention=True)
     for _, captioned in found:
         paid = captioned.attention
         shape = len(captioned.beams[0].caption.split()), len(captioned.regions)
@@ -308,14 +308,14 @@ def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
         assert np.allclose(paid.original.sum(axis=1), 1, atol=1e-5)
         assert (paid.aligned.sum(axis=1) >= 1 - 1e-5).all()  # not renormalised: [1, e]
         assert ((paid.gate > 0) & (paid.gate < 1)).all()
-    unasked = caption(pictures, model=model, boxes=boxes)
+    unasked = caption(images, model=model, boxes=boxes)
     assert [captioned.attention for _, captioned in unasked] == [None, None]
 
 
 def test_a_captioner_without_attention_draws_nothing(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "attend", lambda *arguments: [])
-    picture = next(iter(evaluated(experiment)))
-    answer = a2_words(picture, "--figure", tmp_path / "a.png")
+    image = next(iter(evaluated(experiment)))
+    answer = a2_words(image, "--figure", tmp_path / "a.png")
     assert (answer.exit_code, answer.stderr) == (
         1,
         "a2: nothing to draw: this captioner has no attention to regions; leave --figure out\n",
@@ -327,12 +327,12 @@ def test_a_captioner_of_given_boxes_asks_for_them(experiment, model):
     assert answer.exit_code == 2
     assert answer.stderr == (
         f"a2: the captioner in {str(model)!r} was trained on given boxes; "
-        "name the pictures' boxes with --boxes FILE (COCO instances)\n"
+        "name the images' boxes with --boxes FILE (COCO instances)\n"
     )
 
 
 def detecting(model):
-    """Says of a model that its regions were detected, few of them in small pictures."""
+    """Says of a model that its regions were detected, few of them in small images."""
     path = model / "extractor.json"
     content = json.loads(path.read_text())
     few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
@@ -349,21 +349,21 @@ def test_a_captioner_of_detected_boxes_wants_none(experiment, model, boxes):
     )
 
 
-def test_a_captioner_of_detected_boxes_captions_any_picture(experiment, model, tmp_path):
+def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp_path):
     detecting(model)
-    picture = tmp_path / "Foto von Émile.jpg"
-    shutil.copyfile(next(iter(evaluated(experiment))), picture)
-    answer = a2_caption(picture, "--model", model)
+    image = tmp_path / "Foto von Émile.jpg"
+    shutil.copyfile(next(iter(evaluated(experiment))), image)
+    answer = a2_caption(image, "--model", model)
     assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.startswith(f"{picture}: ")
+    assert answer.stdout.startswith(f"{image}: ")
 
 
-def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_captioned(
+def test_an_image_that_cannot_be_read_is_named_and_the_others_are_captioned(
     experiment, model, boxes, tmp_path
 ):
     good, text = next(iter(evaluated(experiment).items()))
     broken, unknown = tmp_path / good.name, tmp_path / "unknown.jpg"
-    broken.write_bytes(b"no picture")
+    broken.write_bytes(b"no image")
     shutil.copyfile(good, unknown)
     missing = tmp_path / sorted((experiment.scenes / "images").iterdir())[-1].name
     assert missing.name != good.name
@@ -372,11 +372,11 @@ def test_a_picture_that_cannot_be_read_is_named_and_the_others_are_captioned(
     assert answer.exit_code == 3
     assert answer.stdout == f"{good}: {text}\n"
     assert answer.stderr.splitlines() == [
-        f"a2: skipped {str(broken)!r}: {good.name!r} is not a picture: "
-        "it begins with b'no picture'; get the file again",
-        f"a2: skipped {str(missing)!r}: cannot read picture {missing.name!r}: "
-        "No such file or directory; check the picture folder",
-        f"a2: skipped {str(unknown)!r}: no boxes for picture {str(unknown)!r} in {str(boxes)!r}; "
+        f"a2: skipped {str(broken)!r}: {good.name!r} is not an image: "
+        "it begins with b'no image'; get the file again",
+        f"a2: skipped {str(missing)!r}: cannot read image {missing.name!r}: "
+        "No such file or directory; check the image folder",
+        f"a2: skipped {str(unknown)!r}: no boxes for image {str(unknown)!r} in {str(boxes)!r}; "
         "add it to 'images' there, by its file name",
     ]
 
@@ -386,8 +386,8 @@ def test_the_captioner_sees_as_many_regions_as_in_training(experiment, model, bo
     (model / "model.json").write_text(json.dumps({**description, "max_regions": 2}))
     seen = []
     monkeypatch.setattr(captioning, "collate", lambda items: seen.extend(items) or collate(items))
-    pictures = sorted((experiment.scenes / "images").iterdir())[:8]
-    caption(pictures, model=model, boxes=boxes)
+    images = sorted((experiment.scenes / "images").iterdir())[:8]
+    caption(images, model=model, boxes=boxes)
     assert len(seen) == 8
     assert max(len(item.regions) for item in seen) == 2
 

@@ -1,11 +1,11 @@
-"""Decoding: a caption depends on its picture alone, not on what is decoded beside it."""
+"""Decoding: a caption depends on its image alone, not on what is decoded beside it."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -22,7 +22,7 @@ def store(experiment):
 
 @pytest.fixture(scope="module")
 def image_ids(store):
-    """A dozen pictures, of different numbers of regions."""
+    """A dozen images, of different numbers of regions."""
     return list(FeatureStore(store))[:12]
 
 
@@ -33,7 +33,7 @@ def vocabulary(experiment):
 
 @pytest.fixture(scope="module")
 def captioner(store, vocabulary):
-    """Untrained and sure of itself, so that different pictures get different captions."""
+    """Untrained and sure of itself, so that different images get different captions."""
     torch.manual_seed(0)
     made = TransformerCaptioner(
         ModelConfig(width=32, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
@@ -48,7 +48,7 @@ def captioner(store, vocabulary):
 @pytest.fixture(scope="module")
 def decode(store, captioner, vocabulary):
     def decode(image_ids, *, batch_size=50, beam_size=3, max_length=8, **how):
-        batches = picture_batches(store, image_ids, batch_size=batch_size)
+        batches = image_batches(store, image_ids, batch_size=batch_size)
         return list(
             caption_batches(
                 captioner,
@@ -68,7 +68,7 @@ def captions(decoded):
     return [(image_id, [beam.caption for beam in beams]) for image_id, beams in decoded]
 
 
-def test_the_pictures_differ_in_regions_and_in_captions(store, image_ids, decode):
+def test_the_images_differ_in_regions_and_in_captions(store, image_ids, decode):
     counts = {len(FeatureStore(store)[image_id]) for image_id in image_ids}
     assert len(counts) > 1
     assert len({beams[0].caption for _, beams in decode(image_ids)}) > 3
@@ -83,7 +83,7 @@ def test_batched_captions_equal_single_ones(image_ids, decode, beam_size):
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_pictures_come_in_the_order_of_the_batches(image_ids, decode):
+def test_images_come_in_the_order_of_the_batches(image_ids, decode):
     backwards = image_ids[::-1]
     assert [image_id for image_id, _ in decode(backwards, batch_size=5)] == backwards
 
@@ -101,7 +101,7 @@ def test_a_score_is_the_log_probability_of_the_caption(
 ):
     """Scored by teacher forcing, which has another code path than decoding."""
     [(_, beams)] = decode(image_ids[:1])
-    [batch] = picture_batches(store, image_ids[:1], batch_size=1)
+    [batch] = image_batches(store, image_ids[:1], batch_size=1)
     memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
     for beam in beams:
         tokens = [*vocabulary.encode(beam.caption.split())]
@@ -172,7 +172,7 @@ def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
 def test_decoding_leaves_gradients_on_for_whoever_asked(image_ids, decode, captioner, store):
     decode(image_ids[:2])
     assert torch.is_grad_enabled()
-    [batch] = picture_batches(store, image_ids[:2], batch_size=2)
+    [batch] = image_batches(store, image_ids[:2], batch_size=2)
     assert captioner.encode(batch.features, batch.boxes, batch.region_mask).states.requires_grad
 
 

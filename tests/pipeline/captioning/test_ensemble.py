@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import FeatureStore
@@ -41,7 +41,7 @@ def other(trained, tmp_path):
 def captions(models, experiment, **how):
     loaded = load_captioner(models, device=CPU, **how)
     store = experiment.directory("extract") / "features.lmdb"
-    batches = picture_batches(store, list(FeatureStore(store))[:8], batch_size=8)
+    batches = image_batches(store, list(FeatureStore(store))[:8], batch_size=8)
     return [
         [(beam.caption, round(beam.score, 3)) for beam in beams]
         for _, beams in caption_batches(

@@ -1,4 +1,4 @@
-"""Which boxes of a file belong to which picture: by the path that a picture has there."""
+"""Which boxes of a file belong to which image: by the path that an image has there."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
-from a2cap.pipeline.cli.image_arguments import NamedPicture
+from a2cap.pipeline.cli.image_arguments import NamedImage
 
 
 @pytest.fixture
 def given(tmp_path):
-    """Boxes of pictures of these names; the first x1 is the place in the list."""
+    """Boxes of images of these names; the first x1 is the place in the list."""
 
     def write(*names):
         images = [{"id": place, "file_name": name} for place, name in enumerate(names)]
@@ -28,17 +28,17 @@ def given(tmp_path):
 
 
 def place(given, path, relative=None):
-    picture = NamedPicture(Path(path), None if relative is None else Path(relative))
-    return int(given.of(picture)[0, 0])
+    image = NamedImage(Path(path), None if relative is None else Path(relative))
+    return int(given.of(image)[0, 0])
 
 
 def refusal(given, path):
     with pytest.raises(InputError) as raised:
-        given.of(NamedPicture(Path(path)))
+        given.of(NamedImage(Path(path)))
     return str(raised.value)
 
 
-def test_a_picture_has_the_boxes_of_the_name_in_which_its_path_ends(given):
+def test_an_image_has_the_boxes_of_the_name_in_which_its_path_ends(given):
     boxes = given("cat.jpg", "pets/dog.jpg", "wild/dog.jpg")
     assert place(boxes, "/photos/cat.png") == 0
     assert place(boxes, "/photos/pets/dog.jpg") == 1
@@ -61,23 +61,23 @@ def test_composed_and_decomposed_names_are_the_same(given):
     assert place(given("Émile.jpg"), "/photos/E\u0301mile.jpg") == 0
 
 
-def test_a_picture_of_another_folder_has_no_boxes(given, tmp_path):
+def test_an_image_of_another_folder_has_no_boxes(given, tmp_path):
     boxes = given("pets/dog.jpg", "wild/dog.jpg", "cat.jpg")
     assert refusal(boxes, "/photos/dog.jpg") == (
-        f"no boxes for picture '/photos/dog.jpg' in {str(boxes.path)!r}, "
-        "which has 'pets/dog', 'wild/dog'; name the picture by the path that it has there"
+        f"no boxes for image '/photos/dog.jpg' in {str(boxes.path)!r}, "
+        "which has 'pets/dog', 'wild/dog'; name the image by the path that it has there"
     )
     assert refusal(boxes, "/photos/bird.jpg") == (
-        f"no boxes for picture '/photos/bird.jpg' in {str(boxes.path)!r}; "
+        f"no boxes for image '/photos/bird.jpg' in {str(boxes.path)!r}; "
         "add it to 'images' there, by its file name"
     )
 
 
-def test_a_picture_whose_path_fits_two_names_is_refused(given):
+def test_an_image_whose_path_fits_two_names_is_refused(given):
     boxes = given("dog.jpg", "pets/dog.jpg")
     assert refusal(boxes, "/photos/pets/dog.jpg") == (
         f"unclear which boxes belong to '/photos/pets/dog.jpg': {str(boxes.path)!r} has "
-        "'dog' and 'pets/dog'; name the folder that these are relative to instead of the picture"
+        "'dog' and 'pets/dog'; name the folder that these are relative to instead of the image"
     )
 
 
@@ -96,5 +96,5 @@ def test_folders_that_cannot_be_part_of_an_id_do_no_harm(given):
     assert place(given("dog.jpg"), f"/{long}/dog.jpg") == 0
     assert place(given("dog.jpg"), "/caf\udce9/dog.jpg") == 0
     assert refusal(given("dog.jpg"), "/photos/caf\udce9.jpg") == (
-        "picture path is not UTF-8: 'caf\\udce9.jpg'; rename the file"
+        "image path is not UTF-8: 'caf\\udce9.jpg'; rename the file"
     )

@@ -62,7 +62,7 @@ def test_a_category_s_own_name_is_stronger_than_another_s_other_name():
     assert found == "table"
 
 
-def test_names_are_those_of_the_categories_that_pictures_have():
+def test_names_are_those_of_the_categories_that_images_have():
     names = category_names({"1": INSTANCES, "2": Instances(BOXES, ("", "cat"))})
     assert [name for _, name in names.find(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
 
@@ -93,7 +93,7 @@ def test_every_word_of_a_name_counts():
 
 
 @pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
-def test_a_caption_that_names_nothing_in_the_picture_has_no_grounding(words):
+def test_a_caption_that_names_nothing_in_the_image_has_no_grounding(words):
     rows = CaptionAttention(np.full((len(words), 4), 0.25), np.full((len(words), 4), 0.25))
     assert ground(words, rows, REGIONS, INSTANCES, Names(["dog", "person", "cat"])) is None
 

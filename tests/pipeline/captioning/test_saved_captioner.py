@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2cap.data.batches.batches import picture_batches
+from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.features.store import FeatureStore
@@ -66,7 +66,7 @@ def captions(captioner, vocabulary, experiment):
     return list(
         caption_batches(
             captioner.eval(),
-            picture_batches(store, image_ids, batch_size=5),
+            image_batches(store, image_ids, batch_size=5),
             vocabulary,
             beam_size=2,
             max_length=8,

@@ -1,4 +1,4 @@
-"""The commands `a2 detector`, from labelled pictures to weights that extract."""
+"""The commands `a2 detector`, from labelled images to weights that extract."""
 
 import json
 import shutil
@@ -83,7 +83,7 @@ def test_training_says_how_well_it_finds_and_where_the_weights_are(trained):
     ]
     worst = sorted((value, name) for name, value in figures["AP50_of_class"].items())
     named = ", ".join(f"{name} {value:.3f}" for value, name in worst[:5])
-    assert lines[6:] == [f"lowest AP50: {named}", "on 6 pictures"]
+    assert lines[6:] == [f"lowest AP50: {named}", "on 6 images"]
     assert last == f"weights: {trained.weights}"
 
 
@@ -156,7 +156,7 @@ def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert [line.split(":")[0] for line in ended.stdout.splitlines()[::10]] == ["train-detector"]
-    assert ended.stderr.count("train on 12 pictures with ") == 1
+    assert ended.stderr.count("train on 12 images with ") == 1
     assert ended.stderr.count("no labelled thing is found yet") == 1
     [weights] = (tmp_path / "artifacts").glob("train-detector/*/detector.safetensors")
     assert ended.stdout.endswith(f"weights: {weights}\n")
@@ -178,10 +178,10 @@ def test_the_evaluation_speaks_to_machines(trained):
     assert json.loads(answer.stdout) == figures_of(trained)
 
 
-def test_the_evaluation_looks_at_the_pictures_that_the_configuration_names(trained):
+def test_the_evaluation_looks_at_the_images_that_the_configuration_names(trained):
     answer = a2(
         *("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json"),
-        *("--set", "detector.validation_pictures=2", "--set", "detector.validation_proposals=5"),
+        *("--set", "detector.max_validation_images=2", "--set", "detector.validation_proposals=5"),
     )
     found = json.loads(answer.stdout)
     assert (found["pictures"], found["proposals"]) == (2, 5)
@@ -261,7 +261,7 @@ def test_an_evaluation_that_is_stopped_begins_anew(trained, monkeypatch):
 # what is left out, and what is refused
 
 
-def test_pictures_that_were_left_out_are_listed_and_the_exit_code_says_so(
+def test_images_that_were_left_out_are_listed_and_the_exit_code_says_so(
     trained, labelled, tmp_path
 ):
     folders = {}
@@ -278,7 +278,7 @@ def test_pictures_that_were_left_out_are_listed_and_the_exit_code_says_so(
     assert answer.exit_code == 3, answer.output
     assert answer.stderr.count("20 x 10 pixels as it is shown, its labels are of 96 x 96") == 2
     assert "train-detector: 2 skipped, listed in " in answer.stderr
-    assert "on 5 pictures" in answer.stdout
+    assert "on 5 images" in answer.stdout
 
 
 def test_training_without_labels_names_all_that_is_missing():
@@ -310,7 +310,7 @@ def test_a_detector_is_tuned_from_the_one_before(trained, tmp_path):
     answer = a2(
         *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
         *("--set", f"detector.start={trained.weights}", "--set", "detector.norms=frozen"),
-        *("--set", "detector.epochs=1", "--set", "detector.validation_pictures=1"),
+        *("--set", "detector.epochs=1", "--set", "detector.max_validation_images=1"),
     )
     assert answer.exit_code == 0, answer.output
     weights = Path(answer.stdout.splitlines()[-1].removeprefix("weights: "))

@@ -210,7 +210,7 @@ def test_options_that_belong_together_are_asked_for(arguments, message):
 
 
 @pytest.mark.parametrize("command", ["extract", "run", "status", "train"])
-def test_without_pictures_the_field_is_named(tmp_path, command):
+def test_without_images_the_field_is_named(tmp_path, command):
     weights = settings("extract.weights=calibrated-random")
     captions = tmp_path / "captions.jsonl"
     lines = (
@@ -276,7 +276,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_extraction(copy, monkeypatch
     )
 
 
-def test_pictures_without_boxes_are_named(copy, tmp_path):
+def test_images_without_boxes_are_named(copy, tmp_path):
     content = json.loads((copy.experiment.scenes / "instances.json").read_text())
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
     (tmp_path / "instances.json").write_text(json.dumps(content))
@@ -284,7 +284,7 @@ def test_pictures_without_boxes_are_named(copy, tmp_path):
     answer = copy("extract", *named)
     assert answer.exit_code == 1
     assert answer.stderr == (
-        "a2: no boxes for 2 of 40 pictures: 000000000005, 000000000009; "
+        "a2: no boxes for 2 of 40 images: 000000000005, 000000000009; "
         "add them to data.instances, or set extract.boxes=detect\n"
     )
 
@@ -297,8 +297,8 @@ def test_training_before_extraction_names_the_command(experiment, tmp_path):
     )
 
 
-def without_picture(store, image_id):
-    """Replaces a store by one that lacks a picture."""
+def without_image(store, image_id):
+    """Replaces a store by one that lacks an image."""
     whole = FeatureStore(store)
     with FeatureWriter(store.with_name("fewer"), dtype=whole.dtype) as writer:
         for name in whole:
@@ -309,7 +309,7 @@ def without_picture(store, image_id):
     store.with_name("fewer").rename(store)
 
 
-def pictures_of(scenes, split):
+def images_of(scenes, split):
     images = json.loads((scenes / "dataset_coco.json").read_text())["images"]
     return sorted(f"{image['cocoid']:012d}" for image in images if image["split"] == split)
 
@@ -318,10 +318,10 @@ def pictures_of(scenes, split):
     ("command", "stages", "split"),
     [("train", ["train-xe"], "train"), ("train", ["train-xe"], "val"), ("evaluate", [], "test")],
 )
-def test_a_picture_without_features_is_refused_by_name(copy, command, stages, split):
+def test_an_image_without_features_is_refused_by_name(copy, command, stages, split):
     store = copy.directory("extract") / "features.lmdb"
-    lost = pictures_of(copy.experiment.scenes, split)[0]
-    without_picture(store, lost)
+    lost = images_of(copy.experiment.scenes, split)[0]
+    without_image(store, lost)
     copy.forget("evaluate", *stages)
     answer = copy(command)
     assert answer.exit_code == 1
@@ -360,7 +360,7 @@ def test_what_the_model_refuses_is_one_line(copy):
     answer = copy("train", *settings(*slots))
     assert answer.exit_code == 1
     assert re.fullmatch(
-        r"a2: a picture has \d+ regions, the linear mask network has 1 slots; "
+        r"a2: an image has \d+ regions, the linear mask network has 1 slots; "
         "raise model.alignment.mask_slots and retrain, or set "
         "model.alignment.mask_network to bilinear\n",
         answer.stderr,
@@ -553,12 +553,12 @@ def test_a_phase_that_the_experiment_does_not_have_is_refused(copy):
     )
 
 
-# --- bad pictures: exit code 3, listed, left out everywhere -------------------------------------
+# --- bad images: exit code 3, listed, left out everywhere -------------------------------------
 
 
 @pytest.fixture
 def damaged(experiment, tmp_path):
-    """The scenes with pictures missing and broken, in a place with a difficult name."""
+    """The scenes with images missing and broken, in a place with a difficult name."""
     folder = tmp_path / "Bilder von Émile 画"
     scenes = shutil.copytree(experiment.scenes, folder / "scenes")
     places = {
@@ -570,20 +570,20 @@ def damaged(experiment, tmp_path):
     return scenes, folder / "artefäcts", settings(*overrides, "train.epochs=1")
 
 
-def test_bad_pictures_are_listed_and_leave_training_and_evaluation(
+def test_bad_images_are_listed_and_leave_training_and_evaluation(
     experiment, damaged, without_meteor
 ):
     scenes, artifacts, overrides = damaged
-    missing = [pictures_of(scenes, split)[0] for split in ("train", "val", "test")]
-    broken = pictures_of(scenes, "train")[1]
+    missing = [images_of(scenes, split)[0] for split in ("train", "val", "test")]
+    broken = images_of(scenes, "train")[1]
     for name in missing:
         (scenes / "images" / f"{name}.jpg").unlink()
     (scenes / "images" / f"{broken}.jpg").write_bytes(b"<html>not found</html>")
     answer = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
     assert answer.exit_code == 3
-    reasons = dict.fromkeys(missing, "picture file not found")
+    reasons = dict.fromkeys(missing, "image file not found")
     reasons[broken] = (
-        f"'{broken}.jpg' is not a picture: it begins with b'<html>not fo'; get the file again"
+        f"'{broken}.jpg' is not an image: it begins with b'<html>not fo'; get the file again"
     )
     [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
     assert read_skipped(extracted.parent) == reasons
@@ -594,7 +594,7 @@ def test_bad_pictures_are_listed_and_leave_training_and_evaluation(
     assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in said
     content = json.loads(evaluated.read_text())
     assert (content["n"], content["total"]) == (3, 4)
-    assert "<strong>3 of 4</strong> pictures scored, 1 left out" in (
+    assert "<strong>3 of 4</strong> images scored, 1 left out" in (
         evaluated.with_name("report.html").read_text()
     )
     again = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
@@ -602,16 +602,16 @@ def test_bad_pictures_are_listed_and_leave_training_and_evaluation(
     assert "nothing to do: every result is there" in again.stdout
 
 
-def test_too_many_bad_pictures_stop_extraction(experiment, damaged):
+def test_too_many_bad_images_stop_extraction(experiment, damaged):
     scenes, artifacts, overrides = damaged
     lost = [f"{number:012d}" for number in range(20, 31)]
     for name in lost:
         (scenes / "images" / f"{name}.jpg").unlink()
     answer = a2("extract", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
-    named = ", ".join(f"{name!r} (picture file not found)" for name in lost[:5])
+    named = ", ".join(f"{name!r} (image file not found)" for name in lost[:5])
     assert answer.exit_code == 1
     assert answer.stderr == (
-        "a2: 11 of 40 pictures cannot be used, at most 10 may be left out: "
+        "a2: 11 of 40 images cannot be used, at most 10 may be left out: "
         f"{named}, …; mend or remove them\n"
     )
 
@@ -667,13 +667,13 @@ def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
     ]
 
 
-# --- any folder of pictures ---------------------------------------------------------------------
+# --- any folder of images ---------------------------------------------------------------------
 
 
 @pytest.fixture
-def pictures_and_weights(experiment, tmp_path):
+def images_and_weights(experiment, tmp_path):
     """Options to extract the regions of six scenes with weights of our own."""
-    images = tmp_path / "my pictures"
+    images = tmp_path / "my images"
     images.mkdir()
     for number in range(1, 7):
         shutil.copyfile(
@@ -684,9 +684,9 @@ def pictures_and_weights(experiment, tmp_path):
     return ["--images", images, "--artifacts", tmp_path / "artifacts", *named]
 
 
-def test_a_folder_of_pictures_becomes_a_store(pictures_and_weights, tmp_path):
+def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     store = tmp_path / "my features"
-    answer = a2("extract", *pictures_and_weights, "--output", store)
+    answer = a2("extract", *images_and_weights, "--output", store)
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.startswith("extract: done in ")
     assert {path.name for path in store.iterdir()} == {
@@ -704,17 +704,17 @@ def test_a_folder_of_pictures_becomes_a_store(pictures_and_weights, tmp_path):
     assert features.verify(data=True) == []
 
 
-def test_a_store_that_is_there_is_not_made_again(pictures_and_weights, tmp_path):
+def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
     store = tmp_path / "store"
-    assert a2("extract", *pictures_and_weights, "--output", store).exit_code == 0
+    assert a2("extract", *images_and_weights, "--output", store).exit_code == 0
     before = (store / "manifest.json").read_bytes()
-    again = a2("extract", *pictures_and_weights, "--output", store)
+    again = a2("extract", *images_and_weights, "--output", store)
     assert again.exit_code == 0
     assert again.stdout.splitlines() == [
         f"extract: up to date: {store}",
         "nothing to do: every result is there; --force reruns a stage",
     ]
-    other = (*pictures_and_weights, *settings("extract.max_regions=6"), "--output", store)
+    other = (*images_and_weights, *settings("extract.max_regions=6"), "--output", store)
     refused = a2("extract", *other)
     assert refused.exit_code == 1
     assert refused.stderr == (
@@ -727,11 +727,11 @@ def test_a_store_that_is_there_is_not_made_again(pictures_and_weights, tmp_path)
     assert max(len(features[name]) for name in features) <= 6
 
 
-def test_a_folder_of_others_is_not_taken_for_a_store(pictures_and_weights, tmp_path):
+def test_a_folder_of_others_is_not_taken_for_a_store(images_and_weights, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     for force in ([], ["--force"]):
-        answer = a2("extract", *pictures_and_weights, "--output", tmp_path / "letters", *force)
+        answer = a2("extract", *images_and_weights, "--output", tmp_path / "letters", *force)
         assert answer.exit_code == 1
         assert answer.stderr == (
             f"a2: output {str(tmp_path / 'letters')!r} is there already and is no result of "
@@ -758,20 +758,20 @@ INTERRUPTED = """
 import os, signal, sys
 from a2cap.pipeline import extraction
 from a2cap.pipeline.cli.main import main
-read, seen = extraction.read_picture, []
+read, seen = extraction.read_image, []
 def read_and_stop(path):
     seen.append(path)
-    if len(seen) == {picture}:
+    if len(seen) == {image}:
         os.kill(os.getpid(), signal.{signal})
     return read(path)
-extraction.read_picture = read_and_stop
+extraction.read_image = read_and_stop
 main()
 """
 
 
-def interrupt(arguments, *, picture, how):
-    """Runs a command in a process that is sent a signal as it reads the nth picture."""
-    script = INTERRUPTED.format(picture=picture, signal=how.name)
+def interrupt(arguments, *, image, how):
+    """Runs a command in a process that is sent a signal as it reads the nth image."""
+    script = INTERRUPTED.format(image=image, signal=how.name)
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
@@ -790,7 +790,7 @@ def test_interrupted_extraction_ends_with_the_store_of_one_left_alone(
     experiment, tmp_path, how, code
 ):
     arguments = ["extract", "-c", experiment.config_file, "--artifacts", tmp_path]
-    stopped = interrupt(arguments, picture=20, how=how)
+    stopped = interrupt(arguments, image=20, how=how)
     assert stopped.returncode == code, stopped.stderr
     assert stopped.stderr.splitlines()[-1] == STOPPED
     status = a2("status", *arguments[1:]).stdout.splitlines()
@@ -804,13 +804,11 @@ def test_interrupted_extraction_ends_with_the_store_of_one_left_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), SIGNALS)
-def test_an_interrupted_store_of_any_pictures_is_taken_up(
-    pictures_and_weights, tmp_path, how, code
-):
+def test_an_interrupted_store_of_any_images_is_taken_up(images_and_weights, tmp_path, how, code):
     whole, store = tmp_path / "whole", tmp_path / "store"
-    assert a2("extract", *pictures_and_weights, "--output", whole).exit_code == 0
-    arguments = ["extract", *pictures_and_weights, "--output", store]
-    stopped = interrupt(arguments, picture=4, how=how)
+    assert a2("extract", *images_and_weights, "--output", whole).exit_code == 0
+    arguments = ["extract", *images_and_weights, "--output", store]
+    stopped = interrupt(arguments, image=4, how=how)
     assert stopped.returncode == code, stopped.stderr
     assert stopped.stderr.splitlines()[-1] == STOPPED
     assert not store.exists()

@@ -36,7 +36,7 @@ def contents(folder):
 
 def said_of_three(folder):
     return (
-        f"{folder}: 3 pictures (images), 15 captions (dataset_coco.json, captions.json), "
+        f"{folder}: 3 images (images), 15 captions (dataset_coco.json, captions.json), "
         "boxes and attributes (instances.json), the things of each word (grounding.json)\n"
         "use: a2 run -c configs/smoke.yaml "
         f"--set 'data.images=\"{folder}/images\"' "

@@ -66,7 +66,7 @@ def test_parameters_are_counted_without_making_any():
     assert counted == sum(parameter.numel() for parameter in captioner.parameters())
 
 
-# Peak of the process less that after the imports, one thread, torch 2.15: measured with one picture
+# Peak of the process less that after the imports, one thread, torch 2.15: measured with one image
 # of 480 x 640, and with 10 x 5 captions of 20 tokens over 50 regions.
 DETECTORS = [({}, 1.19), ({"roi_size": 7}, 0.80), ({"depth": 18}, 0.50)]
 SMALL = ("width=128", "encoder_layers=2", "decoder_layers=2", "feed_forward=512")
@@ -113,7 +113,7 @@ def self_critical(*overrides):
 
 
 def test_a_self_critical_step_takes_memory_for_its_samples():
-    # 10 pictures of 5 samples of 20 tokens, one pass, and the captioner with its moments
+    # 10 images of 5 samples of 20 tokens, one pass, and the captioner with its moments
     layer = 12 * 512 + 2 * 2048 + 3 * 8 * 100
     assert self_critical() == 4 * (4 * 1000 + 1000 * (5 * 50 + 6 * layer))
     assert self_critical("scst.samples=6") > self_critical()

@@ -172,38 +172,38 @@ def scenes(experiment, tmp_path):
     return folder, [override(field, path) for field, path in places.items()]
 
 
-def test_too_many_missing_pictures_are_known_before_any_work(new, scenes):
+def test_too_many_missing_images_are_known_before_any_work(new, scenes):
     folder, overrides = scenes
-    pictures = sorted((folder / "images").iterdir())
-    for path in pictures[:11]:
+    images = sorted((folder / "images").iterdir())
+    for path in images[:11]:
         path.unlink()
     [problem] = problems(new(*overrides))
-    named = ", ".join(f"{path.stem!r} (picture file not found)" for path in pictures[:5])
+    named = ", ".join(f"{path.stem!r} (image file not found)" for path in images[:5])
     assert problem == (
-        "11 of 40 pictures cannot be used, at most 10 may be left out: "
+        "11 of 40 images cannot be used, at most 10 may be left out: "
         f"{named}, …; mend or remove them"
     )
-    shutil.copyfile(pictures[11], pictures[0])
-    check = found(new(*overrides), "extract", "pictures")
+    shutil.copyfile(images[11], images[0])
+    check = found(new(*overrides), "extract", "images")
     assert (check.state, check.found) == ("ok", "40, 10 of them missing")
 
 
-def test_a_folder_that_has_none_of_the_pictures_is_named(new, tmp_path):
+def test_a_folder_that_has_none_of_the_images_is_named(new, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x.jpg").touch()
     images = override("data.images", tmp_path / "other")
     assert problems(new(images)) == [
-        f"none of the 40 pictures has a file in {str(tmp_path / 'other')!r}; check data.images"
+        f"none of the 40 images has a file in {str(tmp_path / 'other')!r}; check data.images"
     ]
 
 
-def test_pictures_without_boxes_are_known_before_any_work(new, scenes):
+def test_images_without_boxes_are_known_before_any_work(new, scenes):
     folder, overrides = scenes
     content = json.loads((folder / "instances.json").read_text())
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
     (folder / "instances.json").write_text(json.dumps(content))
     assert problems(new(*overrides)) == [
-        "no boxes for 2 of 40 pictures: 000000000005, 000000000009; "
+        "no boxes for 2 of 40 images: 000000000005, 000000000009; "
         "add them to data.instances, or set extract.boxes=detect"
     ]
     assert problems(new(*overrides, "extract.boxes=detect")) == []
@@ -223,7 +223,7 @@ def test_captions_that_preprocessing_would_refuse_stop_extraction(new, scenes):
         image["split"] = "train"
     path.write_text(json.dumps(content))
     assert problems(new(*overrides)) == [
-        f"no picture of split 'val' in {str(path)!r}; give each of train, val and test at least one"
+        f"no image of split 'val' in {str(path)!r}; give each of train, val and test at least one"
     ]
     path.write_text("{")
     [problem] = problems(new(*overrides))
@@ -254,7 +254,7 @@ def free(monkeypatch, count):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
 
 
-def test_features_are_reckoned_as_pictures_times_boxes_times_width(new, monkeypatch):
+def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatch):
     detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
     wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
     least = 40 * 10 * 2048 * 4
@@ -456,7 +456,7 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
     assert lines[1] == "device      cpu, 1 threads"
     assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
-    assert lines[5] == "calibrate   ok       pictures: 40, 0 of them missing"
+    assert lines[5] == "calibrate   ok       images: 40, 0 of them missing"
     assert {line.split()[0] for line in lines[5:-1]} == {
         "calibrate",
         "extract",
@@ -518,7 +518,7 @@ def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
     found = of_detector(detector_plan(labelled, tmp_path / "new"))
     labels = [str(labelled.folder / name / "instances.json") for name in ("train", "val")]
     assert found["labels"] == ", ".join(labels)
-    assert found["labelled pictures"] == ("12 in detector.images, 6 in detector.validation_images")
+    assert found["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
     assert found["start"] == "random"
     assert found["disk"].startswith("checkpoints take 0.0 GB, ")
     assert found["place"] == str(tmp_path / "new")
@@ -563,7 +563,7 @@ def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labe
     assert a2("status", *place).stdout == "train-detector to run\n"
     doctor = a2("doctor", *place)
     assert doctor.exit_code == 0
-    assert "\ntrain-detector ok       labelled pictures: 12 in " in doctor.stdout
+    assert "\ntrain-detector ok       labelled images: 12 in " in doctor.stdout
     assert doctor.stdout.endswith("\nno problems\n")
 
 

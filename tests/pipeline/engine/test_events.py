@@ -66,13 +66,13 @@ def test_a_run_begins_and_ends_and_names_what_it_left_out(tmp_path):
 def test_what_a_stage_says_at_once_is_not_said_again_at_its_end(tmp_path):
     def work(log):
         log.skip("7", "odd")
-        log.write("checkpoint", pictures=3)
+        log.write("checkpoint", images=3)
         return [Skipped("7", "odd"), Skipped("7", "twice")]
 
     _, found = run(tmp_path, work)
     assert found[1:-1] == [
         {"event": "skip", "id": "7", "reason": "odd"},
-        {"event": "checkpoint", "pictures": 3},
+        {"event": "checkpoint", "images": 3},
         {"event": "skip", "id": "7", "reason": "twice"},
     ]
 

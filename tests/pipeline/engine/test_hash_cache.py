@@ -46,24 +46,24 @@ def test_a_missing_file_is_named(cache, tmp_path):
     )
 
 
-def test_the_digest_of_pictures_depends_on_ids_and_content_not_on_places(cache, tmp_path):
+def test_the_digest_of_images_depends_on_ids_and_content_not_on_places(cache, tmp_path):
     for name, content in (("a.jpg", b"x"), ("b.jpg", b"y"), ("c.jpg", b"x")):
         (tmp_path / name).write_bytes(content)
-    one = cache.pictures({"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
-    assert one == cache.pictures({"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
-    assert one != cache.pictures({"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
-    assert one != cache.pictures({"1": tmp_path / "a.jpg", "2": None})
+    one = cache.images({"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
+    assert one == cache.images({"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
+    assert one != cache.images({"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
+    assert one != cache.images({"1": tmp_path / "a.jpg", "2": None})
 
 
-def test_many_pictures_are_remembered_a_few_at_a_time(cache, tmp_path, monkeypatch):
+def test_many_images_are_remembered_a_few_at_a_time(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(hashing, "_COMMITTED_TOGETHER", 2)
     files = {str(number): tmp_path / str(number) for number in range(5)}
     for path in files.values():
         path.write_text(path.name)
-    digest = cache.pictures(files)
+    digest = cache.images(files)
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
     monkeypatch.setattr(hashing, "sha256_of", None)
-    assert other.pictures(files) == digest
+    assert other.images(files) == digest
     other.close()
 
 
@@ -86,7 +86,7 @@ def test_two_commands_may_use_the_cache_at_once(cache, tmp_path):
         (tmp_path / name).write_text(name)
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
     assert cache.file(tmp_path / "one", what="file") != other.file(tmp_path / "two", what="file")
-    assert cache.pictures({"1": tmp_path / "two"}) == other.pictures({"1": tmp_path / "two"})
+    assert cache.images({"1": tmp_path / "two"}) == other.images({"1": tmp_path / "two"})
     other.close()
 
 
@@ -100,14 +100,14 @@ def test_a_cache_on_a_full_disk_costs_time_and_nothing_else(tmp_path, bytes_of_f
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_file, hard))
     try:
-        found = cache.pictures(files)
+        found = cache.images(files)
         cache.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert found == whole.pictures(files)
+    assert found == whole.images(files)
     whole.close()
     later = HashCache(tmp_path / "hashes.sqlite")
-    assert later.pictures(files) == found
+    assert later.images(files) == found
     later.close()
 
 
@@ -116,11 +116,11 @@ def test_a_cache_whose_pages_are_damaged_costs_time_and_nothing_else(tmp_path):
     for path in files.values():
         path.write_text(path.name)
     cache = HashCache(tmp_path / "hashes.sqlite")
-    found = cache.pictures(files)
+    found = cache.images(files)
     cache.close()
     content = bytearray((tmp_path / "hashes.sqlite").read_bytes())
     content[4096:] = b"x" * (len(content) - 4096)
     (tmp_path / "hashes.sqlite").write_bytes(content)
     damaged = HashCache(tmp_path / "hashes.sqlite")
-    assert damaged.pictures(files) == found
+    assert damaged.images(files) == found
     damaged.close()

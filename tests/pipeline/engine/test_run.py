@@ -163,10 +163,10 @@ def test_unfinished_work_of_other_settings_is_not_mixed_in(tmp_path):
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
-    stage, _ = counting_stage(skipped=[Skipped("42", "no such picture")])
+    stage, _ = counting_stage(skipped=[Skipped("42", "no such image")])
     outcome = run(stage, tmp_path)
     assert outcome.manifest.skipped == 1
-    assert read_skipped(outcome.directory) == {"42": "no such picture"}
+    assert read_skipped(outcome.directory) == {"42": "no such image"}
 
 
 def test_a_manifest_that_cannot_be_read_says_what_to_do(tmp_path):

@@ -20,8 +20,8 @@ def test_what_was_written_is_read_back(tmp_path):
     found = read_baseline(tmp_path / "metrics.json")
     assert found.metrics == {"CIDEr": 0.5}
     assert found.word_groups == groups.groups
-    pictures = json.loads((tmp_path / "per_picture.json").read_text())["pictures"]
-    assert pictures["1"]["word_groups"]["colours"] == groups.per_picture["1"]["colours"]._asdict()
+    images = json.loads((tmp_path / "per_picture.json").read_text())["pictures"]
+    assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"]._asdict()
 
 
 def test_an_evaluation_without_groups_of_words_is_a_baseline_too(tmp_path):

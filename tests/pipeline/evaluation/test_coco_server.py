@@ -74,7 +74,7 @@ def submit(infos, tmp_path):
 
 @pytest.fixture
 def ready(place):
-    """Options that name results files of exactly the pictures."""
+    """Options that name results files of exactly the images."""
     val, test = results(place, "v.json", VAL_IDS), results(place, "t.json", TEST_IDS)
     return ["--val-results", val, "--test-results", test]
 
@@ -120,9 +120,9 @@ def test_without_output_the_archive_has_the_name(infos, ready, tmp_path, monkeyp
 def test_sets_of_another_size_than_the_server_s_are_warned_of(infos, caplog):
     assert read_info(*infos) == IDS
     assert caplog.messages == [
-        f"{infos[0]} names 3 pictures, the server's val2014 has 40,504: "
+        f"{infos[0]} names 3 images, the server's val2014 has 40,504: "
         "it will not take this archive",
-        f"{infos[1]} names 2 pictures, the server's test2014 has 40,775: "
+        f"{infos[1]} names 2 images, the server's test2014 has 40,775: "
         "it will not take this archive",
     ]
 
@@ -168,21 +168,21 @@ def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, t
 @pytest.mark.parametrize(
     ("test_numbers", "message"),
     [
-        ([2], "1 of 2 pictures of test2014 have no caption: 000000000020; caption them, "),
+        ([2], "1 of 2 images of test2014 have no caption: 000000000020; caption them, "),
         (
             [2, 20, 5, 6, 7, 8, 9, 10],
-            "6 of 8 captions are of no picture of test2014: 000000000005, 000000000006, "
+            "6 of 8 captions are of no image of test2014: 000000000005, 000000000006, "
             "000000000007, 000000000008, 000000000009 and 1 more; "
             "name the results of test2014",
         ),
         (
             [2, 20, 20],
-            "1 pictures are captioned more than once in {test}: 000000000020; "
+            "1 images are captioned more than once in {test}: 000000000020; "
             "keep one caption for each",
         ),
     ],
 )
-def test_captions_of_other_pictures_are_refused(submit, ready, place, test_numbers, message):
+def test_captions_of_other_images_are_refused(submit, ready, place, test_numbers, message):
     test = results(place, "t.json", test_numbers)
     answer = submit(*ready)
     assert answer.exit_code == 1
@@ -194,7 +194,7 @@ def test_missing_captions_are_named_and_counted():
     with pytest.raises(InputError) as raised:
         check_captions({}, padded(*range(40_504)), VAL)
     assert str(raised.value) == (
-        "40,504 of 40,504 pictures of val2014 have no caption: 000000000000, 000000000001, "
+        "40,504 of 40,504 images of val2014 have no caption: 000000000000, 000000000001, "
         "000000000002, 000000000003, 000000000004 and 40,499 more; "
         "caption them, since the server takes all or none"
     )
@@ -210,7 +210,7 @@ def test_empty_captions_are_refused(submit, ready, place):
     answer = submit(*ready)
     assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
         1,
-        f"a2: 1 captions in {str(test)!r} are empty: 000000000020; caption every picture",
+        f"a2: 1 captions in {str(test)!r} are empty: 000000000020; caption every image",
     )
 
 
@@ -260,10 +260,10 @@ AS_DOWNLOADED = "give image_info_test2014.json, or captions_val2014.json, as it 
             {"images": [{"id": 10**12}]},
             "images[0]: 'id' is no number of up to 12 digits: 1000000000000",
         ),
-        ({"images": [{"id": 7}, {"id": 7}]}, "images[1]: picture 000000000007 stands twice"),
+        ({"images": [{"id": 7}, {"id": 7}]}, "images[1]: image 000000000007 stands twice"),
         (
             {"images": [{"id": 7, "file_name": "COCO_test2014_000000000007.jpg"}]},
-            "images[0]: 'COCO_test2014_000000000007.jpg' is a picture of test2014",
+            "images[0]: 'COCO_test2014_000000000007.jpg' is an image of test2014",
         ),
     ],
 )
@@ -276,12 +276,12 @@ def test_files_that_are_no_image_info_are_refused(place, infos, document, proble
     )
 
 
-def test_a_picture_of_both_sets_is_refused(place):
+def test_an_image_of_both_sets_is_refused(place):
     val, test = (place(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
     with pytest.raises(InputError) as raised:
         read_info(val, test)
     assert str(raised.value) == (
-        f"2 pictures stand in both {str(val)!r} and {str(test)!r}: "
+        f"2 images stand in both {str(val)!r} and {str(test)!r}: "
         "000000000007, 000000000008; name the info files of val2014 and test2014"
     )
 
@@ -352,23 +352,23 @@ def test_of_the_beams_the_best_with_words_counts(submit, trained, tmp_path, monk
     )
 
 
-def test_pictures_without_features_are_named_before_a_model_is_loaded(
+def test_images_without_features_are_named_before_a_model_is_loaded(
     submit, trained, place, tmp_path
 ):
     place("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
     answer = submit("--model", tmp_path, *trained[2:])
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
-        "a2: no features for 2 of 3 pictures of test2014: 000000000090, 000000000091; "
+        "a2: no features for 2 of 3 images of test2014: 000000000090, 000000000091; "
         'run "a2 extract" on them, and name its store too'
     )
 
 
-def test_each_picture_is_taken_from_the_first_store_that_has_it(experiment):
+def test_each_image_is_taken_from_the_first_store_that_has_it(experiment):
     store = experiment.directory("extract") / "features.lmdb"
     expected = [(store, padded(2, 1))]
     for stores in ([store], [store.parent], [store.parent, store]):
-        assert stored_captioning.stored_pictures(stores, padded(2, 1), what="x") == expected
+        assert stored_captioning.stored_images(stores, padded(2, 1), what="x") == expected
 
 
 def test_features_of_another_extractor_are_refused(experiment, submit, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""Two runs over the same pictures: differences, how sure they are, and what cannot be compared."""
+"""Two runs over the same images: differences, how sure they are, and what cannot be compared."""
 
 import json
 
@@ -15,22 +15,22 @@ from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 
 GENERATOR = np.random.default_rng(3)
-PICTURES = [f"{number:012d}" for number in range(200)]
+IMAGES = [f"{number:012d}" for number in range(200)]
 
 
 def scores(cider, bleu=None):
-    """Scores whose CIDEr, and BLEU where counts are given, are these of each picture."""
+    """Scores whose CIDEr, and BLEU where counts are given, are these of each image."""
     metrics = {"CIDEr": float(np.mean(cider))}
     statistics = {}
     if bleu is not None:
         values = bleu_values(bleu.sum(axis=0))
         metrics |= {f"Bleu_{n}": float(values[n - 1]) for n in (1, 2, 3, 4)}
-        statistics = {"BLEU": dict(zip(PICTURES, bleu.tolist(), strict=True))}
-    per_picture = {
+        statistics = {"BLEU": dict(zip(IMAGES, bleu.tolist(), strict=True))}
+    per_image = {
         image_id: dict.fromkeys(metrics, 0.5) | {"CIDEr": float(value)}
-        for image_id, value in zip(PICTURES, cider, strict=False)
+        for image_id, value in zip(IMAGES, cider, strict=False)
     }
-    return Scores(metrics, per_picture, {}, statistics=statistics)
+    return Scores(metrics, per_image, {}, statistics=statistics)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def run(tmp_path):
     return write
 
 
-def test_a_small_difference_that_all_pictures_share_is_sure(run):
+def test_a_small_difference_that_all_images_share_is_sure(run):
     cider = GENERATOR.random(200)
     one, other = run("a", scores(cider)), run("b", scores(cider + 0.01))
     [found] = compare_runs(one, other)
@@ -85,15 +85,15 @@ def test_metrics_that_only_one_run_has_are_left_out(run):
     assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
 
 
-def test_groups_of_words_are_compared_by_what_was_counted_in_each_picture(run, tmp_path):
+def test_groups_of_words_are_compared_by_what_was_counted_in_each_image(run, tmp_path):
     groups = {"kinds": {"ball", "cup"}, "colours": {"red", "blue"}, "counts": {"two"}}
-    references = {image_id: ["a red ball"] for image_id in PICTURES}
+    references = {image_id: ["a red ball"] for image_id in IMAGES}
     folders = []
     for name, wrong in (("a", 4), ("b", 8)):
         folder = run(name, scores(np.ones(200)))
         said = {
             image_id: "a red ball" if int(image_id) % wrong else "a blue ball"
-            for image_id in PICTURES
+            for image_id in IMAGES
         }
         found = score_word_groups(said, references, groups)
         write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
@@ -114,7 +114,7 @@ def test_groups_of_words_are_compared_by_what_was_counted_in_each_picture(run, t
 
 def test_a_draw_without_any_word_of_a_group_does_not_count(run):
     groups = {"colours": {"red"}}
-    references = {image_id: ["a ball"] for image_id in PICTURES} | {PICTURES[0]: ["a red ball"]}
+    references = {image_id: ["a ball"] for image_id in IMAGES} | {IMAGES[0]: ["a red ball"]}
     folder = run("a", scores(np.ones(200)))
     found = score_word_groups(
         {image_id: group[0] for image_id, group in references.items()}, references, groups
@@ -129,8 +129,8 @@ def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path)
     folders = []
     for name, word in (("a", "cat"), ("b", "dog")):
         folder = run(name, scores(cider))
-        references = {image_id: ["a dog"] for image_id in PICTURES}
-        said = dict.fromkeys(PICTURES, f"a {word}")
+        references = {image_id: ["a dog"] for image_id in IMAGES}
+        said = dict.fromkeys(IMAGES, f"a {word}")
         write_scores(
             *(folder, scores(cider), {}),
             total=200,
@@ -143,9 +143,9 @@ def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path)
     content = compare_captions(*folders, compare_runs(*folders))
     assert content.names == ("A a", "B b")
     assert content.settings == {"word": ("cat", "dog"), "only": ("–", "b")}
-    assert len(content.pictures) == 200
-    assert content.pictures[0].captions == ("a cat", "a dog")
-    assert content.pictures[0].kind == "fixed"
+    assert len(content.images) == 200
+    assert content.images[0].captions == ("a cat", "a dog")
+    assert content.images[0].kind == "fixed"
     assert [metric.better for metric in content.metrics] == [1.0]
 
     page = tmp_path / "page.html"
@@ -162,13 +162,13 @@ def test_a_run_that_kept_no_captions_has_no_page(run):
     assert str(caught.value) == f"no captions in {str(one)!r}; evaluate again with --force"
 
 
-def test_runs_over_other_pictures_are_refused(run):
+def test_runs_over_other_images_are_refused(run):
     one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(198)))
     with pytest.raises(InputError) as caught:
         compare_runs(one, other)
     assert str(caught.value) == (
-        f"{str(one)!r} has 200 pictures and {str(other)!r} 198, 2 are in one alone, such as "
-        "'000000000198'; compare runs over the same pictures"
+        f"{str(one)!r} has 200 images and {str(other)!r} 198, 2 are in one alone, such as "
+        "'000000000198'; compare runs over the same images"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_folder_without_scores_and_damaged_ones_are_refused(run, tmp_path):
     assert str(caught.value) == (
         f"no scores in {str(tmp_path)!r}: metrics.json is missing; name the folder of an evaluation"
     )
-    for damaged in ('{"pictures": {}}', '{"pictures": {"1": {}}}', "{}", "[]"):
+    for damaged in ('{"images": {}}', '{"images": {"1": {}}}', "{}", "[]"):
         (one / "per_picture.json").write_text(damaged)
         with pytest.raises(InputError, match=r"are damaged \(.*\); evaluate again with --force$"):
             compare_runs(one, one)
@@ -187,7 +187,7 @@ def test_a_folder_without_scores_and_damaged_ones_are_refused(run, tmp_path):
 
 def test_runs_without_a_common_metric_are_refused(run):
     one = run("a", scores(np.ones(200)))
-    spice = Scores({"SPICE": 0.2}, {i: {"SPICE": 0.2} for i in PICTURES}, {})
+    spice = Scores({"SPICE": 0.2}, {i: {"SPICE": 0.2} for i in IMAGES}, {})
     other = run("b", spice)
     with pytest.raises(InputError) as caught:
         compare_runs(one, other)

@@ -55,11 +55,11 @@ def run(experiment, inputs, tmp_path, without_jvm):
 
     def evaluate(config=CONFIG, **changed):
         with experiment.plan() as plan:
-            pictures = plan.pictures
+            images = plan.images
         found = {**inputs, **changed}
         events = EventLog(directory)
         return evaluate_captioner(
-            config, found, pictures, RUNTIME, directory=directory, events=events
+            config, found, images, RUNTIME, directory=directory, events=events
         )
 
     evaluate.directory = directory
@@ -110,8 +110,8 @@ def test_the_attention_at_each_word_of_every_caption_is_kept(experiment):
 
 
 @pytest.mark.parametrize(("attention", "kept"), [("all", 4), ("report", 2), ("none", None)])
-def test_attention_is_kept_of_as_many_pictures_as_asked(run, attention, kept):
-    run(EvaluateConfig(beam_size=1, attention=attention, report_pictures=2))
+def test_attention_is_kept_of_as_many_images_as_asked(run, attention, kept):
+    run(EvaluateConfig(beam_size=1, attention=attention, report_images=2))
     path = run.directory / "attention.h5"
     assert (len(AttentionFile(path)) if path.exists() else None) == kept
 
@@ -191,16 +191,16 @@ def test_metrics_have_intervals_and_captions_have_figures(experiment):
     assert "<dt>beam diversity</dt>" in report
 
 
-def test_what_was_counted_of_each_picture_is_kept(experiment):
+def test_what_was_counted_of_each_image_is_kept(experiment):
     directory = experiment.directory("evaluate")
-    pictures = contents(directory, "per_picture.json")["pictures"]
+    images = contents(directory, "per_picture.json")["pictures"]
     captioned = [f"{e['image_id']:012d}" for e in contents(directory, "captions.json")]
-    assert list(pictures) == captioned
-    for found in pictures.values():
+    assert list(images) == captioned
+    for found in images.values():
         assert found.keys() == {"caption", "references", "metrics", "spice", "BLEU", "METEOR"}
         assert list(found["metrics"]) == sorted(NAMES)
         assert (len(found["BLEU"]), len(found["METEOR"])) == (10, 23)
-    mean = sum(found["metrics"]["CIDEr"] for found in pictures.values()) / 4
+    mean = sum(found["metrics"]["CIDEr"] for found in images.values()) / 4
     assert mean == pytest.approx(contents(directory, "metrics.json")["metrics"]["CIDEr"])
 
 
@@ -281,8 +281,8 @@ def test_groups_of_words_are_scored_apart_and_shown_beside_the_baseline_s(run, w
     assert list(first["word_groups"]) == ["colours", "kinds"]
     assert first["word_groups"]["kinds"]["words"]["pictures"] >= 1
     assert first["provenance"]["digest of word_groups"] == "w" * 12
-    pictures = contents(run.directory, "per_picture.json")["pictures"]
-    said = sum(found["word_groups"]["colours"]["said"] for found in pictures.values())
+    images = contents(run.directory, "per_picture.json")["pictures"]
+    said = sum(found["word_groups"]["colours"]["said"] for found in images.values())
     assert said == first["word_groups"]["colours"]["words"]["said"]
 
     other = tmp_path / "other.json"
@@ -301,12 +301,12 @@ def test_without_groups_of_words_nothing_is_said_of_them(experiment):
     assert "word_groups" not in contents(directory, "metrics.json")
 
 
-# --- pictures without features ------------------------------------------------------------------
+# --- images without features ------------------------------------------------------------------
 
 
 @pytest.fixture
 def skipping(inputs, tmp_path):
-    """Lists pictures of the test split as skipped by extraction; returns the changed input."""
+    """Lists images of the test split as skipped by extraction; returns the changed input."""
 
     def skip(image_ids):
         features = tmp_path / "features"
@@ -318,7 +318,7 @@ def skipping(inputs, tmp_path):
     return skip
 
 
-def test_pictures_that_extraction_skipped_leave_and_are_counted(run, inputs, skipping):
+def test_images_that_extraction_skipped_leave_and_are_counted(run, inputs, skipping):
     lost, *kept = read_split("test", inputs).references
     [skipped] = run(features=skipping([lost]))
     assert (skipped.image_id, skipped.reason) == (lost, "it was empty")
@@ -326,7 +326,7 @@ def test_pictures_that_extraction_skipped_leave_and_are_counted(run, inputs, ski
     content = contents(run.directory, "metrics.json")
     assert (content["n"], content["total"]) == (3, 4)
     report = (run.directory / "report.html").read_text()
-    assert "<strong>3 of 4</strong> pictures scored, 1 left out" in report
+    assert "<strong>3 of 4</strong> images scored, 1 left out" in report
     assert "it was empty" in report
 
 
@@ -334,7 +334,7 @@ def test_a_split_of_which_nothing_is_left_is_refused(run, inputs, skipping):
     with pytest.raises(InputError) as raised:
         run(features=skipping(read_split("test", inputs).references))
     assert str(raised.value) == (
-        "no picture of split 'test' has features; set evaluate.split to another one"
+        "no image of split 'test' has features; set evaluate.split to another one"
     )
 
 
@@ -373,7 +373,7 @@ def test_without_java_nothing_is_decoded(run, monkeypatch):
 # --- somebody's captions ------------------------------------------------------------------------
 
 THEIRS = {1: "a red dog runs", 2: "two dogs"}
-CAPTION_ALL = "caption every picture"
+CAPTION_ALL = "caption every image"
 PEOPLE_S = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
 
 
@@ -465,17 +465,17 @@ def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, t
     [
         (
             {1: "a dog"},
-            "1 of 2 pictures with references have no caption: 000000000002; "
+            "1 of 2 images with references have no caption: 000000000002; "
             "caption them, or score the others alone with --allow-missing",
         ),
         (
             {**THEIRS, 3: "a bird"},
             "1 of 3 captions have no reference: 000000000003; "
-            "remove them, or name the references of those pictures too",
+            "remove them, or name the references of those images too",
         ),
     ],
 )
-def test_captions_of_other_pictures_are_refused(a2_evaluate, theirs, tmp_path, captions, message):
+def test_captions_of_other_images_are_refused(a2_evaluate, theirs, tmp_path, captions, message):
     answer = a2_evaluate(*theirs(captions))
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
     assert not (tmp_path / "scores").exists()
@@ -484,14 +484,14 @@ def test_captions_of_other_pictures_are_refused(a2_evaluate, theirs, tmp_path, c
 def test_with_missing_captions_the_others_are_scored_when_allowed(a2_evaluate, theirs, tmp_path):
     answer = a2_evaluate(*theirs({1: THEIRS[1]}), "--allow-missing")
     assert answer.exit_code == 3
-    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"  # all four words of picture 1
+    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"  # all four words of image 1
     assert answer.stderr == (
-        "a2: 1 of 2 pictures with references have no caption: 000000000002; scored without them\n"
+        "a2: 1 of 2 images with references have no caption: 000000000002; scored without them\n"
     )
     content = contents(tmp_path / "scores", "metrics.json")
     assert (content["n"], content["total"]) == (1, 2)
     report = (tmp_path / "scores" / "report.html").read_text()
-    assert "<strong>1 of 2</strong> pictures scored, 1 left out" in report
+    assert "<strong>1 of 2</strong> images scored, 1 left out" in report
     assert "no caption in theirs.json" in report
 
 
@@ -502,12 +502,12 @@ def test_allowing_missing_captions_changes_nothing_where_none_is_missing(a2_eval
 
 
 @pytest.mark.parametrize("option", [[], ["--allow-missing"]])
-def test_captions_of_unknown_pictures_are_never_allowed(a2_evaluate, theirs, option):
+def test_captions_of_unknown_images_are_never_allowed(a2_evaluate, theirs, option):
     answer = a2_evaluate(*theirs({3: "a bird"}), *option)
     assert (answer.exit_code, answer.stderr) == (
         1,
         "a2: 1 of 1 captions have no reference: 000000000003; "
-        "remove them, or name the references of those pictures too\n",
+        "remove them, or name the references of those images too\n",
     )
 
 

@@ -10,7 +10,7 @@ from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
-    require_same_pictures,
+    require_same_images,
     write_results,
 )
 from a2cap.pipeline.metrics.score import score
@@ -133,13 +133,13 @@ def test_gzipped_files_are_read(tmp_path):
         ),
         (
             [{"image_id": n, "caption": "a"} for n in [1, 2, "2", 3, 1]],
-            "2 pictures are captioned more than once in {path}: 000000000001, 000000000002; "
+            "2 images are captioned more than once in {path}: 000000000001, 000000000002; "
             "keep one caption for each",
         ),
         (
             [{"image_id": n, "caption": " "} for n in range(1, 8)],
             "7 captions in {path} are empty: 000000000001, 000000000002, 000000000003, "
-            "000000000004, 000000000005 and 2 more; caption every picture",
+            "000000000004, 000000000005 and 2 more; caption every image",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_results_that_cannot_be_used_are_refused(tmp_path, entries, message):
     assert str(caught.value) == message.format(path=repr(str(path)))
 
 
-def test_references_of_coco_captions_are_all_its_pictures(tmp_path):
+def test_references_of_coco_captions_are_all_its_images(tmp_path):
     assert read_references(written(tmp_path, COCO)) == {
         "000000000042": ["A dog.", "A dog runs."],
         "000000000007": ["A cat."],
@@ -210,12 +210,11 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
         ),
         (
             {**COCO, "annotations": COCO["annotations"][:1]},
-            "1 of 2 pictures in {path} have no caption: 000000000007; give each at least one",
+            "1 of 2 images in {path} have no caption: 000000000007; give each at least one",
         ),
         (
             {"images": [], "annotations": []},
-            "0 of 0 pictures in {path} have no caption: there is no picture; "
-            "give each at least one",
+            "0 of 0 images in {path} have no caption: there is no image; give each at least one",
         ),
         (
             {"42": ["a" * 10_001]},
@@ -227,7 +226,7 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
         ),
         (
             {"images": KARPATHY["images"][1:]},
-            "no picture of {path} is in its test split; name other references",
+            "no image of {path} is in its test split; name other references",
         ),
     ],
 )
@@ -238,38 +237,38 @@ def test_references_that_cannot_be_used_are_refused(tmp_path, document, message)
     assert str(caught.value) == message.format(path=repr(str(path)))
 
 
-def test_captions_of_exactly_the_referenced_pictures_are_accepted():
-    assert require_same_pictures({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
+def test_captions_of_exactly_the_referenced_images_are_accepted():
+    assert require_same_images({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
 
 
 EVERY = [str(number) for number in range(5000)]
 
 
-def test_pictures_without_caption_are_refused_by_name():
+def test_images_without_caption_are_refused_by_name():
     with pytest.raises(InputError) as caught:
-        require_same_pictures(EVERY[18:], EVERY)
+        require_same_images(EVERY[18:], EVERY)
     assert str(caught.value) == (
-        "18 of 5,000 pictures with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
+        "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
         "caption them, or score the others alone with --allow-missing"
     )
 
 
 def test_missing_captions_are_named_where_they_are_allowed():
-    assert require_same_pictures(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
+    assert require_same_images(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
 
 
 def test_no_caption_at_all_is_never_allowed():
     with pytest.raises(InputError) as caught:
-        require_same_pictures([], EVERY, allow_missing=True)
-    assert str(caught.value) == "nothing to score: 0 captions; caption at least one picture"
+        require_same_images([], EVERY, allow_missing=True)
+    assert str(caught.value) == "nothing to score: 0 captions; caption at least one image"
 
 
 def test_captions_without_reference_are_refused_by_name():
     with pytest.raises(InputError) as caught:
-        require_same_pictures(["1", "2", "3"], ["1"])
+        require_same_images(["1", "2", "3"], ["1"])
     assert str(caught.value) == (
         "2 of 3 captions have no reference: 2, 3; "
-        "remove them, or name the references of those pictures too"
+        "remove them, or name the references of those images too"
     )
 
 
@@ -282,7 +281,7 @@ def test_captions_of_another_model_score_what_pycocoevalcap_gives_them():
     captions = read_results(SHARED / "coco/results/where-image2_init_1.json.gz")
     path = SHARED / "coco/text/captions_karpathy_test_gt.json.gz"
     references = read_reference_tokens(path)
-    require_same_pictures(captions, references)
+    require_same_images(captions, references)
     candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     scores = score(candidates, references)
     golden = {
@@ -293,4 +292,4 @@ def test_captions_of_another_model_score_what_pycocoevalcap_gives_them():
         "CIDEr": 0.8117237,
     }
     assert {name: scores.metrics[name] for name in golden} == pytest.approx(golden, abs=1e-6)
-    assert len(scores.per_picture) == 5000
+    assert len(scores.per_image) == 5000

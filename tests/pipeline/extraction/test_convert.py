@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats.feature_format import Picture
+from a2cap.data.features.formats.feature_format import ImageRegions
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
@@ -81,7 +81,7 @@ def test_lxmerts_columns_keep_classes_scores_and_attributes(store, tmp_path):
 def test_what_a_format_does_not_say_is_marked_and_not_guessed(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     item = next(iter(open_source(tmp_path / "a.tsv", {})))
-    assert isinstance(item, Picture)
+    assert isinstance(item, ImageRegions)
     assert set(item.regions.class_ids) == {-1}
     assert set(item.regions.scores) == {0}
     assert item.regions.attribute_ids is None
@@ -192,7 +192,7 @@ def test_a_pickle_in_npz_is_not_run(tmp_path):
     (tmp_path / "npz").mkdir()
     info = np.array(Evil(), dtype=object)
     np.savez(tmp_path / "npz" / "1.npz", bbox=info, x=np.zeros((1, 8)), image_w=9, image_h=9)
-    with pytest.raises(InputError, match=r"no picture of .* can be read, first '1\.npz': "):
+    with pytest.raises(InputError, match=r"no image of .* can be read, first '1\.npz': "):
         convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert not (tmp_path / "ran").exists()
 
@@ -202,8 +202,8 @@ def test_sizes_that_are_not_known_are_asked_for(store, tmp_path):
     with pytest.raises(InputError) as error:
         convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert str(error.value) == (
-        f"no picture of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
-        "'000000132417' is not known; name the folder of its pictures, or a COCO file that lists "
+        f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
+        "'000000132417' is not known; name the folder of its images, or a COCO file that lists "
         "it, with --sizes; get the file again"
     )
 
@@ -269,7 +269,7 @@ def test_what_was_written_is_read_back(store, tmp_path, monkeypatch):
     with pytest.raises(StoreError) as error:
         convert(store, tmp_path / "a.tsv", form="caffe")
     assert str(error.value) == (
-        f"what lies in {str(tmp_path / 'a.tsv')!r} is not what was read: 3 pictures of 3; "
+        f"what lies in {str(tmp_path / 'a.tsv')!r} is not what was read: 3 images of 3; "
         "remove it and convert again"
     )
 
@@ -279,7 +279,7 @@ def test_the_command_says_count_and_content(store, tmp_path):
     answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
     assert answer.exit_code == 0
     first, second = answer.stdout.splitlines()
-    assert first == f"3 pictures with 3 to 5 regions in {target}"
+    assert first == f"3 images with 3 to 5 regions in {target}"
     assert second == f"content: {convert(store, tmp_path / 'b.tsv', form='caffe').checksum}"
 
 

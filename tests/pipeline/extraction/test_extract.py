@@ -1,4 +1,4 @@
-"""Extraction: bad pictures stay out, a rerun goes on where the last one died, inputs stay as is."""
+"""Extraction: bad images stay out, a rerun goes on where the last one died, inputs stay as is."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.loading import load_extractor
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import RuntimeConfig
@@ -40,10 +40,10 @@ def weights(experiment):
 
 @pytest.fixture
 def scenes(experiment, tmp_path):
-    """Twenty scenes of our own: pictures by id, and the file of their boxes."""
+    """Twenty scenes of our own: images by id, and the file of their boxes."""
     folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
-    pictures = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
-    return pictures, folder / "instances.json"
+    images = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
+    return images, folder / "instances.json"
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def run(weights, tmp_path):
     directory = tmp_path / "made.partial"
     directory.mkdir()
 
-    def extract(pictures, boxes=None):
+    def extract(images, boxes=None):
         return extraction.extract_features(
             DETECT if boxes is None else GIVEN,
             weights,
-            pictures,
+            images,
             boxes,
             RUNTIME,
             directory=directory,
@@ -79,20 +79,20 @@ def change_boxes(path, image_id, bbox):
     path.write_text(json.dumps(content))
 
 
-def test_every_picture_has_the_regions_that_the_extractor_gives_it(run, scenes, weights):
-    pictures, boxes = scenes
-    assert run(pictures, boxes) == []
+def test_every_image_has_the_regions_that_the_extractor_gives_it(run, scenes, weights):
+    images, boxes = scenes
+    assert run(images, boxes) == []
     store = store_of(run)
     assert list(store) == IDS
     extractor = Extractor(load_detector(weights), config=GIVEN)
     for image_id in IDS[:3]:
-        alone = extractor(read_picture(pictures[image_id]), read_boxes(boxes)[image_id])
+        alone = extractor(read_image(images[image_id]), read_boxes(boxes)[image_id])
         np.testing.assert_array_equal(store[image_id].boxes, alone.boxes)
         np.testing.assert_allclose(store[image_id].features, alone.features, rtol=1e-3, atol=1e-3)
 
 
 def test_a_grid_fills_the_same_store(scenes, tmp_path):
-    pictures, _ = scenes
+    images, _ = scenes
     torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "resnet18.pth")
     config = GIVEN.model_copy(
         update={
@@ -102,7 +102,7 @@ def test_a_grid_fills_the_same_store(scenes, tmp_path):
             "grid_layer": "layer2",
         }
     )
-    chosen = {image_id: pictures[image_id] for image_id in IDS[:2]}
+    chosen = {image_id: images[image_id] for image_id in IDS[:2]}
     (tmp_path / "grid").mkdir()
     made = {"directory": tmp_path / "grid", "events": EventLog(tmp_path / "grid")}
     extraction.extract_features(config, tmp_path / "resnet18.pth", chosen, None, RUNTIME, **made)
@@ -112,13 +112,13 @@ def test_a_grid_fills_the_same_store(scenes, tmp_path):
     account = json.loads((tmp_path / "grid" / "extractor.json").read_text())
     assert account["summary"] == "7 x 7 grid of layer2 of torchvision's resnet18"
     again = load_extractor(tmp_path / "grid" / "weights.safetensors", config=config)
-    alone = again(read_picture(pictures[IDS[0]]))
+    alone = again(read_image(images[IDS[0]]))
     np.testing.assert_array_equal(store[IDS[0]].features, alone.features.astype(np.float16))
 
 
 def test_detected_regions_are_as_many_as_the_configuration_says(run, scenes):
-    pictures, _ = scenes
-    assert run({image_id: pictures[image_id] for image_id in IDS[:4]}) == []
+    images, _ = scenes
+    assert run({image_id: images[image_id] for image_id in IDS[:4]}) == []
     assert all(4 <= len(store_of(run)[image_id]) <= 8 for image_id in IDS[:4])
 
 
@@ -131,46 +131,46 @@ def test_the_store_says_how_it_was_made(run, scenes, weights):
     assert copied.read_bytes() == weights.read_bytes()
 
 
-def test_a_bad_box_skips_its_picture_and_none_that_was_described_with_it(run, scenes, caplog):
-    pictures, boxes = scenes
+def test_a_bad_box_skips_its_image_and_none_that_was_described_with_it(run, scenes, caplog):
+    images, boxes = scenes
     change_boxes(boxes, IDS[4], [500, 500, 10, 10])
-    [skipped] = run(pictures, boxes)
+    [skipped] = run(images, boxes)
     assert skipped.image_id == IDS[4]
     assert skipped.reason == (
-        "box 0 is not in the picture of 96 x 96 pixels: [500.0, 500.0, 510.0, 510.0]; "
+        "box 0 is not in the image of 96 x 96 pixels: [500.0, 500.0, 510.0, 510.0]; "
         "boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
     )
     assert list(store_of(run)) == [image_id for image_id in IDS if image_id != IDS[4]]
-    assert caplog.messages == [f"skipped picture {IDS[4]}: {skipped.reason}"]
+    assert caplog.messages == [f"skipped image {IDS[4]}: {skipped.reason}"]
     events = [
         json.loads(line) for line in (run.directory / "events.jsonl").read_text().splitlines()
     ]
     assert [event["id"] for event in events if event["event"] == "skip"] == [IDS[4]]
-    assert [event["pictures"] for event in events if event["event"] == "checkpoint"] == [19]
+    assert [event["images"] for event in events if event["event"] == "checkpoint"] == [19]
 
 
-def test_missing_and_broken_pictures_are_skipped_with_their_reasons(run, scenes):
-    pictures, boxes = scenes
-    pictures[IDS[7]].write_bytes(pictures[IDS[7]].read_bytes()[:900])
-    pictures[IDS[2]].write_bytes(b"")
-    skipped = run({**pictures, IDS[9]: None}, boxes)
-    assert skipped[0] == Skipped(IDS[9], "picture file not found")
+def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
+    images, boxes = scenes
+    images[IDS[7]].write_bytes(images[IDS[7]].read_bytes()[:900])
+    images[IDS[2]].write_bytes(b"")
+    skipped = run({**images, IDS[9]: None}, boxes)
+    assert skipped[0] == Skipped(IDS[9], "image file not found")
     assert skipped[1] == Skipped(
-        IDS[2], f"picture '{IDS[2]}.jpg' is empty: 0 bytes; get the file again"
+        IDS[2], f"image '{IDS[2]}.jpg' is empty: 0 bytes; get the file again"
     )
     assert skipped[2].image_id == IDS[7]
-    assert skipped[2].reason.startswith(f"picture '{IDS[7]}.jpg' cannot be decoded: ")
+    assert skipped[2].reason.startswith(f"image '{IDS[7]}.jpg' cannot be decoded: ")
     assert len(store_of(run)) == 17
 
 
-def test_too_many_bad_pictures_stop_it_before_the_rest_is_described(run, scenes, monkeypatch):
-    pictures, boxes = scenes
-    monkeypatch.setattr(extraction, "read_picture", unreachable)
+def test_too_many_bad_images_stop_it_before_the_rest_is_described(run, scenes, monkeypatch):
+    images, boxes = scenes
+    monkeypatch.setattr(extraction, "read_image", unreachable)
     with pytest.raises(InputError) as raised:
-        run({**pictures, **dict.fromkeys(IDS[9:])}, boxes)
+        run({**images, **dict.fromkeys(IDS[9:])}, boxes)
     assert str(raised.value).startswith(
-        "11 of 20 pictures cannot be used, at most 10 may be left out: "
-        f"{IDS[9]!r} (picture file not found), "
+        "11 of 20 images cannot be used, at most 10 may be left out: "
+        f"{IDS[9]!r} (image file not found), "
     )
 
 
@@ -178,24 +178,24 @@ def unreachable(path):
     raise AssertionError(f"{path} was read though extraction must fail")
 
 
-def test_pictures_of_which_none_can_be_used_are_an_error(run, scenes):
-    pictures, boxes = scenes
-    pictures[IDS[0]].write_bytes(b"")
+def test_images_of_which_none_can_be_used_are_an_error(run, scenes):
+    images, boxes = scenes
+    images[IDS[0]].write_bytes(b"")
     with pytest.raises(InputError) as raised:
-        run({IDS[0]: pictures[IDS[0]], IDS[1]: None}, boxes)
+        run({IDS[0]: images[IDS[0]], IDS[1]: None}, boxes)
     assert str(raised.value) == (
-        f"none of the 2 pictures can be used, first {IDS[1]!r}: picture file not found; "
+        f"none of the 2 images can be used, first {IDS[1]!r}: image file not found; "
         "mend or replace them"
     )
 
 
-def test_pictures_without_boxes_are_refused_by_name(run, scenes):
-    pictures, boxes = scenes
+def test_images_without_boxes_are_refused_by_name(run, scenes):
+    images, boxes = scenes
     change_boxes(boxes, IDS[3], [5, 5, 0, 0])
     with pytest.raises(InputError) as raised:
-        run({**pictures, "mine": pictures[IDS[0]]}, boxes)
+        run({**images, "mine": images[IDS[0]]}, boxes)
     assert str(raised.value) == (
-        f"no boxes for 2 of 21 pictures: {IDS[3]}, mine; "
+        f"no boxes for 2 of 21 images: {IDS[3]}, mine; "
         "add them to data.instances, or set extract.boxes=detect"
     )
 
@@ -204,48 +204,48 @@ class Killed(Exception):
     """Stands for a process that dies."""
 
 
-def die_at(monkeypatch, picture):
+def die_at(monkeypatch, image):
     seen = []
 
     def read_and_die(path):
         seen.append(path)
-        if len(seen) == picture:
+        if len(seen) == image:
             raise Killed
-        return read_picture(path)
+        return read_image(path)
 
-    monkeypatch.setattr(extraction, "read_picture", read_and_die)
+    monkeypatch.setattr(extraction, "read_image", read_and_die)
 
 
 def test_a_rerun_describes_only_what_is_left_and_ends_with_the_same_store(run, scenes, monkeypatch):
-    pictures, boxes = scenes
+    images, boxes = scenes
     die_at(monkeypatch, 18)
     with pytest.raises(Killed):
-        run(pictures, boxes)
+        run(images, boxes)
     read = []
-    monkeypatch.setattr(extraction, "read_picture", lambda p: read.append(p) or read_picture(p))
-    run(pictures, boxes)
+    monkeypatch.setattr(extraction, "read_image", lambda p: read.append(p) or read_image(p))
+    run(images, boxes)
     assert [path.stem for path in read] == IDS[16:]
     resumed = store_of(run).digest
     shutil.rmtree(run.directory / "features.lmdb")
-    run(pictures, boxes)
+    run(images, boxes)
     assert store_of(run).digest == resumed
 
 
-def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_a_picture(
+def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
     run, scenes, monkeypatch
 ):
     run(*scenes)
     digest = store_of(run).digest
     assert (run.directory / "features.lmdb" / SEAL_FILE).exists()
-    monkeypatch.setattr(extraction, "read_picture", unreachable)
+    monkeypatch.setattr(extraction, "read_image", unreachable)
     assert run(*scenes) == []
     assert store_of(run).digest == digest
 
 
 def test_a_rerun_lists_again_what_the_first_run_skipped(run, scenes):
-    pictures, boxes = scenes
-    pictures[IDS[2]].write_bytes(b"")
-    assert run(pictures, boxes) == run(pictures, boxes) != []
+    images, boxes = scenes
+    images[IDS[2]].write_bytes(b"")
+    assert run(images, boxes) == run(images, boxes) != []
 
 
 def tree(folder):
@@ -257,10 +257,10 @@ def tree(folder):
 
 
 def test_inputs_are_never_modified(run, scenes, weights, tmp_path):
-    pictures, boxes = scenes
-    pictures[IDS[2]].write_bytes(b"")
+    images, boxes = scenes
+    images[IDS[2]].write_bytes(b"")
     before = tree(tmp_path / "scenes"), tree(weights.parent)
-    run(pictures, boxes)
+    run(images, boxes)
     assert (tree(tmp_path / "scenes"), tree(weights.parent)) == before
 
 
@@ -276,11 +276,11 @@ def free(monkeypatch):
 
 
 def test_a_disk_without_room_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
-    pictures, _ = scenes
-    monkeypatch.setattr(extraction, "read_picture", unreachable)
+    images, _ = scenes
+    monkeypatch.setattr(extraction, "read_image", unreachable)
     free(10_000)
     with pytest.raises(StoreError) as raised:
-        run(pictures)
+        run(images)
     assert str(raised.value) == (
         "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
         "make room, or lower extract.min_regions"
@@ -288,33 +288,33 @@ def test_a_disk_without_room_for_the_fewest_regions_is_refused(run, scenes, free
 
 
 def test_a_disk_that_may_become_full_is_warned_of(run, scenes, free, caplog):
-    pictures, _ = scenes
-    # width 64, 2 bytes each: 4 to 8 regions of 20 pictures take 10,240 to 20,480 bytes
+    images, _ = scenes
+    # width 64, 2 bytes each: 4 to 8 regions of 20 images take 10,240 to 20,480 bytes
     free(12_000)
     with caplog.at_level(logging.WARNING):
-        run(pictures)
+        run(images)
     assert caplog.messages == [
         "the disk may become full: features take up to 0.0 GB, 0.0 GB are free"
     ]
 
 
 def test_room_is_asked_for_what_is_left_only(run, scenes, free, monkeypatch):
-    pictures, boxes = scenes
+    images, boxes = scenes
     die_at(monkeypatch, 18)
     with pytest.raises(Killed):
-        run(pictures, boxes)
+        run(images, boxes)
     monkeypatch.undo()
     left = sum(len(read_boxes(boxes)[image_id]) for image_id in IDS[16:])
     free(left * 64 * 2)
-    assert run(pictures, boxes) == []
+    assert run(images, boxes) == []
     assert len(store_of(run)) == 20
 
 
 def test_records_that_another_run_left_are_kept(run, scenes, weights):
-    pictures, boxes = scenes
+    images, boxes = scenes
     extractor = Extractor(load_detector(weights), config=GIVEN)
-    kept = extractor(read_picture(pictures[IDS[0]]), read_boxes(boxes)[IDS[1]])
+    kept = extractor(read_image(images[IDS[0]]), read_boxes(boxes)[IDS[1]])
     with FeatureWriter(run.directory / "features.lmdb") as writer:
         writer.add(IDS[0], kept)
-    run(pictures, boxes)
+    run(images, boxes)
     np.testing.assert_array_equal(store_of(run)[IDS[0]].boxes, kept.boxes)

@@ -40,18 +40,18 @@ def weights(experiment):
 
 @pytest.fixture
 def scenes(experiment, tmp_path):
-    """Forty scenes of our own: pictures by id, and the file of their boxes."""
+    """Forty scenes of our own: images by id, and the file of their boxes."""
     folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
-    pictures = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
-    return pictures, folder / "instances.json"
+    images = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
+    return images, folder / "instances.json"
 
 
 class Sharded:
     """Extraction into one directory, shard by shard."""
 
-    def __init__(self, directory, weights, pictures, boxes):
+    def __init__(self, directory, weights, images, boxes):
         self.directory, self.weights = directory, weights
-        self.pictures, self.boxes = pictures, boxes
+        self.images, self.boxes = images, boxes
         self.config = DETECT if boxes is None else GIVEN
 
     @property
@@ -64,7 +64,7 @@ class Sharded:
         return extract_shard(
             self.config,
             self.weights,
-            self.pictures,
+            self.images,
             self.boxes,
             RUNTIME,
             shard,
@@ -75,7 +75,7 @@ class Sharded:
     def join(self):
         events = EventLog(self.directory)
         return join_shards(
-            self.config, self.weights, self.pictures, directory=self.directory, events=events
+            self.config, self.weights, self.images, directory=self.directory, events=events
         )
 
     def whole(self):
@@ -83,7 +83,7 @@ class Sharded:
         return extraction.extract_features(
             self.config,
             self.weights,
-            self.pictures,
+            self.images,
             self.boxes,
             RUNTIME,
             directory=self.directory,
@@ -95,9 +95,9 @@ class Sharded:
 def extract(tmp_path, weights, scenes):
     """Makes an extraction into a new directory, of the given boxes or of detected ones."""
 
-    def make(name="shards", *, pictures=None, given=True):
-        all_pictures, boxes = scenes
-        return Sharded(tmp_path / name, weights, pictures or all_pictures, boxes if given else None)
+    def make(name="shards", *, images=None, given=True):
+        all_images, boxes = scenes
+        return Sharded(tmp_path / name, weights, images or all_images, boxes if given else None)
 
     return make
 
@@ -106,13 +106,13 @@ def extract(tmp_path, weights, scenes):
 def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(
     extract, scenes, given
 ):
-    pictures, _ = scenes
-    pictures = pictures if given else {image_id: pictures[image_id] for image_id in IDS[:6]}
-    whole = extract("whole", pictures=pictures, given=given)
+    images, _ = scenes
+    images = images if given else {image_id: images[image_id] for image_id in IDS[:6]}
+    whole = extract("whole", images=images, given=given)
     assert whole.whole() == []
     made = {}
     for count in (1, 3):
-        made[count] = extract(f"in {count}", pictures=pictures, given=given)
+        made[count] = extract(f"in {count}", images=images, given=given)
         for number in range(count):
             made[count].fill(number, count)
         assert made[count].join() == []
@@ -124,16 +124,16 @@ def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(
     assert FeatureStore(made[3].store).verify(data=True) == []
 
 
-def test_detected_pictures_lie_in_the_shard_that_owns_them(extract, scenes):
-    pictures, _ = scenes
-    made = extract(pictures={image_id: pictures[image_id] for image_id in IDS[:6]}, given=False)
+def test_detected_images_lie_in_the_shard_that_owns_them(extract, scenes):
+    images, _ = scenes
+    made = extract(images={image_id: images[image_id] for image_id in IDS[:6]}, given=False)
     for number in range(2):
         made.fill(number, 2)
         shard = FeatureStore(made.store / Shard(number, 2).folder)
         assert list(shard) == [name for name in IDS[:6] if owner(name, 2) == number]
 
 
-def test_pictures_that_are_described_together_lie_in_one_shard(extract):
+def test_images_that_are_described_together_lie_in_one_shard(extract):
     made = extract()
     for number in range(3):
         made.fill(number, 3)
@@ -150,19 +150,19 @@ class Killed(Exception):
 def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
     extract, monkeypatch, scenes
 ):
-    pictures, _ = scenes
-    some = {image_id: pictures[image_id] for image_id in IDS[:8]}
-    whole = extract("whole", pictures=some, given=False)
+    images, _ = scenes
+    some = {image_id: images[image_id] for image_id in IDS[:8]}
+    whole = extract("whole", images=some, given=False)
     whole.whole()
-    made = extract(pictures=some, given=False)
+    made = extract(images=some, given=False)
     described = []
 
-    def describe_and_die(self, pictures, boxes):
+    def describe_and_die(self, images, boxes):
         if len(described) == 2:
             described.append("the one at which it died")
             raise Killed
-        described.append("a picture")
-        return describe(self, pictures, boxes)
+        described.append("an image")
+        return describe(self, images, boxes)
 
     describe = Extractor.extract_many
     monkeypatch.setattr(Extractor, "extract_many", describe_and_die)
@@ -183,28 +183,28 @@ def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
 
 
 def test_a_sealed_shard_is_not_read_again_and_tells_what_it_left_out(extract, scenes, monkeypatch):
-    pictures, _ = scenes
-    pictures[IDS[0]].write_bytes(b"")
+    images, _ = scenes
+    images[IDS[0]].write_bytes(b"")
     made = extract()
     number = owner(IDS[0], 3)
     skipped = made.fill(number, 3)
     assert [item.image_id for item in skipped] == [IDS[0]]
-    monkeypatch.setattr(extraction, "read_picture", None)
+    monkeypatch.setattr(extraction, "read_image", None)
     assert made.fill(number, 3) == skipped
 
 
 def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
-    pictures, _ = scenes
-    pictures[IDS[2]].write_bytes(b"")
-    pictures[IDS[35]].write_bytes(b"")
-    missing = {**pictures, IDS[9]: None}
-    whole = extract("whole", pictures=missing)
+    images, _ = scenes
+    images[IDS[2]].write_bytes(b"")
+    images[IDS[35]].write_bytes(b"")
+    missing = {**images, IDS[9]: None}
+    whole = extract("whole", images=missing)
     expected = whole.whole()
-    made = extract(pictures=missing)
+    made = extract(images=missing)
     for number in range(3):
         made.fill(number, 3)
     skipped = made.join()
-    assert Skipped(IDS[9], "picture file not found") in skipped
+    assert Skipped(IDS[9], "image file not found") in skipped
     assert sorted(skipped, key=str) == sorted(expected, key=str)
     assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
     lines = (made.directory / "events.jsonl").read_text().splitlines()
@@ -215,31 +215,31 @@ def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
     assert sum(event["skipped"] for event in events) == 3
 
 
-def test_the_limit_of_bad_pictures_is_that_of_all_shards_together(extract, scenes):
-    pictures, _ = scenes
-    made = extract(pictures={**pictures, **dict.fromkeys(IDS[24:36])})
+def test_the_limit_of_bad_images_is_that_of_all_shards_together(extract, scenes):
+    images, _ = scenes
+    made = extract(images={**images, **dict.fromkeys(IDS[24:36])})
     for number in range(3):
         assert len(made.fill(number, 3)) <= 10
-    with pytest.raises(InputError, match=r"^12 of 40 pictures cannot be used, at most 10 may be"):
+    with pytest.raises(InputError, match=r"^12 of 40 images cannot be used, at most 10 may be"):
         made.join()
 
 
-def test_shards_in_which_no_picture_can_be_used_are_an_error(extract, scenes):
-    pictures, _ = scenes
-    pictures[IDS[0]].write_bytes(b"")
-    made = extract(pictures={IDS[0]: pictures[IDS[0]]})
+def test_shards_in_which_no_image_can_be_used_are_an_error(extract, scenes):
+    images, _ = scenes
+    images[IDS[0]].write_bytes(b"")
+    made = extract(images={IDS[0]: images[IDS[0]]})
     for number in range(2):
         made.fill(number, 2)
-    with pytest.raises(InputError, match=f"^none of the 1 pictures can be used, first '{IDS[0]}'"):
+    with pytest.raises(InputError, match=f"^none of the 1 images can be used, first '{IDS[0]}'"):
         made.join()
 
 
-def test_a_picture_that_is_in_no_shard_is_named(extract, scenes):
-    pictures, _ = scenes
-    made = extract(pictures={image_id: pictures[image_id] for image_id in IDS[:20]})
+def test_an_image_that_is_in_no_shard_is_named(extract, scenes):
+    images, _ = scenes
+    made = extract(images={image_id: images[image_id] for image_id in IDS[:20]})
     for number in range(2):
         made.fill(number, 2)
-    made.pictures = {**made.pictures, IDS[30]: pictures[IDS[30]]}
+    made.images = {**made.images, IDS[30]: images[IDS[30]]}
     with pytest.raises(StoreError, match=rf"^no features for 1 images in .*: '{IDS[30]}'"):
         made.join()
 
@@ -308,19 +308,19 @@ def test_a_wrong_shard_is_a_usage_error(a2_extract):
     assert answer.stderr == ("a2: shard is '2/2'; write i/N with i from 0 to N - 1, such as 0/4\n")
 
 
-def test_a_shard_with_skipped_pictures_ends_with_exit_code_3(
+def test_a_shard_with_skipped_images_ends_with_exit_code_3(
     experiment, tmp_path, scenes, a2_extract
 ):
-    pictures, _ = scenes
-    pictures[IDS[0]].write_bytes(b"")
+    images, _ = scenes
+    images[IDS[0]].write_bytes(b"")
     number = owner(IDS[0], 2)
     (tmp_path / "scenes" / "images").rename(tmp_path / "images")
-    images = ["--set", f"data.images={json.dumps(str(tmp_path / 'images'))}"]
-    answer = a2_extract("--shard", f"{number}/2", *images)
-    other = a2_extract("--shard", f"{1 - number}/2", *images)
+    moved = ["--set", f"data.images={json.dumps(str(tmp_path / 'images'))}"]
+    answer = a2_extract("--shard", f"{number}/2", *moved)
+    other = a2_extract("--shard", f"{1 - number}/2", *moved)
     assert (answer.exit_code, other.exit_code) == (3, 3)
     assert answer.stderr.splitlines()[-1] == f"extract: 1 skipped in shard {number}/2"
-    assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: picture '{IDS[0]}.jpg' is empty")
+    assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: image '{IDS[0]}.jpg' is empty")
 
 
 def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):

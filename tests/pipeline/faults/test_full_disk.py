@@ -77,7 +77,7 @@ def refusals(place, reason):
     inside = rf"'{re.escape(str(place))}/[0-9a-f]{{12}}\.partial[^']*'"
     return (
         rf"a2: {reason}: {inside}; {CHECK}\n",
-        rf"a2: cannot write {inside}: the disk is full( or fails)?; \d+ pictures are kept, "
+        rf"a2: cannot write {inside}: the disk is full( or fails)?; \d+ images are kept, "
         r"make room and run again to resume\n",
     )
 

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from a2cap.data.errors import InputError
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 
 
 def chunk(kind, content):
@@ -30,14 +30,14 @@ READ = """
     import resource, sys, time
     from pathlib import Path
     from a2cap.data.errors import InputError
-    from a2cap.extract.image import read_picture
+    from a2cap.extract.image import read_image
 
     gigabyte = 2**30
     resource.setrlimit(resource.RLIMIT_AS, (4 * gigabyte, 4 * gigabyte))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.monotonic()
     try:
-        read_picture(Path(sys.argv[1]))
+        read_image(Path(sys.argv[1]))
     except InputError as error:
         print(error)
     print(time.monotonic() - started)
@@ -45,7 +45,7 @@ READ = """
 """
 
 
-def test_a_picture_of_30000_by_30000_pixels_in_109_kilobytes_costs_neither_time_nor_memory(
+def test_an_image_of_30000_by_30000_pixels_in_109_kilobytes_costs_neither_time_nor_memory(
     tmp_path,
 ):
     bomb = tmp_path / "bomb.png"
@@ -54,14 +54,14 @@ def test_a_picture_of_30000_by_30000_pixels_in_109_kilobytes_costs_neither_time_
     command = [sys.executable, "-c", textwrap.dedent(READ), str(bomb)]
     read = subprocess.run(command, capture_output=True, text=True, check=True)
     said, seconds, kilobytes = read.stdout.splitlines()
-    assert said == ("picture 'bomb.png' is too large: more than 100 million pixels; scale it down")
+    assert said == ("image 'bomb.png' is too large: more than 100 million pixels; scale it down")
     assert float(seconds) < 2  # OpenCV takes 32
     assert int(kilobytes) < 100_000  # and 5.2 GB
 
 
 def test_a_smaller_one_of_the_same_make_is_read(tmp_path):
     write_bomb(tmp_path / "small.png", 300)
-    assert read_picture(tmp_path / "small.png").shape == (300, 300, 3)
+    assert read_image(tmp_path / "small.png").shape == (300, 300, 3)
     write_bomb(tmp_path / "large.png", 10_100)
     with pytest.raises(InputError, match="10100 x 10100 pixels, limit 100 million; scale it down"):
-        read_picture(tmp_path / "large.png")
+        read_image(tmp_path / "large.png")

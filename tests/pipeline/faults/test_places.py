@@ -56,10 +56,10 @@ def test_the_whole_road_runs_below_a_path_of_spaces_and_letters_of_any_kind(expe
     assert "nothing to do: every result is there" in again.stdout
     assert a2("verify", "--data", home / "Ergebnisse ü").exit_code == 0
     [model] = (home / "Ergebnisse ü" / "train-xe").glob("*/model.safetensors")
-    picture = scenes / "images" / f"{1:012d}.jpg"
+    image = scenes / "images" / f"{1:012d}.jpg"
     boxes = ["--boxes", scenes / "instances.json"]
-    said = a2("caption", picture, "--model", model.parent, *boxes)
-    assert (said.exit_code, said.stdout.startswith(f"{picture}: ")) == (0, True), said.stderr
+    said = a2("caption", image, "--model", model.parent, *boxes)
+    assert (said.exit_code, said.stdout.startswith(f"{image}: ")) == (0, True), said.stderr
 
 
 # --- places that cannot be written --------------------------------------------------------------

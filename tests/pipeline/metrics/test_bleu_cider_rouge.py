@@ -14,46 +14,46 @@ EQUAL = {"rel": 1e-12, "abs": 1e-12}
 
 # Words recur, so that n-grams match; one holds a no-break space, which only some scorers split at.
 CAPTION = st.lists(st.sampled_from(["a", "b", "dog", "1\u00a01/2"]), max_size=9).map(" ".join)
-PICTURE = st.tuples(CAPTION, st.lists(CAPTION, min_size=1, max_size=4))
-PICTURES = st.lists(PICTURE, min_size=1, max_size=6)
+IMAGE = st.tuples(CAPTION, st.lists(CAPTION, min_size=1, max_size=4))
+IMAGES = st.lists(IMAGE, min_size=1, max_size=6)
 
 
-def both_sides(pictures):
+def both_sides(images):
     """Ours as lists, and pycocoevalcap's dictionaries."""
-    candidates, references = map(list, zip(*pictures, strict=True))
-    names = [str(place) for place in range(len(pictures))]
+    candidates, references = map(list, zip(*images, strict=True))
+    names = [str(place) for place in range(len(images))]
     theirs = dict(zip(names, references, strict=True))
     return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, theirs
 
 
-@given(PICTURES)
-def test_bleu_is_that_of_pycocoevalcap(pictures):
+@given(IMAGES)
+def test_bleu_is_that_of_pycocoevalcap(images):
     from pycocoevalcap.bleu.bleu import Bleu
 
-    candidates, references, hypotheses, targets = both_sides(pictures)
+    candidates, references, hypotheses, targets = both_sides(images)
     overall, values = Bleu(4).compute_score(targets, hypotheses, verbose=0)
     statistics = bleu_statistics(count_pair(candidates, references))
-    assert statistics.shape == (len(pictures), len(COLUMNS))
+    assert statistics.shape == (len(images), len(COLUMNS))
     assert bleu_values(statistics.sum(axis=0)) == pytest.approx(overall, **EQUAL)
     assert pytest.approx(np.array(values), **EQUAL) == bleu_values(statistics).T
 
 
-@given(PICTURES)
-def test_cider_is_that_of_pycocoevalcap(pictures):
+@given(IMAGES)
+def test_cider_is_that_of_pycocoevalcap(images):
     from pycocoevalcap.cider.cider import Cider
 
-    candidates, references, hypotheses, targets = both_sides(pictures)
+    candidates, references, hypotheses, targets = both_sides(images)
     if not any(reference.split() for group in references for reference in group):
         return  # theirs cannot score references of which none has a word
     _, values = Cider().compute_score(targets, hypotheses)
     assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
 
 
-@given(PICTURES)
-def test_rouge_is_that_of_pycocoevalcap(pictures):
+@given(IMAGES)
+def test_rouge_is_that_of_pycocoevalcap(images):
     from pycocoevalcap.rouge.rouge import Rouge
 
-    candidates, references, hypotheses, targets = both_sides(pictures)
+    candidates, references, hypotheses, targets = both_sides(images)
     _, values = Rouge().compute_score(targets, hypotheses)
     assert rouge_values(candidates, references) == pytest.approx(list(values), **EQUAL)
 

@@ -1,4 +1,4 @@
-"""Drawing pictures anew: intervals of means and of metrics that are none."""
+"""Drawing images anew: intervals of means and of metrics that are none."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_bleu_is_drawn_by_its_sums_and_not_as_a_mean():
     assert not low < bleu_values(rows)[:, 3].mean() < high
 
 
-def test_draws_are_the_same_for_all_metrics_and_runs_of_as_many_pictures():
+def test_draws_are_the_same_for_all_metrics_and_runs_of_as_many_images():
     values = GENERATOR.random((50, 1))
     drawn = resampled({"CIDEr": values, "ROUGE_L": values + 1})
     assert drawn["ROUGE_L"] == pytest.approx(drawn["CIDEr"] + 1)
     assert np.array_equal(resampled({"CIDEr": values})["CIDEr"], drawn["CIDEr"])
 
 
-def test_one_picture_leaves_no_doubt():
+def test_one_image_leaves_no_doubt():
     assert interval(resampled({"CIDEr": np.array([[0.25]])})["CIDEr"]) == (0.25, 0.25)

@@ -51,7 +51,7 @@ def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
     assert of("two dogs run here", "two dogs run", "two dogs sit") == pytest.approx(near)
 
 
-def test_a_picture_s_diversity_is_that_of_its_own_kernel():
+def test_an_image_s_diversity_is_that_of_its_own_kernel():
     """By the formula of the paper; half of the uni- and bigrams of two beams are the same."""
     found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, REFERENCES)["1"]
     rarity = {"dog": np.log(4 / 1), "runs": np.log(4), "sits": np.log(4)}
@@ -61,6 +61,6 @@ def test_a_picture_s_diversity_is_that_of_its_own_kernel():
     assert found == pytest.approx(-np.log((1 + similarity) / 2) / np.log(2))
 
 
-def test_a_single_picture_has_a_diversity_too():
+def test_a_single_image_has_a_diversity_too():
     found = beam_diversity({"1": ["a dog", "a dog"]}, {"1": ["a dog"]})
     assert found["1"] == pytest.approx(0, abs=1e-9)

@@ -39,7 +39,7 @@ def test_a_metric_that_cannot_run_is_reported_and_sinks_no_other(no_java, capfd)
     scores = score(CANDIDATES, REFERENCES)
     assert scores.not_run["METEOR"] == "no java; install it"
     assert list(scores.metrics) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "ROUGE_L", "CIDEr"]
-    assert all(values.keys() == scores.metrics.keys() for values in scores.per_picture.values())
+    assert all(values.keys() == scores.metrics.keys() for values in scores.per_image.values())
     assert capfd.readouterr().out == ""
 
 
@@ -66,23 +66,23 @@ def test_captions_equal_to_the_references_are_the_best(no_java):
     assert perfect.metrics["CIDEr"] > cider(CANDIDATES, REFERENCES)
 
 
-def test_scores_do_not_depend_on_the_order_of_pictures(no_java):
+def test_scores_do_not_depend_on_the_order_of_images(no_java):
     reverse = dict(reversed(CANDIDATES.items()))
     there, back = score(CANDIDATES, REFERENCES), score(reverse, REFERENCES)
     assert there.metrics == pytest.approx(back.metrics)
-    for image_id, values in there.per_picture.items():
-        assert values == pytest.approx(back.per_picture[image_id])
+    for image_id, values in there.per_image.items():
+        assert values == pytest.approx(back.per_image[image_id])
 
 
 @pytest.mark.parametrize(
     ("candidates", "references", "message"),
     [
-        ({}, {}, "nothing to score: 0 captions; caption at least one picture"),
+        ({}, {}, "nothing to score: 0 captions; caption at least one image"),
         (
             {"1": "a"},
             {"1": ["a"], "2": ["b"], "3": ["c"]},
-            "captions and references are of different pictures: '2' and 1 more are only in one; "
-            "hand in both for the same pictures",
+            "captions and references are of different images: '2' and 1 more are only in one; "
+            "hand in both for the same images",
         ),
         (
             {"1": ["a", "b"]},
@@ -109,7 +109,7 @@ def test_every_metric_has_an_interval_around_its_value(no_java):
         assert low <= scores.metrics[name] <= high, name
 
 
-def test_sums_of_the_kept_statistics_give_the_value_over_all_pictures(no_java):
+def test_sums_of_the_kept_statistics_give_the_value_over_all_images(no_java):
     scores = score(CANDIDATES, REFERENCES)
     assert list(scores.statistics) == ["BLEU"]
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]

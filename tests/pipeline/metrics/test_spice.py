@@ -106,17 +106,17 @@ def test_an_interrupted_parse_is_taken_up(parser, monkeypatch):
     assert parser.parsed == ["one", "two", "three"]
 
 
-def test_values_and_parts_are_told_by_picture_and_averaged_over_those_that_have_the_part(
+def test_values_and_parts_are_told_by_image_and_averaged_over_those_that_have_the_part(
     parser, monkeypatch
 ):
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
     monkeypatch.delitem(metrics._BY_JVM, ("METEOR",))
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, spice=True)
     assert scores.not_run == {}
-    assert list(scores.per_picture["1"]) == [*list(scores.metrics)]
-    assert scores.metrics["SPICE"] == sum(p["SPICE"] for p in scores.per_picture.values()) / 2
+    assert list(scores.per_image["1"]) == [*list(scores.metrics)]
+    assert scores.metrics["SPICE"] == sum(p["SPICE"] for p in scores.per_image.values()) / 2
     assert scores.spice == {"Object": 0.5}
-    assert scores.spice_per_picture["2"] == dict.fromkeys(PARTS) | {"Object": 0.5}
+    assert scores.spice_per_image["2"] == dict.fromkeys(PARTS) | {"Object": 0.5}
     assert scores.confidence["SPICE"][0] <= scores.metrics["SPICE"]
 
 
@@ -154,7 +154,7 @@ def test_scores_equal_those_of_spice_s_own_program(models, capfd):
     """Source: edu.anu.spice.SpiceScorer of spice-1.0.jar, run on OpenJDK 17 with Nashorn 15.4."""
     told: list[int] = []
     found = spice_values(CANDIDATES, REFERENCES, advance=told.append)
-    assert [picture.overall for picture in found] == GOLDEN
+    assert [image.overall for image in found] == GOLDEN
     assert found[0].parts == GOLDEN_PARTS
     assert sum(told) == len(CANDIDATES) + sum(map(len, REFERENCES))
     assert capfd.readouterr() == ("", "")

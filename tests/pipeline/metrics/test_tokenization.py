@@ -27,7 +27,7 @@ def test_tokens_are_lower_case_without_punctuation_and_the_jvm_leaks_no_output(c
     assert capfd.readouterr() == ("", "")
 
 
-def test_pictures_without_captions_keep_their_place_and_need_no_jvm(monkeypatch):
+def test_images_without_captions_keep_their_place_and_need_no_jvm(monkeypatch):
     monkeypatch.setattr(tokenization, "run_java", None)
     assert tokenize({"1": [], "2": []}) == {"1": [], "2": []}
 

@@ -27,10 +27,10 @@ def scored(captions=CAPTIONS, references=REFERENCES, groups=GROUPS):
     return score_word_groups(captions, references, groups)
 
 
-def test_words_are_counted_against_the_references_of_their_own_picture():
+def test_words_are_counted_against_the_references_of_their_own_image():
     found = scored().groups["colours"].words
-    # Picture 1 says red twice, no reference does; of three words in its references it has two.
-    # Picture 2 says red, as one reference does.
+    # Image 1 says red twice, no reference does; of three words in its references it has two.
+    # Image 2 says red, as one reference does.
     assert asdict(found) == {
         "precision": 2 / 3,
         "recall": 3 / 4,
@@ -98,9 +98,9 @@ def test_why_a_group_has_no_pairs_is_said():
     assert bare.words == scored().groups["colours"].words
 
 
-def test_counts_of_the_pictures_add_up_to_the_scores():
+def test_counts_of_the_images_add_up_to_the_scores():
     found = scored()
-    of = [found.per_picture[image_id]["colours"] for image_id in CAPTIONS]
+    of = [found.per_image[image_id]["colours"] for image_id in CAPTIONS]
     assert of[0]._asdict() == {
         **{"said": 2, "right": 1, "expected": 3, "recalled": 2, "pictures": 1},
         **{"pairs": 2, "judged": 2, "held": 1, "pair_pictures": 1},
@@ -111,7 +111,7 @@ def test_counts_of_the_pictures_add_up_to_the_scores():
 
 
 def test_true_captions_of_scenes_contradict_no_other_one(experiment):
-    """Each caption against the others of its picture: what rules misread would contradict them."""
+    """Each caption against the others of its image: what rules misread would contradict them."""
     groups = read_word_groups(experiment.scenes / "words.json")
     images = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
     said = [[" ".join(s["tokens"]) for s in image["sentences"]] for image in images]
@@ -148,7 +148,7 @@ def test_a_caption_that_a_reference_says_too_is_right_in_all(caption, others):
 def test_shares_are_shares_and_the_order_of_references_does_not_matter(caption, references):
     found = scored({"1": caption}, {"1": references})
     assert found == scored({"1": caption}, {"1": references[::-1]})
-    for counts in found.per_picture["1"].values():
+    for counts in found.per_image["1"].values():
         assert counts.right <= counts.said
         assert counts.recalled <= counts.expected
         assert counts.held <= counts.judged <= counts.pairs

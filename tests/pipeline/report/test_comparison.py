@@ -7,15 +7,15 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.report.comparison import (
+    ComparedImage,
     ComparedMetric,
-    ComparedPicture,
     Comparison,
     write_comparison,
 )
 
 
 def compared(number, before, after, scores):
-    return ComparedPicture(
+    return ComparedImage(
         image_id=f"{number:012d}",
         captions=(before, after),
         references=[f"reference {number}"],
@@ -23,7 +23,7 @@ def compared(number, before, after, scores):
     )
 
 
-PICTURES = [
+IMAGES = [
     compared(1, "a dog", "a dog", (0.5, 0.5)),
     compared(2, "a dog", "a red dog", (0.4, 0.5)),
     compared(3, "two cats", "a cat", (1.5, 0.5)),
@@ -36,7 +36,7 @@ COMPARISON = Comparison(
         ComparedMetric("Bleu_4", (0.5, 0.25)),
         ComparedMetric("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.966),
     ],
-    pictures=PICTURES,
+    images=IMAGES,
     settings={"model.alignment.fusion": ("none", "gate")},
 )
 
@@ -49,7 +49,7 @@ def path(tmp_path_factory):
 
 
 def test_captions_are_fixed_or_broken_by_a_tenth_of_cider():
-    assert [one.kind for one in PICTURES] == ["same", "fixed", "broken", "changed", "fixed"]
+    assert [one.kind for one in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
 
 
 def test_an_equal_caption_is_the_same_whatever_its_score():
@@ -60,7 +60,7 @@ def test_both_runs_are_embedded_with_their_scores(path):
     [text] = re.findall(r'id="data">(.*?)</script>', path.read_text(), re.S)
     data = json.loads(text)
     assert (data["names"], data["metrics"]) == (["plain", "aligned"], ["BLEU-4", "CIDEr"])
-    assert data["pictures"][1] == {
+    assert data["images"][1] == {
         "id": "000000000002",
         "kind": "fixed",
         "captions": ["a dog", "a red dog"],
@@ -106,7 +106,7 @@ def test_it_sorts_filters_and_searches_in_a_browser(path, open_page):
     assert ids(page) == [5, 2, 4, 3]
     page.select_option("#kind", label="fixed (2)")
     assert ids(page) == [5, 2]
-    assert page.locator("#count").inner_text() == "2 of 5 pictures"
+    assert page.locator("#count").inner_text() == "2 of 5 images"
     card = page.locator(".card").first
     assert card.locator("mark").all_inner_texts() == ["red"]
     assert card.locator(".score b").inner_text() == "+1.500"

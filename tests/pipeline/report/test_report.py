@@ -16,8 +16,8 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.html import embedded
-from a2cap.pipeline.report.image_card import FIXED_POINT, ShownPicture, thumbnail
-from a2cap.pipeline.report.report import Report, ReportPicture, worst_and_best, write_report
+from a2cap.pipeline.report.image_card import FIXED_POINT, ShownImage, thumbnail
+from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, write_report
 from a2cap.pipeline.report.summary import in_words
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
@@ -58,13 +58,13 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What is embedded of all pictures."""
+        """What is embedded of all images."""
         [text] = re.findall(r'<script [^>]*id="data">(.*?)</script>', self.source, re.S)
         return dict(json.loads(text))
 
     @property
     def details(self) -> list[dict[str, Any]]:
-        """What is embedded of the pictures that are shown."""
+        """What is embedded of the images that are shown."""
         found = re.findall(r'<script [^>]*class="detail"[^>]*>(.*?)</script>', self.source, re.S)
         return [json.loads(text) for text in found]
 
@@ -84,8 +84,8 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-def picture(number: int, **changes: Any) -> ReportPicture:
-    standard = ReportPicture(
+def image(number: int, **changes: Any) -> ReportImage:
+    standard = ReportImage(
         image_id=f"{number:012d}",
         caption=f"caption {number}",
         references=[f"reference {number} a", f"reference {number} b"],
@@ -95,9 +95,9 @@ def picture(number: int, **changes: Any) -> ReportPicture:
     return replace(standard, **changes)
 
 
-def shown(photo: Path | None, **changes: Any) -> ShownPicture:
-    standard = ShownPicture(
-        picture=photo,
+def shown(photo: Path | None, **changes: Any) -> ShownImage:
+    standard = ShownImage(
+        image=photo,
         width=640,
         height=480,
         boxes=np.array([[10, 20, 60, 50], [0, 0, 640, 480]], dtype=np.float32),
@@ -108,7 +108,7 @@ def shown(photo: Path | None, **changes: Any) -> ShownPicture:
     return replace(standard, **changes)
 
 
-def report(pictures: list[ReportPicture], **changes: Any) -> Report:
+def report(images: list[ReportImage], **changes: Any) -> Report:
     standard = Report(
         title="Captions of test",
         metrics={"CIDEr": 0.8, "Bleu_4": 0.27},
@@ -119,15 +119,15 @@ def report(pictures: list[ReportPicture], **changes: Any) -> Report:
         total=5000,
         skipped={"000000391895": "truncated file"},
         provenance={"vocabulary": "10,201 entries", "decoding": "beam 5"},
-        pictures=pictures,
+        images=images,
     )
     return replace(standard, **changes)
 
 
-def written(folder: Path, content: Report, **shown_pictures: ShownPicture) -> Page:
-    """shown_pictures: `id_NUMBER` -> what is embedded."""
+def written(folder: Path, content: Report, **shown_images: ShownImage) -> Page:
+    """shown_images: `id_NUMBER` -> what is embedded."""
     path = folder / "report.html"
-    embedded_ones = {f"{int(name[3:]):012d}": one for name, one in shown_pictures.items()}
+    embedded_ones = {f"{int(name[3:]):012d}": one for name, one in shown_images.items()}
     write_report(path, content, embedded_ones.items())
     return Page(path)
 
@@ -135,10 +135,10 @@ def written(folder: Path, content: Report, **shown_pictures: ShownPicture) -> Pa
 # --- what is embedded ---------------------------------------------------------------------------
 
 
-def test_every_picture_is_listed_with_its_captions_and_scores(tmp_path):
-    page = written(tmp_path, report([picture(n) for n in (3, 1)]))
+def test_every_image_is_listed_with_its_captions_and_scores(tmp_path):
+    page = written(tmp_path, report([image(n) for n in (3, 1)]))
     assert page.data["metrics"] == ["BLEU-4", "CIDEr"]
-    assert page.data["pictures"] == [
+    assert page.data["images"] == [
         {
             "id": "000000000003",
             "caption": "caption 3",
@@ -159,18 +159,18 @@ def test_every_picture_is_listed_with_its_captions_and_scores(tmp_path):
     assert page.details == []
 
 
-def test_a_score_that_a_picture_lacks_or_that_is_no_number_is_null(tmp_path):
-    odd = picture(1, scores={"SPICE": float("nan")})
-    page = written(tmp_path, report([odd, picture(2)]))
+def test_a_score_that_an_image_lacks_or_that_is_no_number_is_null(tmp_path):
+    odd = image(1, scores={"SPICE": float("nan")})
+    page = written(tmp_path, report([odd, image(2)]))
     assert page.data["metrics"] == ["BLEU-4", "CIDEr", "SPICE"]
-    assert [one["scores"] for one in page.data["pictures"]] == [
+    assert [one["scores"] for one in page.data["images"]] == [
         [None, None, None],
         [0.25, 0.2, None],
     ]
 
 
-def test_what_is_shown_of_a_picture_is_embedded_by_its_id(tmp_path, photo):
-    page = written(tmp_path, report([picture(1), picture(2)]), id_2=shown(photo))
+def test_what_is_shown_of_an_image_is_embedded_by_its_id(tmp_path, photo):
+    page = written(tmp_path, report([image(1), image(2)]), id_2=shown(photo))
     [script] = page.all("script", class_="detail")
     assert script["data-id"] == "000000000002"
     [detail] = page.details
@@ -181,7 +181,7 @@ def test_what_is_shown_of_a_picture_is_embedded_by_its_id(tmp_path, photo):
 
 
 def test_the_attention_is_embedded_row_by_row_in_sixteen_bits(tmp_path, photo):
-    page = written(tmp_path, report([picture(1)]), id_1=shown(photo))
+    page = written(tmp_path, report([image(1)]), id_1=shown(photo))
     attention = page.details[0]["attention"]
     assert (attention["words"], attention["gate"]) == (["caption", "1"], [0.123, 0.5])
     for name in ("original", "aligned", "keep"):
@@ -192,14 +192,14 @@ def test_the_attention_is_embedded_row_by_row_in_sixteen_bits(tmp_path, photo):
 
 def test_without_alignment_the_original_attention_is_embedded_alone(tmp_path, photo):
     plain = CaptionAttention(ATTENTION.original, ATTENTION.original)
-    page = written(tmp_path, report([picture(1)]), id_1=shown(photo, attention=plain))
+    page = written(tmp_path, report([image(1)]), id_1=shown(photo, attention=plain))
     attention = page.details[0]["attention"]
     assert [attention[name] for name in ("aligned", "keep", "gate")] == [None, None, None]
 
 
 def test_attention_scores_and_regions_may_be_missing(tmp_path, photo):
     bare = shown(photo, boxes=np.zeros((0, 4)), names=[], scores=None, attention=None)
-    [detail] = written(tmp_path, report([picture(1)]), id_1=bare).details
+    [detail] = written(tmp_path, report([image(1)]), id_1=bare).details
     assert [detail[name] for name in ("boxes", "scores", "attention")] == [[], None, None]
 
 
@@ -217,14 +217,14 @@ def test_thumbnails_are_at_most_320_pixels_wide_and_turned_as_exif_says(tmp_path
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "I;16", "CMYK"])
-def test_pictures_of_every_mode_are_shown(tmp_path, mode):
+def test_images_of_every_mode_are_shown(tmp_path, mode):
     path = tmp_path / ("photo.tif" if mode == "CMYK" else "photo.png")
     Image.new(mode, (400, 300)).save(path)
     assert thumbnail(path) is not None
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xd8\xff\xe0 no picture"])
-def test_a_picture_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xd8\xff\xe0 no image"])
+def test_an_image_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
     path = tmp_path / "photo.jpg"
     if content is not None:
         path.write_bytes(content)
@@ -236,7 +236,7 @@ def test_a_picture_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
 
 
 def test_the_header_says_how_many_of_how_many_were_scored_and_what_was_left_out(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+    page = written(tmp_path, report([image(1)]))
     assert "4,999 of 5,000" in page.text("strong")
     assert "1 left out, and why" in page.text("summary")
     assert page.text("dt") == ["vocabulary", "decoding", "000000391895"]
@@ -244,7 +244,7 @@ def test_the_header_says_how_many_of_how_many_were_scored_and_what_was_left_out(
 
 
 def test_statistics_of_the_captions_are_listed(tmp_path):
-    page = written(tmp_path, report([picture(1)], statistics={"different words": "812"}))
+    page = written(tmp_path, report([image(1)], statistics={"different words": "812"}))
     assert "The captions in figures" in page.text("summary")
     assert (page.text("dt")[0], page.text("dd")[0]) == ("different words", "812")
 
@@ -259,7 +259,7 @@ def test_figures_are_put_in_words_with_the_parts_of_spice_behind():
 
 
 def test_metrics_stand_beside_the_baseline_with_their_ratio(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+    page = written(tmp_path, report([image(1)]))
     assert page.text("th")[:7] == [
         *("metric", "this run", "features zeroed", "ratio"),
         *("BLEU-4", "CIDEr", "SPICE"),
@@ -268,27 +268,27 @@ def test_metrics_stand_beside_the_baseline_with_their_ratio(tmp_path):
 
 
 def test_without_a_baseline_there_are_two_columns(tmp_path):
-    page = written(tmp_path, report([picture(1)], baseline=None))
+    page = written(tmp_path, report([image(1)], baseline=None))
     assert page.text("th")[:3] == ["metric", "this run", "BLEU-4"]
     assert page.text("td") == ["0.2700", "0.8000", "not run: no jars"]
 
 
 def test_confidence_intervals_stand_beside_their_metrics(tmp_path):
-    content = report([picture(1)], baseline=None, intervals={"CIDEr": (0.7512, 0.8499)})
+    content = report([image(1)], baseline=None, intervals={"CIDEr": (0.7512, 0.8499)})
     page = written(tmp_path, content)
     assert page.text("th")[:3] == ["metric", "this run", "95 %"]
     assert page.text("td") == ["0.2700", "–", "0.8000", "0.751–0.850", "not run: no jars"]
 
 
 def test_a_baseline_of_zero_has_no_ratio(tmp_path):
-    page = written(tmp_path, report([picture(1)], baseline={"CIDEr": 0.0}))
+    page = written(tmp_path, report([image(1)], baseline={"CIDEr": 0.0}))
     assert page.text("td")[3:6] == ["0.8000", "0.0000", "–"]
 
 
-def test_the_grounding_is_in_the_summary_and_with_each_picture(tmp_path):
+def test_the_grounding_is_in_the_summary_and_with_each_image(tmp_path):
     grounding = Grounding(0.5, 0.625, 0.25, 1234)
-    page = written(tmp_path, report([picture(1, grounding=grounding)], grounding=grounding))
-    assert page.data["pictures"][0]["grounding"] == [0.5, 0.625, 0.25, 1234]
+    page = written(tmp_path, report([image(1, grounding=grounding)], grounding=grounding))
+    assert page.data["images"][0]["grounding"] == [0.5, 0.625, 0.25, 1234]
     [line] = [text for text in page.text("p") if text.startswith("Attention on")]
     assert line.startswith(
         "Attention on what words name: 0.500 original, 0.625 aligned, 0.250 if spread evenly "
@@ -298,7 +298,7 @@ def test_the_grounding_is_in_the_summary_and_with_each_picture(tmp_path):
 
 
 def test_without_boxes_nothing_is_said_of_grounding(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+    page = written(tmp_path, report([image(1)]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
     assert not page.all("option", value="grounding")
 
@@ -311,7 +311,7 @@ def test_groups_of_words_are_a_table_of_their_own(tmp_path):
         for said in ("a red ball", "a red cup")
     )
     page = written(
-        tmp_path, report([picture(1)], metrics={}, word_groups=found, baseline_groups=blind)
+        tmp_path, report([image(1)], metrics={}, word_groups=found, baseline_groups=blind)
     )
     heads = ["group", "said", "precision", "recall", "F1", "features zeroed, F1"]
     behind = ["said", "precision", "judged", "accuracy", "features zeroed, accuracy"]
@@ -336,35 +336,35 @@ def test_groups_of_words_are_a_table_of_their_own(tmp_path):
 
 
 def test_without_groups_of_words_there_is_no_table_of_them(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+    page = written(tmp_path, report([image(1)]))
     assert page.text("caption") == ["Metrics"]
 
 
-def test_pictures_can_be_ordered_by_every_metric_that_they_have(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+def test_images_can_be_ordered_by_every_metric_that_they_have(tmp_path):
+    page = written(tmp_path, report([image(1)]))
     orders = [text for text in page.text("option") if text.startswith("by ")]
     assert orders == ["by BLEU-4", "by CIDEr", "by length", "by id"]
     assert page.all("option", value="1", selected="")
 
 
-def test_the_histogram_counts_every_picture(tmp_path):
-    page = written(tmp_path, report([picture(n) for n in range(11)]))
+def test_the_histogram_counts_every_image(tmp_path):
+    page = written(tmp_path, report([image(n) for n in range(11)]))
     (drawn,) = page.all("svg", role="img")
-    assert drawn["aria-label"] == "Histogram of CIDEr per picture from 0 to 1.0, median 0.500"
+    assert drawn["aria-label"] == "Histogram of CIDEr per image from 0 to 1.0, median 0.500"
     counts = [int(title.split(": ")[1]) for title in page.text("title") if " to " in title]
     assert sum(counts) == 11
 
 
-def test_a_report_without_pictures_is_still_a_report(tmp_path):
+def test_a_report_without_images_is_still_a_report(tmp_path):
     page = written(tmp_path, report([], n=0))
-    assert page.data == {"metrics": [], "pictures": []}
-    assert page.text("output") == ["0 pictures"]
+    assert page.data == {"metrics": [], "images": []}
+    assert page.text("output") == ["0 images"]
 
 
-# --- which pictures -----------------------------------------------------------------------------
+# --- which images -----------------------------------------------------------------------------
 
 
-def test_of_many_pictures_the_worst_and_the_best_are_chosen_worst_first():
+def test_of_many_images_the_worst_and_the_best_are_chosen_worst_first():
     scores = {str(n): {"CIDEr": (n * 7) % 20 / 10} for n in range(20)}
     chosen = worst_and_best(scores, 5)
     assert [scores[image_id]["CIDEr"] for image_id in chosen] == [0.0, 0.1, 0.2, 1.8, 1.9]
@@ -380,7 +380,7 @@ def test_equal_scores_are_chosen_by_id():
 
 
 def test_text_from_outside_is_escaped_everywhere(tmp_path):
-    bad = picture(
+    bad = image(
         1,
         image_id=HOSTILE,
         caption=HOSTILE,
@@ -404,7 +404,7 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
     assert len(page.all("script")) == 3
     assert len(page.all("img")) == 1  # of the template
     assert page.text("h1") == [HOSTILE]
-    assert page.data["pictures"][0]["caption"] == HOSTILE
+    assert page.data["images"][0]["caption"] == HOSTILE
     assert page.details[0]["names"] == [HOSTILE, ""]
 
 
@@ -415,7 +415,7 @@ def test_embedded_json_holds_any_text_and_ends_no_script(text):
 
 
 def test_nothing_is_loaded_from_outside_the_file(tmp_path, photo):
-    page = written(tmp_path, report([picture(1)]), id_1=shown(photo))
+    page = written(tmp_path, report([image(1)]), id_1=shown(photo))
     for tag, attributes in page.elements:
         for name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster"):
             value = attributes.get(name, "data:")
@@ -430,7 +430,7 @@ def test_nothing_is_loaded_from_outside_the_file(tmp_path, photo):
 
 
 def test_it_can_be_read_on_a_phone_with_a_keyboard_and_in_the_dark(tmp_path):
-    page = written(tmp_path, report([picture(1)]))
+    page = written(tmp_path, report([image(1)]))
     assert page.all("meta", name="viewport", content="width=device-width, initial-scale=1")
     assert "(prefers-color-scheme: dark)" in page.source
     assert page.all("a", class_="skip", href="#list")
@@ -445,7 +445,7 @@ def test_equal_reports_are_equal_bytes_whatever_the_folder(tmp_path, photo):
         folder.mkdir()
         copy = folder / "photo.jpg"
         copy.write_bytes(photo.read_bytes())
-        written(folder, report([picture(n) for n in range(3)]), id_1=shown(copy))
+        written(folder, report([image(n) for n in range(3)]), id_1=shown(copy))
         pages.append((folder / "report.html").read_bytes())
     assert pages[0] == pages[1]
     assert str(tmp_path).encode() not in pages[0]

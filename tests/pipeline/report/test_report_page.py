@@ -9,8 +9,8 @@ from PIL import Image
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import ShownPicture
-from a2cap.pipeline.report.report import Report, ReportPicture, write_report
+from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.report import Report, ReportImage, write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
 
@@ -26,8 +26,8 @@ BOXES = np.array([[10, 20, 60, 50], [0, 0, 640, 480], [300, 200, 500, 400]], dty
 WORDS = ("dog", "cat", "bus")
 
 
-def picture(number):
-    return ReportPicture(
+def image(number):
+    return ReportImage(
         image_id=f"{number:012d}",
         caption=f"a {WORDS[number % 3]} here",
         references=[f"reference {number}", "somebody's other caption"],
@@ -38,7 +38,7 @@ def picture(number):
 
 
 def shown(path, attention=ATTENTION):
-    return ShownPicture(
+    return ShownImage(
         path, 640, 480, BOXES, ["dog", "", "cat"], np.array([0.5, 0.9, 1.0]), attention
     )
 
@@ -59,7 +59,7 @@ REPORT = Report(
     total=100,
     skipped={},
     provenance={"vocabulary": "10,201 entries", "digest": "f" * 64},
-    pictures=[picture(number) for number in range(100)],
+    images=[image(number) for number in range(100)],
     grounding=Grounding(0.5, 0.625, 0.25, 2),
     word_groups=GROUPS,
     baseline_groups=GROUPS,
@@ -68,13 +68,13 @@ REPORT = Report(
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Three pictures with attention: aligned, plain, and aligned without a file."""
+    """Three images with attention: aligned, plain, and aligned without a file."""
     folder = tmp_path_factory.mktemp("report page")
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
-    pictures = {0: shown(photo), 1: shown(photo, PLAIN), 2: shown(None)}
+    images = {0: shown(photo), 1: shown(photo, PLAIN), 2: shown(None)}
     path = folder / "report.html"
-    write_report(path, REPORT, ((f"{n:012d}", one) for n, one in pictures.items()))
+    write_report(path, REPORT, ((f"{n:012d}", one) for n, one in images.items()))
     return path
 
 
@@ -109,7 +109,7 @@ def test_it_sorts_by_every_metric_both_ways(page):
 
 def test_it_finds_words_where_they_begin(page):
     page.fill("#search", "bus")
-    assert page.locator("#count").inner_text() == "33 of 100 pictures"
+    assert page.locator("#count").inner_text() == "33 of 100 images"
     assert {number % 3 for number in ids(page)} == {2}
     page.fill("#search", "us")
     assert page.locator("#nothing").is_visible()
@@ -190,26 +190,26 @@ def test_a_captioner_without_alignment_shows_its_attention_alone(page):
     assert visible == ["region", "original α"]
 
 
-def test_a_picture_that_is_not_at_hand_is_said_to_be_so_and_its_boxes_are_there(page):
+def test_an_image_that_is_not_at_hand_is_said_to_be_so_and_its_boxes_are_there(page):
     card = page.locator(".card").nth(2)
     assert card.locator(".absent").first.is_visible()
     assert card.locator("img").count() == 0
     assert card.locator("rect").count() == 6
 
 
-def test_a_picture_that_is_not_embedded_has_its_captions_and_scores(page):
+def test_an_image_that_is_not_embedded_has_its_captions_and_scores(page):
     card = page.locator(".card").nth(3)
-    assert card.locator(".picture").is_hidden()
+    assert card.locator(".image").is_hidden()
     assert card.locator("h2").text_content() == "a dog here"
     assert card.locator(".references li").all_text_contents()[0] == "reference 3"
     card.locator("summary").click()
     assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
 
 
-def test_pictures_have_a_person_s_words_as_alternative_text(page):
+def test_images_have_a_person_s_words_as_alternative_text(page):
     first = page.locator(".card").first
     texts = [image.get_attribute("alt") for image in first.locator("img").all()]
-    assert texts == ["reference 0", ""]  # the second is the same picture
+    assert texts == ["reference 0", ""]  # the second is the same image
 
 
 def test_regions_can_be_hidden_but_not_while_looking(page):
@@ -254,11 +254,11 @@ def test_the_page_is_as_dark_as_the_reader_wants(report, open_page, scheme):
 def test_text_from_outside_is_no_markup(tmp_path, open_page):
     bad = "</script><img src=x onerror=alert(1)> <b>&amp;"
     hostile = replace(
-        picture(1), image_id=bad, caption=bad, references=[bad], beams=[(bad, 0.0), (bad, 0.0)]
+        image(1), image_id=bad, caption=bad, references=[bad], beams=[(bad, 0.0), (bad, 0.0)]
     )
     path = tmp_path / "report.html"
     one = replace(shown(None, PLAIN), names=[bad] * 3)
-    write_report(path, replace(REPORT, title=bad, pictures=[hostile]), [(bad, one)])
+    write_report(path, replace(REPORT, title=bad, images=[hostile]), [(bad, one)])
     page = open_page(path)
     page.locator(".card .word").first.hover()
     assert page.locator("img, main b b").count() == 0

@@ -72,14 +72,14 @@ def test_it_writes_vocabulary_captions_references_and_frequencies(run, experimen
         "document_frequencies.npz",
         "events.jsonl",
     }
-    pictures = read_annotations(annotations).pictures
+    images = read_annotations(annotations).images
     vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.vocabulary_digest == vocabulary.digest
-    for picture in (picture for picture in pictures if picture.split == "train"):
-        told = [vocabulary.decode(row) for row in captions.captions(picture.image_id)]
-        assert told == [" ".join(caption.tokens) for caption in picture.captions]
-    raw = {p.image_id: [caption.raw for caption in p.captions] for p in pictures}
+    for image in (image for image in images if image.split == "train"):
+        told = [vocabulary.decode(row) for row in captions.captions(image.image_id)]
+        assert told == [" ".join(caption.tokens) for caption in image.captions]
+    raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
     assert read_tokens(run.directory) == tokenize(raw)
 
 
@@ -140,17 +140,17 @@ def test_more_bad_items_than_the_limit_are_refused(run, write):
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_each_split_must_have_a_picture(run, write, split):
+def test_each_split_must_have_an_image(run, write, split):
     path = write(*[row for row in THREE if row[2] != split])
     with pytest.raises(InputError) as raised:
         run(path)
     assert str(raised.value) == (
-        f"no picture of split {split!r} in {str(path)!r}; "
+        f"no image of split {split!r} in {str(path)!r}; "
         "give each of train, val and test at least one"
     )
 
 
-def test_pictures_that_the_split_list_leaves_out_are_a_choice_and_no_fault(
+def test_images_that_the_split_list_leaves_out_are_a_choice_and_no_fault(
     run, experiment, tmp_path, quick
 ):
     (tmp_path / "splits.txt").write_text("1 train\n2 val\n3 test\n")

@@ -197,10 +197,10 @@ def test_another_number_of_processes_goes_on_where_the_first_ones_stopped_and_sa
     assert_close_results(found, alone)
 
 
-def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_pictures_of_all(
+def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_images_of_all(
     train, together, tmp_path, monkeypatch
 ):
-    """The pictures of the one process whose loss it is are not known to be the cause."""
+    """The images of the one process whose loss it is are not known to be the cause."""
     compute = optimisation.two_losses
 
     def poisoned(captioner, memory, captions):
@@ -213,7 +213,7 @@ def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_pictures_of_a
     one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
     assert one == other
     assert one.startswith("loss is not finite at step 6: caption nan, mask -")
-    assert len(re.search(r"\(pictures (.*)\);", one)[1].split(", ")) == 2
+    assert len(re.search(r"\(images (.*)\);", one)[1].split(", ")) == 2
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 

@@ -38,7 +38,7 @@ from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisat
 from a2cap.pipeline.training.checkpoints import Checkpoints
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
-STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures
+STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training images
 OPENINGS = ("a", "the largest is a")
 
 
@@ -286,7 +286,7 @@ def test_patience_is_remembered_by_a_training_that_resumes(train, tmp_path, monk
     assert [line["CIDEr"] for line in lines(tmp_path / "early")] == [0.5, 0.4, 0.3]
 
 
-def test_only_as_many_validation_pictures_are_decoded_as_asked_for(train, tmp_path, monkeypatch):
+def test_only_as_many_validation_images_are_decoded_as_asked_for(train, tmp_path, monkeypatch):
     asked = []
 
     def score(candidates, references):
@@ -294,7 +294,7 @@ def test_only_as_many_validation_pictures_are_decoded_as_asked_for(train, tmp_pa
         return 0.5
 
     monkeypatch.setattr(captioner_phase, "cider", score)
-    train(tmp_path / "some", "train.validation_pictures=2", "train.epochs=1")
+    train(tmp_path / "some", "train.max_validation_images=2", "train.epochs=1")
     first = read_training_data(train.features, train.captions).validation[:2]
     assert asked == [(sorted(first), sorted(first))]
 
@@ -712,7 +712,7 @@ def poison(monkeypatch, step, **changes):
         ({"caption": torch.inf}, r"caption inf, mask -?\d+\.\d+, gradient norm nan"),
     ],
 )
-def test_a_loss_that_is_no_number_names_step_and_pictures_and_keeps_the_last_good_checkpoint(
+def test_a_loss_that_is_no_number_names_step_and_images_and_keeps_the_last_good_checkpoint(
     train, tmp_path, monkeypatch, changes, said
 ):
     poison(monkeypatch, 6, **changes)
@@ -728,7 +728,7 @@ def test_a_loss_that_is_no_number_names_step_and_pictures_and_keeps_the_last_goo
         train(tmp_path / "poisoned")
     assert len(seen) == 6
     assert re.fullmatch(
-        rf"loss is not finite at step 6: {said} \(pictures {', '.join(seen[-1])}\); "
+        rf"loss is not finite at step 6: {said} \(images {', '.join(seen[-1])}\); "
         "the last good checkpoint is kept, lower train.lr and train again",
         str(error.value),
     )
@@ -749,8 +749,8 @@ def changed_copy(directory, folder):
     return Path(shutil.copytree(directory, folder, symlinks=True))
 
 
-def rename_picture(captions, place, image_id):
-    """Gives the picture at a place of captions.h5 another id."""
+def rename_image(captions, place, image_id):
+    """Gives the image at a place of captions.h5 another id."""
     with h5py.File(captions / "captions.h5", "r+") as file:
         names = file["image_ids"][...]
         names[place] = image_id.encode()
@@ -759,11 +759,11 @@ def rename_picture(captions, place, image_id):
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_picture_without_features_is_refused_by_its_id(train, tmp_path, split):
+def test_an_image_without_features_is_refused_by_its_id(train, tmp_path, split):
     captions = changed_copy(train.captions, tmp_path / "captions")
     with h5py.File(captions / "captions.h5") as file:
         place = file["splits"].asstr()[...].tolist().index(split)
-    rename_picture(captions, place, "000000999999")
+    rename_image(captions, place, "000000999999")
     with pytest.raises(StoreError) as error:
         replace(train, captions=captions)(tmp_path / "model")
     store = train.features / "features.lmdb"
@@ -813,14 +813,14 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
     assert validated == set(data.validation) - left_out
 
 
-def test_training_with_no_validation_picture_left_is_refused_at_once(train, tmp_path):
+def test_training_with_no_validation_image_left_is_refused_at_once(train, tmp_path):
     data = read_training_data(train.features, train.captions)
     features = changed_copy(train.features, tmp_path / "features")
     skip(features, data.validation)
     with pytest.raises(InputError) as error:
         replace(train, features=features)(tmp_path / "model")
     assert str(error.value) == (
-        "no validation picture has features: all are in "
+        "no validation image has features: all are in "
         f"{str(features / 'skipped.jsonl')!r}; mend their files and extract again"
     )
 

@@ -8,25 +8,25 @@ from a2cap.model.config import ModelConfig
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
 
-def _log_probs(captioner, pictures):
-    tokens = decoder_input(pictures.captions, bos=1)
-    return captioner(pictures.encoded(captioner), tokens)
+def _log_probs(captioner, images):
+    tokens = decoder_input(images.captions, bos=1)
+    return captioner(images.encoded(captioner), tokens)
 
 
-def test_forward_gives_normalised_log_probabilities_of_every_next_token(tiny, pictures):
-    log_probs = _log_probs(tiny(), pictures)
+def test_forward_gives_normalised_log_probabilities_of_every_next_token(tiny, images):
+    log_probs = _log_probs(tiny(), images)
     assert log_probs.shape == (3, 2, 6, 11)
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_cached_steps_equal_teacher_forcing(tiny, pictures, fusion):
+def test_cached_steps_equal_teacher_forcing(tiny, images, fusion):
     captioner = tiny(fusion=fusion, box_geometry="linear")
     captioner.schedule_step.fill_(50_000)
-    memory = pictures.encoded(captioner)
-    expected = captioner(memory, decoder_input(pictures.captions, bos=1))
+    memory = images.encoded(captioner)
+    expected = captioner(memory, decoder_input(images.captions, bos=1))
     state = captioner.start(memory, rows_per_image=2)
-    tokens = decoder_input(pictures.captions, bos=1).flatten(0, 1)
+    tokens = decoder_input(images.captions, bos=1).flatten(0, 1)
     for position in range(tokens.shape[1]):
         output = captioner.step(tokens[:, position], state)
         assert output.attention is None
@@ -37,18 +37,18 @@ def test_cached_steps_equal_teacher_forcing(tiny, pictures, fusion):
         state = output.state
 
 
-def test_a_step_leaves_its_state_usable_for_another_token(tiny, pictures):
+def test_a_step_leaves_its_state_usable_for_another_token(tiny, images):
     captioner = tiny()
-    state = captioner.start(pictures.encoded(captioner), rows_per_image=1)
+    state = captioner.start(images.encoded(captioner), rows_per_image=1)
     state = captioner.step(torch.tensor([1, 1, 1]), state).state
     first = captioner.step(torch.tensor([4, 5, 6]), state)
     captioner.step(torch.tensor([7, 7, 7]), state)
     assert torch.equal(captioner.step(torch.tensor([4, 5, 6]), state).log_probs, first.log_probs)
 
 
-def test_reordered_rows_continue_the_row_that_they_took(tiny, pictures):
+def test_reordered_rows_continue_the_row_that_they_took(tiny, images):
     captioner = tiny()
-    state = captioner.start(pictures.encoded(captioner), rows_per_image=2)
+    state = captioner.start(images.encoded(captioner), rows_per_image=2)
     for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
         output = captioner.step(torch.tensor(tokens), state)
         state = output.state
@@ -61,13 +61,13 @@ def test_reordered_rows_continue_the_row_that_they_took(tiny, pictures):
 @pytest.mark.parametrize("perturbed", [False, True])
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_score_picks_the_captions_tokens_from_forward_and_skips_padding(
-    tiny, pictures, fusion, perturbed
+    tiny, images, fusion, perturbed
 ):
     captioner = tiny(fusion=fusion)
-    memory = pictures.encoded(captioner)
-    scored = captioner.score(memory, pictures.captions, perturbed=perturbed)
-    expected = _log_probs(captioner, pictures).gather(-1, pictures.captions[..., None])[..., 0]
-    expected = expected.masked_fill(pictures.captions == 0, 0)
+    memory = images.encoded(captioner)
+    scored = captioner.score(memory, images.captions, perturbed=perturbed)
+    expected = _log_probs(captioner, images).gather(-1, images.captions[..., None])[..., 0]
+    expected = expected.masked_fill(images.captions == 0, 0)
     same = torch.allclose(scored.log_probs, expected, rtol=0, atol=1e-12)
     assert same == (not perturbed or fusion == "none")
     assert len(scored.attention) == 2
@@ -77,84 +77,84 @@ def test_score_picks_the_captions_tokens_from_forward_and_skips_padding(
 @pytest.mark.parametrize("average", ["uniform", "heads"])
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_padded_regions_change_nothing(tiny, pictures, fusion, network, average):
+def test_padded_regions_change_nothing(tiny, images, fusion, network, average):
     captioner = tiny(fusion=fusion, mask_network=network, average=average, box_geometry="linear")
-    memory = pictures.encoded(captioner)
+    memory = images.encoded(captioner)
     padding = torch.full((3, 3, 6), torch.nan, dtype=torch.float64)
     padded = captioner.encode(
-        torch.cat((pictures.features, padding), dim=1),
-        torch.cat((pictures.boxes, padding[..., :5]), dim=1),
-        torch.cat((pictures.region_mask, torch.zeros(3, 3, dtype=torch.bool)), dim=1),
+        torch.cat((images.features, padding), dim=1),
+        torch.cat((images.boxes, padding[..., :5]), dim=1),
+        torch.cat((images.region_mask, torch.zeros(3, 3, dtype=torch.bool)), dim=1),
     )
     for perturbed in (False, True):
-        expected = captioner.score(memory, pictures.captions, perturbed=perturbed).log_probs
-        actual = captioner.score(padded, pictures.captions, perturbed=perturbed).log_probs
+        expected = captioner.score(memory, images.captions, perturbed=perturbed).log_probs
+        actual = captioner.score(padded, images.captions, perturbed=perturbed).log_probs
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_permuted_regions_change_nothing(tiny, pictures, fusion):
+def test_permuted_regions_change_nothing(tiny, images, fusion):
     captioner, order = tiny(fusion=fusion, box_geometry="linear"), torch.tensor([2, 0, 3, 1])
     expected = [
-        captioner.score(pictures.encoded(captioner), pictures.captions, perturbed=perturbed)
+        captioner.score(images.encoded(captioner), images.captions, perturbed=perturbed)
         for perturbed in (False, True)
     ]
     permuted = captioner.encode(
-        pictures.features[:, order], pictures.boxes[:, order], pictures.region_mask[:, order]
+        images.features[:, order], images.boxes[:, order], images.region_mask[:, order]
     )
     for perturbed in (False, True):
-        actual = captioner.score(permuted, pictures.captions, perturbed=perturbed)
+        actual = captioner.score(permuted, images.captions, perturbed=perturbed)
         torch.testing.assert_close(
             actual.log_probs, expected[perturbed].log_probs, rtol=0, atol=1e-12
         )
 
 
-def test_a_batch_equals_its_pictures_one_by_one(tiny, pictures):
+def test_a_batch_equals_its_images_one_by_one(tiny, images):
     captioner = tiny()
-    batched = captioner.score(pictures.encoded(captioner), pictures.captions, perturbed=True)
+    batched = captioner.score(images.encoded(captioner), images.captions, perturbed=True)
     for number in range(3):
-        exists = pictures.region_mask[number]
+        exists = images.region_mask[number]
         alone = captioner.encode(
-            pictures.features[number : number + 1, exists],
-            pictures.boxes[number : number + 1, exists],
+            images.features[number : number + 1, exists],
+            images.boxes[number : number + 1, exists],
             exists[None, exists],
         )
         for caption in range(2):
-            one = pictures.captions[number : number + 1, caption : caption + 1]
+            one = images.captions[number : number + 1, caption : caption + 1]
             torch.testing.assert_close(
                 captioner.score(alone, one, perturbed=True).log_probs[0, 0],
                 batched.log_probs[number, caption],
             )
 
 
-def test_a_later_word_does_not_reach_back(tiny, pictures):
+def test_a_later_word_does_not_reach_back(tiny, images):
     captioner = tiny()
-    before = _log_probs(captioner, pictures)
-    pictures.captions[..., 3] = 9
-    after = _log_probs(captioner, pictures)
+    before = _log_probs(captioner, images)
+    images.captions[..., 3] = 9
+    after = _log_probs(captioner, images)
     torch.testing.assert_close(after[:, :, :4], before[:, :, :4])
     assert not torch.allclose(after[:, :, 4], before[:, :, 4])
 
 
-def test_blind_captioner_is_moved_by_boxes_alone(tiny, pictures):
+def test_blind_captioner_is_moved_by_boxes_alone(tiny, images):
     captioner = tiny(blind=True, box_geometry="linear")
-    before = _log_probs(captioner, pictures)
-    pictures.features = pictures.features + 5
-    assert torch.equal(_log_probs(captioner, pictures), before)
-    pictures.boxes = 1 - pictures.boxes
-    assert not torch.allclose(_log_probs(captioner, pictures), before)
+    before = _log_probs(captioner, images)
+    images.features = images.features + 5
+    assert torch.equal(_log_probs(captioner, images), before)
+    images.boxes = 1 - images.boxes
+    assert not torch.allclose(_log_probs(captioner, images), before)
 
 
-def test_decay_uses_the_step_that_the_checkpoint_carries(tiny, pictures):
+def test_decay_uses_the_step_that_the_checkpoint_carries(tiny, images):
     captioner = tiny(fusion="decay", decay_steps=100)
-    start = _log_probs(captioner, pictures)
+    start = _log_probs(captioner, images)
     captioner.schedule_step.fill_(250)
     restored = tiny(fusion="decay", decay_steps=100)
     restored.load_state_dict(captioner.state_dict())
     assert restored.schedule_step.item() == 250
     assert restored.schedule_step.dtype == torch.int64
-    assert torch.equal(_log_probs(restored, pictures), _log_probs(captioner, pictures))
-    assert not torch.allclose(_log_probs(restored, pictures), start)
+    assert torch.equal(_log_probs(restored, images), _log_probs(captioner, images))
+    assert not torch.allclose(_log_probs(restored, images), start)
 
 
 def test_every_parameter_belongs_to_exactly_one_side(tiny):
@@ -189,11 +189,11 @@ def test_parameters_held_constant_are_trainable_again_afterwards():
     assert values.grad == 1
 
 
-def test_dropout_is_active_in_training_only(tiny, pictures):
+def test_dropout_is_active_in_training_only(tiny, images):
     captioner = tiny(dropout=0.5)
-    assert torch.equal(_log_probs(captioner, pictures), _log_probs(captioner, pictures))
+    assert torch.equal(_log_probs(captioner, images), _log_probs(captioner, images))
     captioner.train()
-    assert not torch.allclose(_log_probs(captioner, pictures), _log_probs(captioner, pictures))
+    assert not torch.allclose(_log_probs(captioner, images), _log_probs(captioner, images))
 
 
 def test_equal_seeds_make_equal_captioners(tiny):
@@ -201,7 +201,7 @@ def test_equal_seeds_make_equal_captioners(tiny):
         assert torch.equal(first, second)
 
 
-def test_special_tokens_can_stand_elsewhere(pictures):
+def test_special_tokens_can_stand_elsewhere(images):
     special = SpecialTokens(pad=10, bos=9, eos=8, unk=7)
     captioner = TransformerCaptioner(
         ModelConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1),
@@ -211,7 +211,7 @@ def test_special_tokens_can_stand_elsewhere(pictures):
     ).double()
     captions = torch.full((3, 1, 4), 10)
     captions[..., 0] = 8
-    log_probs = captioner.score(pictures.encoded(captioner), captions).log_probs
+    log_probs = captioner.score(images.encoded(captioner), captions).log_probs
     assert (log_probs[..., 0] < 0).all()
     assert not log_probs[..., 1:].any()
 
@@ -222,47 +222,46 @@ def _message(call) -> str:
     return str(raised.value)
 
 
-def test_features_of_another_width_are_refused(tiny, pictures):
-    pictures.features = pictures.features[..., :5]
-    assert _message(lambda: pictures.encoded(tiny())) == (
+def test_features_of_another_width_are_refused(tiny, images):
+    images.features = images.features[..., :5]
+    assert _message(lambda: images.encoded(tiny())) == (
         "region width is 5, the model expects 6; retrain, or extract with the checkpoint that it "
         "was trained on"
     )
 
 
-def test_boxes_that_do_not_fit_the_features_are_refused(tiny, pictures):
-    pictures.boxes = pictures.boxes[..., :4]
-    assert _message(lambda: pictures.encoded(tiny())) == (
+def test_boxes_that_do_not_fit_the_features_are_refused(tiny, images):
+    images.boxes = images.boxes[..., :4]
+    assert _message(lambda: images.encoded(tiny())) == (
         "boxes have shape (3, 4, 4), the features need (3, 4, 5); give each region x1, y1, x2, y2 "
         "and its share of the area"
     )
 
 
-def test_pictures_without_a_region_are_refused(tiny, pictures):
-    pictures.region_mask[1] = False
-    assert _message(lambda: pictures.encoded(tiny())) == (
-        "a picture has no region: position 1 of the batch; leave the picture out, or extract it "
-        "again"
+def test_images_without_a_region_are_refused(tiny, images):
+    images.region_mask[1] = False
+    assert _message(lambda: images.encoded(tiny())) == (
+        "an image has no region: position 1 of the batch; leave the image out, or extract it again"
     )
 
 
-def test_more_regions_than_mask_slots_are_refused(tiny, pictures):
+def test_more_regions_than_mask_slots_are_refused(tiny, images):
     captioner = tiny(mask_network="linear", mask_slots=3)
-    assert _message(lambda: pictures.encoded(captioner)).startswith(
-        "a picture has 4 regions, the linear mask network has 3 slots; "
+    assert _message(lambda: images.encoded(captioner)).startswith(
+        "an image has 4 regions, the linear mask network has 3 slots; "
     )
 
 
 @pytest.mark.parametrize("wrong", [11, -1])
-def test_tokens_out_of_the_vocabulary_are_refused(tiny, pictures, wrong):
+def test_tokens_out_of_the_vocabulary_are_refused(tiny, images, wrong):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    pictures.captions[2, 1, 0] = wrong
+    memory = images.encoded(captioner)
+    images.captions[2, 1, 0] = wrong
     state = captioner.start(memory, rows_per_image=1)
     for call in (
-        lambda: captioner.score(memory, pictures.captions),
-        lambda: captioner(memory, pictures.captions),
-        lambda: captioner.step(pictures.captions[:, 1, 0], state),
+        lambda: captioner.score(memory, images.captions),
+        lambda: captioner(memory, images.captions),
+        lambda: captioner.step(images.captions[:, 1, 0], state),
     ):
         assert _message(call) == (
             f"token is out of the vocabulary: {wrong}, the model has 11 words; encode the captions "
@@ -270,14 +269,14 @@ def test_tokens_out_of_the_vocabulary_are_refused(tiny, pictures, wrong):
         )
 
 
-def test_rows_that_do_not_belong_to_the_pictures_are_refused(tiny, pictures):
+def test_rows_that_do_not_belong_to_the_images_are_refused(tiny, images):
     captioner = tiny()
-    memory = pictures.encoded(captioner)
-    assert _message(lambda: captioner.score(memory, pictures.captions[:2])) == (
-        "tokens have shape (2, 2, 6), the pictures need (3, 2, 6); give every picture the same "
+    memory = images.encoded(captioner)
+    assert _message(lambda: captioner.score(memory, images.captions[:2])) == (
+        "tokens have shape (2, 2, 6), the images need (3, 2, 6); give every image the same "
         "number of rows"
     )
     state = captioner.start(memory, rows_per_image=2)
     assert _message(lambda: captioner.step(torch.tensor([1, 1, 1]), state)) == (
-        "tokens have shape (3,), the pictures need (6,); give every picture the same number of rows"
+        "tokens have shape (3,), the images need (6,); give every image the same number of rows"
     )

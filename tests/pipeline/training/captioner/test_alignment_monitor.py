@@ -15,7 +15,7 @@ from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_mas
         ),
         (
             0.4,
-            "mean mask is 0.4000: masks below 0.5 hide most of every picture; "
+            "mean mask is 0.4000: masks below 0.5 hide most of every image; "
             "raise model.alignment.penalty_weight",
         ),
         (0.7, None),

@@ -37,7 +37,7 @@ def captioner(**alignment):
 
 @pytest.fixture
 def batch():
-    """Two pictures with two captions each, one with a region and a word less."""
+    """Two images with two captions each, one with a region and a word less."""
     generator = torch.Generator().manual_seed(1)
     boxes = torch.rand(2, 3, 5, generator=generator)
     features = torch.randn(2, 3, 6, generator=generator)
@@ -229,7 +229,7 @@ def test_a_restored_state_goes_on_bit_for_bit(batch):
 
 
 def part(batch, rows):
-    """Some of a batch's pictures, cut to their longest caption and most regions."""
+    """Some of a batch's images, cut to their longest caption and most regions."""
     length = int((batch.tokens[rows] != 0).any(dim=(0, 1)).sum())
     most = int(batch.region_mask[rows].any(dim=0).sum())
     return Batch(
@@ -243,7 +243,7 @@ def part(batch, rows):
 
 @pytest.fixture
 def uneven(batch):
-    """Three pictures whose captions have 6, 2 and 9 tokens."""
+    """Three images whose captions have 6, 2 and 9 tokens."""
     both = batch.tokens[1]
     tokens = torch.stack([batch.tokens[0], both * (both == 2), both.flip(0)])
     tokens[1] = torch.tensor([[2, 0, 0, 0], [2, 0, 0, 0]])

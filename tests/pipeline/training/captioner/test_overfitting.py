@@ -16,19 +16,19 @@ from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisat
 
 WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *WORDS), "karpathy")
-PICTURES, REGIONS, WIDTH = 20, 4, 8
+IMAGES, REGIONS, WIDTH = 20, 4, 8
 
 
 def batch():
-    """Twenty pictures of random features, each with a caption of six random words."""
+    """Twenty images of random features, each with a caption of six random words."""
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(4, len(VOCABULARY), (PICTURES, 1, 7), generator=generator)
+    tokens = torch.randint(4, len(VOCABULARY), (IMAGES, 1, 7), generator=generator)
     tokens[..., -1] = 2
     return Batch(
-        tuple(f"{number}" for number in range(PICTURES)),
-        torch.randn(PICTURES, REGIONS, WIDTH, generator=generator),
-        torch.rand(PICTURES, REGIONS, 5, generator=generator),
-        torch.ones(PICTURES, REGIONS, dtype=torch.bool),
+        tuple(f"{number}" for number in range(IMAGES)),
+        torch.randn(IMAGES, REGIONS, WIDTH, generator=generator),
+        torch.rand(IMAGES, REGIONS, 5, generator=generator),
+        torch.ones(IMAGES, REGIONS, dtype=torch.bool),
         tokens,
     )
 
@@ -44,12 +44,12 @@ def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
     )
     captioner = TransformerCaptioner(model, feature_width=WIDTH, vocabulary_size=len(VOCABULARY))
     optimisation = CrossEntropyOptimisation(captioner, TrainConfig(schedule="constant", lr=2e-3))
-    pictures = batch()
+    images = batch()
     for number in range(1, 151):
-        [losses] = optimisation.step([pictures], number)
+        [losses] = optimisation.step([images], number)
     found = caption_batches(
         captioner.eval(),
-        [pictures],
+        [images],
         VOCABULARY,
         beam_size=5,
         max_length=10,
@@ -58,7 +58,7 @@ def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
     candidates = {image_id: beams[0].caption for image_id, beams in found}
     references = {
         image_id: [VOCABULARY.decode(caption) for caption in captions.tolist()]
-        for image_id, captions in zip(pictures.image_ids, pictures.tokens, strict=True)
+        for image_id, captions in zip(images.image_ids, images.tokens, strict=True)
     }
     assert cider(candidates, references) > 5
     assert losses.caption < 0.1

@@ -24,7 +24,7 @@ from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.rewards import PictureRewards
+from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
 from a2cap.pipeline.training.checkpoints import Checkpoints
 
@@ -37,7 +37,7 @@ SMALL = (
     "scst.checkpoint_every=4",
     "scst.validation_beam_size=2",
 )
-STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training pictures
+STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training images
 OUTPUTS = (
     "model.safetensors",
     "model.json",
@@ -207,7 +207,7 @@ def test_the_reward_rises(refine, tmp_path):
 
 @pytest.fixture
 def ready(refine):
-    """A captioner, a batch of six pictures, and the optimisation under some overrides."""
+    """A captioner, a batch of six images, and the optimisation under some overrides."""
 
     def make(*overrides, double=True):
         config = load_config(refine.config_file, (*SMALL, *overrides)).scst
@@ -216,7 +216,7 @@ def ready(refine):
         data = read_training_data(refine.features, refine.captions)
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
         batch = next(training_batches(dataset, batch_size=6, seed=0, epoch=0))
-        rewards = PictureRewards.read(refine.captions, config, device=cpu)
+        rewards = ImageRewards.read(refine.captions, config, device=cpu)
         return captioner, batch, SelfCriticalOptimisation(captioner, config, rewards)
 
     return make
@@ -259,9 +259,9 @@ def test_what_is_measured_has_the_names_that_the_board_shows(ready):
     assert update.length == update.tokens / 12
 
 
-def test_rewards_are_those_of_the_picture_that_a_caption_is_of(refine):
+def test_rewards_are_those_of_the_image_that_a_caption_is_of(refine):
     config = load_config(refine.config_file, SMALL).scst
-    rewards = PictureRewards.read(refine.captions, config, device=torch.device("cpu"))
+    rewards = ImageRewards.read(refine.captions, config, device=torch.device("cpu"))
     data = read_training_data(refine.features, refine.captions)
     ids = data.captions.image_ids("train")[:2]
     own = [torch.from_numpy(data.captions.captions(name)[:1]).long() for name in ids]
@@ -347,7 +347,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
     assert_equal_results(found, uninterrupted)
 
 
-def test_a_loss_that_is_no_number_names_step_and_pictures_and_keeps_the_last_good_checkpoint(
+def test_a_loss_that_is_no_number_names_step_and_images_and_keeps_the_last_good_checkpoint(
     refine, tmp_path, monkeypatch
 ):
     compute, seen = self_critical.self_critical_loss, []
@@ -361,7 +361,7 @@ def test_a_loss_that_is_no_number_names_step_and_pictures_and_keeps_the_last_goo
         refine(tmp_path / "poisoned")
     assert re.fullmatch(
         r"loss is not finite at step 6: self-critical nan, reward \d+\.\d+, mask None, "
-        r"gradient norm nan \(pictures \d{12}(, \d{12})*\); the last good checkpoint is kept, "
+        r"gradient norm nan \(images \d{12}(, \d{12})*\); the last good checkpoint is kept, "
         "lower scst.lr and train again",
         str(error.value),
     )

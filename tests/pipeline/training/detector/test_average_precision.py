@@ -10,7 +10,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from a2cap.data.detection.labels import DetectionData, Label, labelled_picture
+from a2cap.data.detection.labels import DetectionData, Label, labelled_image
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
@@ -19,14 +19,14 @@ CLASSES = ("dog", "cat", "cup")
 DOG, CAT, CUP = range(3)
 
 
-def truth(pictures, classes=CLASSES):
-    """`pictures`: image id -> labels; every picture has 1000 x 1000 pixels."""
+def truth(images, classes=CLASSES):
+    """`images`: image id -> labels; every image has 1000 x 1000 pixels."""
     return DetectionData(
         classes=classes,
         attributes=(),
-        pictures=tuple(
-            labelled_picture(identity, Path("x.jpg"), width=1000, height=1000, labels=labels)
-            for identity, labels in pictures.items()
+        images=tuple(
+            labelled_image(identity, Path("x.jpg"), width=1000, height=1000, labels=labels)
+            for identity, labels in images.items()
         ),
     )
 
@@ -41,11 +41,11 @@ def found(*things):
     )
 
 
-def random_case(seed, *, pictures=6, crowds=True):
-    """Boxes of three classes and detections near them, with tied scores, in several pictures."""
+def random_case(seed, *, images=6, crowds=True):
+    """Boxes of three classes and detections near them, with tied scores, in several images."""
     rng = np.random.default_rng(seed)
     labels, detections = {}, {}
-    for number in range(pictures):
+    for number in range(images):
         corners = rng.uniform(0, 600, (5, 2))
         boxes = np.concatenate([corners, corners + rng.uniform(20, 300, (5, 2))], axis=1)
         class_ids = rng.integers(0, 3, 5)
@@ -61,32 +61,32 @@ def random_case(seed, *, pictures=6, crowds=True):
 
 
 def all_at_once(data, detections):
-    """COCO's twelve figures as COCOeval prints them, over all classes and pictures together."""
+    """COCO's twelve figures as COCOeval prints them, over all classes and images together."""
 
     def indexed(annotations):
         coco = COCO()
         coco.dataset = {
-            "images": [{"id": number} for number in range(len(data.pictures))],
+            "images": [{"id": number} for number in range(len(data.images))],
             "categories": [{"id": number} for number in range(len(data.classes))],
             "annotations": [item | {"id": i} for i, item in enumerate(annotations, start=1)],
         }
         coco.createIndex()
         return coco
 
-    def annotation(picture, box, class_id, **more):
+    def annotation(image, box, class_id, **more):
         x1, y1, x2, y2 = map(float, box)
         bbox = [x1, y1, x2 - x1, y2 - y1]
-        place = {"image_id": picture, "category_id": int(class_id), "bbox": bbox}
+        place = {"image_id": image, "category_id": int(class_id), "bbox": bbox}
         return place | {"area": bbox[2] * bbox[3]} | more
 
     known = [
         annotation(number, box, class_id, iscrowd=int(crowd))
-        for number, one in enumerate(data.pictures)
+        for number, one in enumerate(data.images)
         for box, class_id, crowd in zip(one.boxes, one.class_ids, one.crowd, strict=True)
     ]
     seen = [
         annotation(number, box, class_id, score=float(score), iscrowd=0)
-        for number, one in enumerate(data.pictures)
+        for number, one in enumerate(data.images)
         for things in [detections[one.image_id]]
         for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True)
     ]
@@ -143,9 +143,9 @@ def test_class_by_class_gives_what_pycocotools_gives_at_once(seed):
     assert 0 < scores.ap < 1
 
 
-def test_the_order_of_pictures_changes_nothing():
+def test_the_order_of_images_changes_nothing():
     data, detections = random_case(7)
-    turned = replace(data, pictures=data.pictures[::-1])
+    turned = replace(data, images=data.images[::-1])
     assert detection_metrics(turned, dict(reversed(detections.items()))) == detection_metrics(
         data, detections
     )
@@ -194,18 +194,18 @@ def refusal(call, *arguments):
 
 
 @pytest.mark.parametrize("call", [detection_metrics, proposal_recall])
-def test_a_picture_that_the_detector_did_not_see_is_refused(call):
+def test_an_image_that_the_detector_did_not_see_is_refused(call):
     assert refusal(call, truth({"a": [], "b": []}), {"a": found()}) == (
-        "nothing is said about picture 'b'; "
-        "run the detector on it, or leave it out of the pictures to score"
+        "nothing is said about image 'b'; "
+        "run the detector on it, or leave it out of the images to score"
     )
 
 
 @pytest.mark.parametrize(
     ("call", "nothing"), [(detection_metrics, found()), (proposal_recall, np.zeros((0, 4)))]
 )
-def test_pictures_without_a_box_to_find_are_refused(call, nothing):
-    message = "no box to find in 2 pictures; score on pictures with labels"
+def test_images_without_a_box_to_find_are_refused(call, nothing):
+    message = "no box to find in 2 images; score on images with labels"
     crowd = Label((0, 0, 9, 9), DOG, crowd=True)
     assert refusal(call, truth({"a": [], "b": [crowd]}), {"a": nothing, "b": nothing}) == message
 
@@ -214,7 +214,7 @@ def test_pictures_without_a_box_to_find_are_refused(call, nothing):
 def test_a_class_that_the_data_do_not_have_is_refused(class_id):
     data = truth({"a": [Label((0, 0, 9, 9), DOG)]})
     assert refusal(detection_metrics, data, {"a": found(((0, 0, 9, 9), class_id, 0.5))}) == (
-        f"class {class_id} was found in picture 'a', the data have 3 classes; "
+        f"class {class_id} was found in image 'a', the data have 3 classes; "
         "score the detector on data of its own classes"
     )
 
@@ -222,12 +222,12 @@ def test_a_class_that_the_data_do_not_have_is_refused(class_id):
 def slow_recall(data, proposals, count, overlap):
     """As the sentence says it, box by box and proposal by proposal."""
     hits = []
-    for picture in data.pictures:
-        for (x1, y1, x2, y2), crowd in zip(picture.boxes.tolist(), picture.crowd, strict=True):
+    for image in data.images:
+        for (x1, y1, x2, y2), crowd in zip(image.boxes.tolist(), image.crowd, strict=True):
             if crowd:
                 continue
             hit = False
-            for a1, b1, a2, b2 in proposals[picture.image_id][:count].tolist():
+            for a1, b1, a2, b2 in proposals[image.image_id][:count].tolist():
                 width, height = min(x2, a2) - max(x1, a1), min(y2, b2) - max(y1, b1)
                 shared = max(width, 0) * max(height, 0)
                 union = (x2 - x1) * (y2 - y1) + (a2 - a1) * (b2 - b1) - shared

@@ -1,4 +1,4 @@
-"""Batches of labelled pictures: pure functions of seed, epoch and index, whoever loads them."""
+"""Batches of labelled images: pure functions of seed, epoch and index, whoever loads them."""
 
 import random
 from dataclasses import fields, replace
@@ -12,7 +12,7 @@ from a2cap.data.batches.batches import ALL, Share
 from a2cap.data.batches.sampling import epoch_order, is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.pipeline.training.detector.batches import (
     DetectorBatches,
     DetectorDataset,
@@ -58,7 +58,7 @@ def assert_equal_parts(ones, others):
         for mine, its in zip(one, other, strict=True):
             for field in fields(mine.batch):
                 a, b = getattr(mine.batch, field.name), getattr(its.batch, field.name)
-                if field.name == "pictures":
+                if field.name == "images":
                     assert torch.equal(a, b)
                 elif field.name == "sizes":
                     assert a == b
@@ -80,27 +80,27 @@ def test_an_item_is_a_pure_function_of_seed_epoch_and_index(data):
         assert_equal_items(again[epoch, 4], first[epoch])
 
 
-def test_an_item_is_the_picture_or_its_mirror_image_as_seed_epoch_and_index_say(data):
+def test_an_item_is_the_image_or_its_mirror_image_as_seed_epoch_and_index_say(data):
     dataset = DetectorDataset(data, flip=True, seed=SEED)
     shown = set()
     for epoch in range(3):
-        for index, labels in enumerate(data.pictures):
-            plain = LabelledItem(read_picture(labels.file), labels)
+        for index, labels in enumerate(data.images):
+            plain = LabelledItem(read_image(labels.file), labels)
             turned = is_mirrored(seed=SEED, epoch=epoch, index=index)
             assert_equal_items(dataset[epoch, index], mirrored(plain) if turned else plain)
             shown.add(turned)
     assert shown == {False, True}
 
 
-def test_without_flip_no_picture_is_mirrored(data):
+def test_without_flip_no_image_is_mirrored(data):
     dataset = DetectorDataset(data, flip=False, seed=SEED)
-    for index, labels in enumerate(data.pictures):
-        assert_equal_items(dataset[0, index], LabelledItem(read_picture(labels.file), labels))
+    for index, labels in enumerate(data.images):
+        assert_equal_items(dataset[0, index], LabelledItem(read_image(labels.file), labels))
 
 
 def test_a_mirrored_box_holds_the_mirrored_pixels(data):
-    labels = replace(data.pictures[0], boxes=np.floor(data.pictures[0].boxes))
-    item = LabelledItem(read_picture(labels.file), labels)
+    labels = replace(data.images[0], boxes=np.floor(data.images[0].boxes))
+    item = LabelledItem(read_image(labels.file), labels)
     found = mirrored(item)
     assert found.pixels.flags["C_CONTIGUOUS"]
     for box, other in zip(labels.boxes.astype(int), found.labels.boxes.astype(int), strict=True):
@@ -113,8 +113,8 @@ def test_a_mirrored_box_holds_the_mirrored_pixels(data):
 
 
 def test_what_is_mirrored_twice_is_the_same(data):
-    labels = replace(data.pictures[0], boxes=np.round(data.pictures[0].boxes * 4) / 4)
-    item = LabelledItem(read_picture(labels.file), labels)
+    labels = replace(data.images[0], boxes=np.round(data.images[0].boxes * 4) / 4)
+    item = LabelledItem(read_image(labels.file), labels)
     before = labels.boxes.copy()
     assert_equal_items(mirrored(mirrored(item)), item)
     assert np.array_equal(labels.boxes, before)
@@ -123,14 +123,14 @@ def test_what_is_mirrored_twice_is_the_same(data):
 # batches
 
 
-def test_an_epoch_sees_every_picture_once_in_the_order_of_seed_and_epoch(make, data):
+def test_an_epoch_sees_every_image_once_in_the_order_of_seed_and_epoch(make, data):
     batches = make()
     assert len(batches) == 3
     found = [part.image_ids for [part] in batches.of_epoch(1, start=0)]
     assert [len(names) for names in found] == [5, 5, 2]
     order = epoch_order(12, seed=SEED, epoch=1)
     assert [name for names in found for name in names] == [
-        data.pictures[index].image_id for index in order
+        data.images[index].image_id for index in order
     ]
 
 
@@ -156,8 +156,8 @@ def test_the_shares_of_all_processes_are_the_batches_of_one(make, processes, par
         assert sorted(found) == sorted(names)
 
 
-def test_a_picture_that_is_damaged_after_its_header_is_named_whoever_reads_it(make, tmp_path):
-    first, *others = make().dataset.pictures
+def test_an_image_that_is_damaged_after_its_header_is_named_whoever_reads_it(make, tmp_path):
+    first, *others = make().dataset.images
     whole = first.file.read_bytes()
     cut = tmp_path / first.file.name
     cut.write_bytes(whole[: len(whole) // 2])
@@ -166,14 +166,14 @@ def test_a_picture_that_is_damaged_after_its_header_is_named_whoever_reads_it(ma
         batches = replace(
             make(workers=workers), dataset=DetectorDataset(damaged, flip=True, seed=0)
         )
-        with pytest.raises(InputError, match=f"^picture '{cut.name}' cannot be decoded: .*again$"):
+        with pytest.raises(InputError, match=f"^image '{cut.name}' cannot be decoded: .*again$"):
             list(batches.of_epoch(0, start=0))
 
 
 def test_a_part_is_scaled_as_the_detector_will_be_used(make, data):
     meta = make(min_side=48, max_side=48).meta
-    items = [LabelledItem(read_picture(p.file), p) for p in data.pictures[:2]]
+    items = [LabelledItem(read_image(p.file), p) for p in data.images[:2]]
     part = partial(collate, meta=meta)(items)
-    assert part.image_ids == tuple(picture.image_id for picture in data.pictures[:2])
-    assert part.batch.pictures.shape == (2, 3, 48, 48)
-    np.testing.assert_allclose(part.batch.boxes[0], data.pictures[0].boxes / 2, atol=1e-4)
+    assert part.image_ids == tuple(image.image_id for image in data.images[:2])
+    assert part.batch.images.shape == (2, 3, 48, 48)
+    np.testing.assert_allclose(part.batch.boxes[0], data.images[0].boxes / 2, atol=1e-4)

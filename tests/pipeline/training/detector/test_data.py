@@ -11,8 +11,8 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import (
+    image_files,
     input_files,
-    picture_files,
     read_detector_data,
     read_validation_data,
 )
@@ -23,7 +23,7 @@ VAL = TRAIN[:6]
 
 
 def ids(data):
-    return [picture.image_id for picture in data.pictures]
+    return [image.image_id for image in data.images]
 
 
 def refusal(config, error=InputError):
@@ -34,7 +34,7 @@ def refusal(config, error=InputError):
 
 @pytest.fixture
 def changed(labelled, tmp_path):
-    """A copy of the pictures and labels of training, which a test may change."""
+    """A copy of the images and labels of training, which a test may change."""
     return shutil.copytree(labelled.folder / "train", tmp_path / "changed")
 
 
@@ -50,8 +50,8 @@ def relabel(folder, change):
 def test_training_and_validation_are_read_from_their_own_files(labelled):
     data = read_detector_data(labelled.config())
     assert (ids(data.training), ids(data.validation)) == (TRAIN, VAL)
-    assert data.training.pictures[0].file.parent == labelled.folder / "train" / "images"
-    assert data.validation.pictures[0].file.parent == labelled.folder / "val" / "images"
+    assert data.training.images[0].file.parent == labelled.folder / "train" / "images"
+    assert data.validation.images[0].file.parent == labelled.folder / "val" / "images"
     assert data.training.classes == data.validation.classes
 
 
@@ -73,8 +73,8 @@ def test_one_folder_and_one_file_of_labels_serve_both_where_lists_tell_them_apar
     assert ids(data.validation) == [TRAIN[2]]
 
 
-def test_of_the_pictures_of_validation_the_first_by_id_are_looked_at(labelled):
-    config = labelled.config(validation_pictures=2)
+def test_of_the_images_of_validation_the_first_by_id_are_looked_at(labelled):
+    config = labelled.config(max_validation_images=2)
     assert ids(read_validation_data(config)) == VAL[:2]
     assert ids(read_detector_data(config).validation) == VAL[:2]
 
@@ -128,26 +128,26 @@ def test_every_input_is_named_by_its_field_before_anything_is_read(labelled, tmp
     listed.write_text("2\n4\n")
     config = labelled.config(ids=str(listed))
     assert [field for field, _ in input_files(config)] == ["labels", "ids", "validation_labels"]
-    found = picture_files(config)
+    found = image_files(config)
     assert {field: sorted(files) for field, files in found.items()} == {
         "images": [TRAIN[1], TRAIN[3]],
         "validation_images": VAL,
     }
 
 
-def test_pictures_of_one_folder_are_those_of_both_lists(labelled, tmp_path):
+def test_images_of_one_folder_are_those_of_both_lists(labelled, tmp_path):
     lists = {}
     for field, number in (("ids", 2), ("validation_ids", 4)):
         (tmp_path / field).write_text(f"{number}\n")
         lists[field] = str(tmp_path / field)
     config = labelled.config(validation_images=None, validation_labels=None, **lists)
-    assert {field: sorted(files) for field, files in picture_files(config).items()} == {
+    assert {field: sorted(files) for field, files in image_files(config).items()} == {
         "images": [TRAIN[1], TRAIN[3]]
     }
 
 
 @pytest.mark.parametrize("through_a_link", [False, True])
-def test_a_picture_of_training_is_none_of_validation(labelled, tmp_path, through_a_link):
+def test_an_image_of_training_is_none_of_validation(labelled, tmp_path, through_a_link):
     folder = labelled.folder / "train" / "images"
     if through_a_link:
         folder = tmp_path / "linked"
@@ -157,7 +157,7 @@ def test_a_picture_of_training_is_none_of_validation(labelled, tmp_path, through
         validation_labels=str(labelled.folder / "train" / "instances.json"),
     )
     assert refusal(config) == (
-        "12 pictures are in training and in validation, '000000000001' first; "
+        "12 images are in training and in validation, '000000000001' first; "
         "set detector.ids and detector.validation_ids, or detector.validation_labels"
     )
 
@@ -184,15 +184,13 @@ def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
     )
 
 
-def test_a_picture_of_another_size_than_its_labels_say_is_left_out_with_the_reason(
-    labelled, changed
-):
+def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reason(labelled, changed):
     images = changed / "images"
     Image.new("RGB", (90, 96)).save(images / f"{TRAIN[0]}.jpg")
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     Image.new("RGB", (60, 96)).save(images / f"{TRAIN[1]}.jpg", exif=turned)
-    (images / f"{TRAIN[2]}.jpg").write_bytes(b"no picture")
+    (images / f"{TRAIN[2]}.jpg").write_bytes(b"no image")
 
     def lay_down(document):
         document["images"][3] |= {"width": 60, "height": 96}
@@ -204,11 +202,11 @@ def test_a_picture_of_another_size_than_its_labels_say_is_left_out_with_the_reas
     assert {item.image_id: item.reason for item in data.skipped} == {
         TRAIN[0]: "90 x 96 pixels as it is shown, its labels are of 96 x 96",
         TRAIN[1]: "96 x 60 pixels as it is shown, its labels are of 96 x 96",
-        TRAIN[2]: f"picture '{TRAIN[2]}.jpg' has no header that can be read; get the file again",
+        TRAIN[2]: f"image '{TRAIN[2]}.jpg' has no header that can be read; get the file again",
     }
 
 
-def test_where_no_picture_fits_its_labels_training_is_refused(labelled, changed):
+def test_where_no_image_fits_its_labels_training_is_refused(labelled, changed):
     for name in TRAIN[:2]:
         Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
 
@@ -219,8 +217,8 @@ def test_where_no_picture_fits_its_labels_training_is_refused(labelled, changed)
 
     place = relabel(changed, keep_two)
     assert refusal(labelled.config(**place)) == (
-        f"none of 2 labelled pictures can be used: {TRAIN[0]!r} (50 x 40 pixels as it is shown, "
-        "its labels are of 96 x 96); take the pictures that were labelled"
+        f"none of 2 labelled images can be used: {TRAIN[0]!r} (50 x 40 pixels as it is shown, "
+        "its labels are of 96 x 96); take the images that were labelled"
     )
 
 
@@ -229,7 +227,7 @@ def test_no_more_misfits_are_left_out_than_elsewhere(labelled, changed):
         Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
     place = relabel(changed, lambda document: None)
     assert refusal(labelled.config(**place)).startswith(
-        "11 of 12 labelled pictures cannot be used, at most 10 may be left out: "
+        "11 of 12 labelled images cannot be used, at most 10 may be left out: "
     )
 
 
@@ -238,7 +236,7 @@ def test_no_more_misfits_are_left_out_than_elsewhere(labelled, changed):
 
 @pytest.fixture
 def genome(tmp_path):
-    """A Visual Genome of four pictures with a dog each, two of them for validation."""
+    """A Visual Genome of four images with a dog each, two of them for validation."""
     images = tmp_path / "images" / "VG_100K"
     images.mkdir(parents=True)
     numbers = (11, 12, 13, 14)
@@ -279,7 +277,7 @@ def test_the_recipe_that_we_ship_reads_this_layout(genome):
     assert named == {"start", *(name for name, value in genome if isinstance(value, Path))}
     places = {name: getattr(genome, name) for name in named - {"start"}}
     data = read_detector_data(shipped.model_copy(update=places))
-    assert (len(data.training.pictures), len(data.validation.pictures)) == (2, 2)
+    assert (len(data.training.images), len(data.validation.images)) == (2, 2)
 
 
 def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):
@@ -287,7 +285,7 @@ def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):
     assert (data.training.classes, data.training.attributes) == (("cat", "dog"), ("red", "wet"))
     assert ids(data.training) == ["000000000011", "000000000012"]
     assert ids(data.validation) == ["000000000013", "000000000014"]
-    first = data.training.pictures[0]
+    first = data.training.images[0]
     assert (first.class_ids.tolist(), first.attribute_ids) == ([1], ((0, 1),))
     assert [field for field, _ in input_files(genome)] == [
         "labels",
@@ -297,6 +295,6 @@ def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):
         "object_names",
         "attribute_names",
     ]
-    assert sorted(picture_files(genome)["images"]) == [
+    assert sorted(image_files(genome)["images"]) == [
         f"{number:012d}" for number in (11, 12, 13, 14)
     ]

@@ -77,7 +77,7 @@ def test_an_update_measures_five_losses_and_their_weighted_sum(labelled, data, p
     parts = {name: update.measured[name] for name in LOSSES}
     weighted = sum(parts.values()) - 0.75 * parts["attributes"]
     assert update.measured["loss"] == pytest.approx(weighted, rel=1e-5)
-    assert (update.number, update.amount, update.pictures, update.lr) == (2, 4, 4, 0.25)
+    assert (update.number, update.amount, update.images, update.lr) == (2, 4, 4, 0.25)
     assert update.finite
     assert update.reported() == update.measured
     norm = {"lr": 0.25, "gradient_norm": update.gradient_norm}
@@ -97,7 +97,7 @@ def test_losses_and_norm_are_told_in_words():
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(
     labelled, data, parts_of, monkeypatch, accumulate
 ):
-    """3 parts of 4 pictures have 2, 1 and 1 of them."""
+    """3 parts of 4 images have 2, 1 and 1 of them."""
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     found = {}
     for parts in (1, accumulate):
@@ -118,14 +118,14 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
 
 
 def test_a_process_without_a_part_has_no_gradient_and_no_share(labelled, data, monkeypatch):
-    """As where a batch has fewer pictures than there are processes."""
+    """As where a batch has fewer images than there are processes."""
     config = labelled.config()
     detector = trainable_detector(config, data)
     others = Processes(rank=1, count=2)
     monkeypatch.setattr(Processes, "total", lambda self, values: values + (values.ndim == 0))
     monkeypatch.setattr(Processes, "add_gradients", lambda self, parameters: None)
     [update] = optimisation_of(detector, config, processes=others).step([], 1)
-    assert (update.image_ids, update.pictures) == ((), 1)
+    assert (update.image_ids, update.images) == ((), 1)
     assert set(update.measured.values()) == {0.0}
     assert gradients(detector) == {}
 

@@ -13,7 +13,7 @@ from torchvision.models import resnet18
 from a2cap.data.errors import A2Error, InputError, WeightsError
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import detect_objects
-from a2cap.extract.image import read_picture
+from a2cap.extract.image import read_image
 from a2cap.extract.training import trainable
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import RuntimeConfig
@@ -107,7 +107,7 @@ def frozen_norms(monkeypatch):
 
 def lines(directory):
     found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{**line, "pictures_per_second": 0} for line in found]
+    return [{**line, "images_per_second": 0} for line in found]
 
 
 def figures_of(directory):
@@ -166,13 +166,13 @@ def test_metrics_have_one_line_per_epoch(uninterrupted):
     found = lines(uninterrupted)
     assert [(line["epoch"], line["step"]) for line in found] == [(1, 3), (2, 6)]
     losses = {"loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes"}
-    others = {"epoch", "step", "AP", "AP50", "AP75", "pictures_per_second"}
+    others = {"epoch", "step", "AP", "AP50", "AP75", "images_per_second"}
     assert all(line.keys() == losses | others for line in found)
 
 
 @pytest.mark.slow
 def test_the_loss_falls_from_epoch_to_epoch(train, tmp_path):
-    found = lines(train(tmp_path / "longer", epochs=4, validation_pictures=1))
+    found = lines(train(tmp_path / "longer", epochs=4, max_validation_images=1))
     losses = [line["loss"] for line in found]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.9 * losses[0]
@@ -198,7 +198,7 @@ def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled
     data = read_detector_data(config)
     assert detector.architecture == new_detector(config, data.training).architecture
     found = detect_objects(
-        detector, [read_picture(data.validation.pictures[0].file)], proposals=5, roi_size=7
+        detector, [read_image(data.validation.images[0].file)], proposals=5, roi_size=7
     )
     assert len(found) == 1
 
@@ -215,7 +215,7 @@ def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled
     ids=" ".join,
 )
 def test_other_recipes_train_too(train, tmp_path, changes):
-    found = train(tmp_path / "other", epochs=1, validation_pictures=2, **changes)
+    found = train(tmp_path / "other", epochs=1, max_validation_images=2, **changes)
     assert math.isfinite(lines(found)[0]["loss"])
     detector = load_detector(found / "detector.safetensors")
     assert detector.architecture.depth == changes.get("depth", 18)
@@ -234,14 +234,14 @@ def test_figures_are_those_of_the_weights_as_they_are_stored(train, labelled, tm
     assert json.loads(json.dumps(figures)) == figures_of(found)
 
 
-def test_figures_tell_what_was_found_of_which_pictures(uninterrupted, labelled):
+def test_figures_tell_what_was_found_of_which_images(uninterrupted, labelled):
     found = figures_of(uninterrupted)
     assert (found["pictures"], found["proposals"], found["roi_size"]) == (6, 20, 7)
     assert found["proposal_recall"].keys() == {"10", "36", "100"}
     seen = {
         int(class_id)
-        for picture in read_detector_data(labelled.config()).validation.pictures
-        for class_id in picture.class_ids
+        for image in read_detector_data(labelled.config()).validation.images
+        for class_id in image.class_ids
     }
     assert len(found["AP50_of_class"]) == len(seen)
     best = max(lines(uninterrupted), key=lambda line: line["AP50"])
@@ -280,13 +280,13 @@ def test_where_nothing_is_found_that_is_said(train, tmp_path, monkeypatch, caplo
 
 def test_what_is_learnt_from_and_what_was_left_out_are_told(train, tmp_path, caplog):
     caplog.set_level("INFO")
-    train(tmp_path / "told", epochs=1, validation_pictures=2)
-    told = [message for message in caplog.messages if " pictures with " in message]
-    assert [message.split(" pictures")[0] for message in told] == ["train on 12", "validate on 2"]
+    train(tmp_path / "told", epochs=1, max_validation_images=2)
+    told = [message for message in caplog.messages if " images with " in message]
+    assert [message.split(" images")[0] for message in told] == ["train on 12", "validate on 2"]
 
 
 @pytest.mark.slow
-def test_few_pictures_are_learnt_by_heart(train, tmp_path):
+def test_few_images_are_learnt_by_heart(train, tmp_path):
     write_scenes(tmp_path / "few", count=4, seed=5, side=96, workers=1)
     copied = tmp_path / "copies of them"
     write_scenes(copied, count=4, seed=5, side=96, workers=1)
@@ -339,7 +339,7 @@ def test_norms_that_are_frozen_stay_as_they_begin(train, labelled, resnet, tmp_p
     changes = {"start": str(resnet), "norms": "frozen", "width": 64}
     data = read_detector_data(labelled.config()).training
     before = new_detector(labelled.config(**changes), data).state_dict()
-    found = train(tmp_path / "tuned", epochs=1, validation_pictures=1, **changes)
+    found = train(tmp_path / "tuned", epochs=1, max_validation_images=1, **changes)
     trained = load_detector(found / "detector.safetensors").state_dict()
     moved = {name for name, tensor in trained.items() if not torch.equal(tensor, before[name])}
     assert not {name for name in moved if ".norm." in name}
@@ -449,7 +449,7 @@ def test_a_stop_while_the_stored_weights_are_looked_at_loses_nothing(
 # errors
 
 
-def test_a_loss_that_is_no_number_ends_the_training_and_names_the_pictures(
+def test_a_loss_that_is_no_number_ends_the_training_and_names_the_images(
     train, tmp_path, monkeypatch
 ):
     compute = DetectorOptimisation._backward
@@ -469,11 +469,11 @@ def test_a_loss_that_is_no_number_ends_the_training_and_names_the_pictures(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_picture_that_cannot_be_read_is_named(train, labelled, tmp_path, workers):
+def test_an_image_that_cannot_be_read_is_named(train, labelled, tmp_path, workers):
     write_scenes(tmp_path / "cut", count=4, seed=5, side=96, workers=1)
     path = tmp_path / "cut" / "images" / "000000000002.jpg"
     path.write_bytes(path.read_bytes()[:1500])
-    with pytest.raises(InputError, match=r"^picture '000000000002\.jpg' cannot be decoded: .*"):
+    with pytest.raises(InputError, match=r"^image '000000000002\.jpg' cannot be decoded: .*"):
         train(
             tmp_path / "trained",
             images=str(tmp_path / "cut" / "images"),
@@ -502,7 +502,7 @@ def test_two_processes_train_what_one_does_where_nothing_is_drawn(
 
 @pytest.mark.slow
 def test_all_processes_end_with_the_same_network(labelled, together, tmp_path):
-    """Normalisations learn by the pictures of each process, and are averaged."""
+    """Normalisations learn by the images of each process, and are averaged."""
 
     def train_and_show(processes):
         shown = []
