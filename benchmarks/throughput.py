@@ -20,9 +20,10 @@ from a2cap.data.batches.batches import Batch
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.compile import compile_layers
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.config import Precision, ScstConfig, TrainConfig
+from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.memory import keep_freed_memory
 from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation

@@ -6,10 +6,16 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class DataConfig(BaseModel):
-    """Where images and their annotations lie; relative paths start at the working directory."""
+class Section(BaseModel):
+    """Base of the sections of the configuration: frozen, with no unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class DataConfig(Section):
+    """Where images and their annotations lie; relative paths start at the working directory."""
 
     images: Path | None = None
     """The image folder, searched with all folders below it."""
@@ -27,10 +33,8 @@ class DataConfig(BaseModel):
     """Groups of words, {"colours": ["red", …], …}, by which captions are scored apart as well."""
 
 
-class PreprocessConfig(BaseModel):
+class PreprocessConfig(Section):
     """How captions become numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet"] = "karpathy"
     """Rule for words and counts; only `karpathy` counts the training captions alone."""

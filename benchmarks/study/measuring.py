@@ -21,8 +21,8 @@ from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import SavedModel, load_model
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.extract import FEATURES
 from a2cap.pipeline.stages.preprocess import CAPTIONS, read_tokens
 

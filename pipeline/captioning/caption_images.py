@@ -22,7 +22,8 @@ from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.cli.image_arguments import NamedImage
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.model_errors import model_errors
 

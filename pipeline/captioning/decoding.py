@@ -12,7 +12,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.layers.packed_linear import UnchangedWeights
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
-from a2cap.pipeline.config import EvaluateConfig
+from a2cap.pipeline.evaluation.config import EvaluateConfig
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id, results_id
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.results import named, read_results
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.captioning.saved_captioner import SavedModel
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.progress import counted, track
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.baseline import read_baseline
+from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.images import EvaluatedImages
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import (
@@ -43,6 +43,7 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
 from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, write_report
 from a2cap.pipeline.report.summary import in_words
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
 from a2cap.pipeline.stages.extract import FEATURES

@@ -10,12 +10,13 @@ from typing import Any, cast
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.yaml_file import read_yaml
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
-from a2cap.pipeline.config import EvaluateConfig, read_yaml
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.run import CONFIG
 from a2cap.pipeline.engine.stage import Input
+from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.stages import train_scst
 
 

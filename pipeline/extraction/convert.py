@@ -11,8 +11,8 @@ import numpy as np
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.feature_format import (
-    ImageRegions,
     ContentChecksum,
+    ImageRegions,
     Sizes,
     Source,
     Target,

@@ -3,7 +3,7 @@
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import launch
 
 

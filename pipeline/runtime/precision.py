@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from a2cap.model.precision import mixed_precision
-from a2cap.pipeline.config import Precision
+from a2cap.pipeline.runtime.config import Precision
 
 
 def forward_precision(precision: Precision, device: torch.device) -> torch.autocast:

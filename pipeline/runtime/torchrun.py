@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 
 NAME = "evaluate"

@@ -8,8 +8,8 @@ from a2cap.data.annotations.read import Skipped
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.config import ExtractConfig
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 NAME = "extract"
 CODE_VERSION = 5

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.training.detector.config import DetectorConfig
 

@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
-from a2cap.pipeline.config import RuntimeConfig, ScstConfig
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.training.captioner.config import ScstConfig
 
 NAME = "train-scst"
 CODE_VERSION = 1

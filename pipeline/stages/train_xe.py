@@ -6,10 +6,11 @@ from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.config import RuntimeConfig, TrainConfig
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
+from a2cap.pipeline.training.captioner.config import TrainConfig
 
 NAME = "train-xe"
 CODE_VERSION = 2

@@ -13,11 +13,12 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_captioner,
 )
-from a2cap.pipeline.config import RuntimeConfig, TrainConfig
 from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2cap.pipeline.training.captioner.task import captioner_phase

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from a2cap.data.batches.batches import Batch
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import TwoLosses, two_losses
-from a2cap.pipeline.config import TrainConfig
 from a2cap.pipeline.runtime.distributed import ALONE, Processes
 from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.training.captioner.config import TrainConfig
 
 _READ_EVERY = 20
 """Updates on a GPU between two looks at their figures."""

@@ -16,8 +16,8 @@ from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
-from a2cap.pipeline.config import ScstConfig
 from a2cap.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
+from a2cap.pipeline.training.captioner.config import ScstConfig
 
 
 class ImageRewards:

@@ -21,12 +21,13 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import masking_loss
 from a2cap.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
-from a2cap.pipeline.config import RuntimeConfig, ScstConfig
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.evaluation.evaluate import require_width
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import ALONE, Processes
 from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.optimization import SidedAdam
 from a2cap.pipeline.training.captioner.rewards import ImageRewards

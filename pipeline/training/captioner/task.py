@@ -16,13 +16,14 @@ from a2cap.data.batches.batches import (
 )
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.config import RuntimeConfig, ScstConfig, TrainConfig
 from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.training.captioner.alignment_monitor import (
     validation_divergences,
     warn_of_idle_masks,
 )
+from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
 from a2cap.pipeline.training.task import Optimisation, Phase
 

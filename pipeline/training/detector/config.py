@@ -3,19 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from a2cap.data.config import Section
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[float, Field(gt=0)]
 
 
-class DetectorConfig(BaseModel):
+class DetectorConfig(Section):
     """Labelled images to a detector's weights (Ren et al. 2015; Anderson et al. 2018)."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
 
     layout: Literal["coco", "visual-genome"] = "coco"
     """What `labels` is: COCO instances, perhaps with attributes, or objects of Visual Genome."""

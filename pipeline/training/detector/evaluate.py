@@ -7,7 +7,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.captioning.inputs import named_file
-from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.stages.train_detector import NAMES
 from a2cap.pipeline.training.detector.config import DetectorConfig

@@ -18,8 +18,8 @@ from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import begin_with, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.runtime.precision import matrix_precision

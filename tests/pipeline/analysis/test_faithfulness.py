@@ -20,7 +20,7 @@ from a2cap.pipeline.analysis.faithfulness import (
 from a2cap.pipeline.analysis.runs import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 

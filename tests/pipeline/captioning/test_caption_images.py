@@ -19,7 +19,8 @@ from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import caption_files, extract_config
 from a2cap.pipeline.cli.image_arguments import NamedImage
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig
+from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu")
 

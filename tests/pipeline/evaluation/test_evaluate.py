@@ -13,9 +13,10 @@ from a2cap.data.errors import A2Error, InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import EvaluateConfig, RuntimeConfig, override
+from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate as evaluation
+from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.evaluate import (
     evaluate_captioner,
     read_split,
@@ -24,6 +25,7 @@ from a2cap.pipeline.evaluation.evaluate import (
 )
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)

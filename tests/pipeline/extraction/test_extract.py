@@ -21,9 +21,9 @@ from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.loading import load_extractor
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(

@@ -18,12 +18,12 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import EventLog, Place
 from a2cap.pipeline.extraction import extract as extraction
 from a2cap.pipeline.extraction.shards import extract_shard, join_shards
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
 DETECT = GIVEN.model_copy(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.config import RuntimeConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
 

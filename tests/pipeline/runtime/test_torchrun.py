@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.runtime import torchrun
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Announcements, Launch, announce, launch
 
 STARTED = {

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from a2cap.pipeline.config import RuntimeConfig, ScstConfig
 from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages import train_scst
 from a2cap.pipeline.training.captioner import self_critical
+from a2cap.pipeline.training.captioner.config import ScstConfig
 
 
 def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_path):

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.config import RuntimeConfig, TrainConfig
 from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages import train_xe as train
 from a2cap.pipeline.training.captioner import cross_entropy
+from a2cap.pipeline.training.captioner.config import TrainConfig
 
 
 def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_path):

@@ -13,9 +13,9 @@ from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import AlignmentConfig, ModelConfig
 from a2cap.model.losses import two_losses
-from a2cap.pipeline.config import TrainConfig
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner import optimization as updates_of_training
+from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation, learning_rate
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)

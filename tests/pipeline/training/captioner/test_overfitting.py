@@ -10,8 +10,8 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.config import TrainConfig
 from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 
 WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")

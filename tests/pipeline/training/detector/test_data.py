@@ -184,7 +184,9 @@ def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
     )
 
 
-def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reason(labelled, changed):
+def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reason(
+    labelled, changed
+):
     images = changed / "images"
     Image.new("RGB", (90, 96)).save(images / f"{TRAIN[0]}.jpg")
     turned = Image.Exif()

@@ -16,9 +16,9 @@ from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.image import read_image
 from a2cap.extract.training import trainable
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.config import RuntimeConfig
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import train as detector_training

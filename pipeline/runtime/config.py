@@ -1,0 +1,20 @@
+"""Configuration of the section `runtime`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from a2cap.data.config import Section
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+class RuntimeConfig(Section):
+    """How to compute, not what: these fields are in no key."""
+
+    device: str = "auto"
+    """auto (a GPU when there is one), cpu, cuda, or cuda:N."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Loader processes of training."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """CPU threads of torch; null leaves torch's choice."""
