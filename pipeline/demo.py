@@ -10,11 +10,11 @@ from pathlib import Path
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.doctor.preflight import require
+from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Plan
-from a2cap.pipeline.stages import evaluate, extract, preprocess, train_scst
-from a2cap.pipeline.stages import train_xe as train
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0
@@ -40,8 +40,8 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
         override("data.word_groups", drawn / "words.json"),
     )
     fields = (*places, _ONE_THREAD, *overrides)
-    _run(folder, fields, (extract.NAME, preprocess.NAME), say=say)
-    trained = (train.NAME, train_scst.NAME, evaluate.NAME)
+    _run(folder, fields, (EXTRACT, PREPROCESS), say=say)
+    trained = (TRAIN_XE, TRAIN_SCST, EVALUATE)
     blind = _run(folder, (*fields, "model.blind=true"), trained, say=say)
     compared = (
         override("evaluate.baseline", blind / "metrics.json"),
@@ -55,7 +55,7 @@ def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: S
     config = load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
     with Plan(config, folder) as plan:
         own = [name for name in names if name in plan.names]
-        plan.check(own)
+        require(plan, own)
         for name in own:
             outcome = plan.run(name)
             say(name, outcome)

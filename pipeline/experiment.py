@@ -1,7 +1,7 @@
 """The stages of one experiment in their order, each built once its inputs are finished."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,22 @@ from typing import Self
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_images
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
+from a2cap.data.files.paths import image_folder, named_file
 from a2cap.data.image_ids import find_images
 from a2cap.extract.config import CALIBRATED_RANDOM
-from a2cap.pipeline.captioning.inputs import (
-    captioner_folder,
-    image_folder,
-    named_file,
-    weights_file,
-)
+from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.config import Config
+from a2cap.pipeline.engine.artifacts import (
+    CALIBRATE,
+    CAPTIONER,
+    EVALUATE,
+    EXTRACT,
+    PREPROCESS,
+    TRAIN_DETECTOR,
+    TRAIN_SCST,
+    TRAIN_XE,
+    WEIGHTS,
+)
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.lock import holder, is_locked
@@ -37,6 +44,7 @@ from a2cap.pipeline.stages import (
 )
 from a2cap.pipeline.stages import train_xe as train
 from a2cap.pipeline.training.detector.data import image_files, input_files
+from a2cap.pipeline.weights.detectors import weights_file
 
 
 class NotFinished(A2Error):
@@ -72,8 +80,8 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """Names of the experiment's stages, in the order in which they run."""
-        first = [calibrate.NAME] if self.config.extract.weights == CALIBRATED_RANDOM else []
-        return [*first, extract.NAME, preprocess.NAME, *self.training, evaluate.NAME]
+        first = [CALIBRATE] if self.config.extract.weights == CALIBRATED_RANDOM else []
+        return [*first, EXTRACT, PREPROCESS, *self.training, EVALUATE]
 
     @property
     def shown(self) -> list[str]:
@@ -85,21 +93,21 @@ class Plan:
         if self.config.detector.labels is None:
             return self.names
         if data.images is None and data.annotations is None:
-            return [train_detector.NAME]
-        return [train_detector.NAME, *self.names]
+            return [TRAIN_DETECTOR]
+        return [TRAIN_DETECTOR, *self.names]
 
     @property
     def training(self) -> list[str]:
         """Names of the stages that train; the last one makes the captioner that is evaluated."""
-        return [train.NAME, train_scst.NAME] if self.config.scst.epochs else [train.NAME]
+        return [TRAIN_XE, TRAIN_SCST] if self.config.scst.epochs else [TRAIN_XE]
 
     def phase(self, name: str) -> list[str]:
         """The stages of a phase of training: xe, scst or all; ConfigError where there is none."""
-        if name == "scst" and train_scst.NAME not in self.training:
+        if name == "scst" and TRAIN_SCST not in self.training:
             raise ConfigError(
                 "scst.epochs is 0, so there is no self-critical training; set it to 1 or more"
             )
-        return {"xe": [train.NAME], "scst": [train_scst.NAME]}.get(name, self.training)
+        return {"xe": [TRAIN_XE], "scst": [TRAIN_SCST]}.get(name, self.training)
 
     def __enter__(self) -> Self:
         return self
@@ -119,29 +127,21 @@ class Plan:
     def stage(self, name: str) -> Stage:
         """A stage ready to run; NotFinished where one that it reads from is not done."""
         build: dict[str, Callable[[], Stage]] = {
-            calibrate.NAME: self._calibrate,
-            extract.NAME: self._extract,
-            preprocess.NAME: self._preprocess,
-            train.NAME: self._train,
-            train_scst.NAME: self._train_scst,
-            evaluate.NAME: self._evaluate,
-            train_detector.NAME: self._train_detector,
+            CALIBRATE: self._calibrate,
+            EXTRACT: self._extract,
+            PREPROCESS: self._preprocess,
+            TRAIN_XE: self._train,
+            TRAIN_SCST: self._train_scst,
+            EVALUATE: self._evaluate,
+            TRAIN_DETECTOR: self._train_detector,
         }
         return build[name]()
-
-    def check(
-        self, names: Sequence[str], *, force: bool = False, output: Path | None = None
-    ) -> None:
-        """Raises all at once what would stop the named stages, before any of them begins."""
-        from a2cap.pipeline.doctor.preflight import require
-
-        require(self, names, force=force, output=output)
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Runs one stage if its result is not there, in the artifacts or at `output`."""
         _require_own(output, name)
-        if name == extract.NAME and calibrate.NAME in self.names:
-            self.run(calibrate.NAME)
+        if name == EXTRACT and CALIBRATE in self.names:
+            self.run(CALIBRATE)
         stage = self.stage(name)
         outcome = run_stage(
             stage,
@@ -156,12 +156,12 @@ class Plan:
         self, shard: Shard, *, force: bool = False, output: Path | None = None
     ) -> ShardOutcome:
         """Runs one shard of extraction; the shard that ends last makes the stage's result."""
-        _require_own(output, extract.NAME)
-        if calibrate.NAME in self.names:
+        _require_own(output, EXTRACT)
+        if CALIBRATE in self.names:
             # shards that begin at once all want the weights: one makes them, the others wait
-            with queue(self.artifacts / calibrate.NAME / "shards.lock"):
-                self.run(calibrate.NAME)
-        stage = self.stage(extract.NAME)
+            with queue(self.artifacts / CALIBRATE / "shards.lock"):
+                self.run(CALIBRATE)
+        stage = self.stage(EXTRACT)
         return run_shard(
             stage,
             self._place(stage, output),
@@ -223,7 +223,7 @@ class Plan:
 
     def _captioner(self, folder: Path) -> Input:
         named = captioner_folder(folder, "evaluate.ensemble")
-        digests = [self._hashes.file(named / name, what=name) for name in train.OUTPUTS]
+        digests = [self._hashes.file(named / name, what=name) for name in CAPTIONER]
         return Input(named, hashlib.sha256("\n".join(digests).encode()).hexdigest())
 
     def _baseline(self) -> Input | None:
@@ -270,7 +270,7 @@ class Plan:
         named = weights_file(self.config.extract)
         if named is not None:
             return self._file(named, "extract.weights")
-        weights = self.result(calibrate.NAME, wanted_by=extract.NAME).directory / calibrate.WEIGHTS
+        weights = self.result(CALIBRATE, wanted_by=EXTRACT).directory / WEIGHTS
         return Input(weights, self._hashes.file(weights, what="calibrated weights"))
 
     def _extract(self) -> Stage:
@@ -313,26 +313,26 @@ class Plan:
         return train.train_stage(
             self.config.train,
             self.config.model,
-            features=self._output_of(extract.NAME, wanted_by=train.NAME),
-            captions=self._output_of(preprocess.NAME, wanted_by=train.NAME),
+            features=self._output_of(EXTRACT, wanted_by=TRAIN_XE),
+            captions=self._output_of(PREPROCESS, wanted_by=TRAIN_XE),
             runtime=self.config.runtime,
         )
 
     def _train_scst(self) -> Stage:
         return train_scst.train_scst_stage(
             self.config.scst,
-            features=self._output_of(extract.NAME, wanted_by=train_scst.NAME),
-            captions=self._output_of(preprocess.NAME, wanted_by=train_scst.NAME),
-            model=self._output_of(train.NAME, wanted_by=train_scst.NAME),
+            features=self._output_of(EXTRACT, wanted_by=TRAIN_SCST),
+            captions=self._output_of(PREPROCESS, wanted_by=TRAIN_SCST),
+            model=self._output_of(TRAIN_XE, wanted_by=TRAIN_SCST),
             runtime=self.config.runtime,
         )
 
     def _evaluate(self) -> Stage:
         return evaluate.evaluate_stage(
             self.config.evaluate,
-            features=self._output_of(extract.NAME, wanted_by=evaluate.NAME),
-            captions=self._output_of(preprocess.NAME, wanted_by=evaluate.NAME),
-            model=self._output_of(self.training[-1], wanted_by=evaluate.NAME),
+            features=self._output_of(EXTRACT, wanted_by=EVALUATE),
+            captions=self._output_of(PREPROCESS, wanted_by=EVALUATE),
+            model=self._output_of(self.training[-1], wanted_by=EVALUATE),
             ensemble=self._ensemble(),
             baseline=self._baseline(),
             instances=self._things(),

@@ -13,6 +13,7 @@ from torch import Tensor
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.batches.batches import Batch, image_batches
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.references import read_references
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
@@ -21,10 +22,9 @@ from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import SavedModel, load_model
+from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.stages.extract import FEATURES
-from a2cap.pipeline.stages.preprocess import CAPTIONS, read_tokens
 
 from .grounding import (
     GroundedWord,
@@ -86,7 +86,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     """Everything, as plain numbers for JSON."""
     torch.set_num_threads(1)
     captions = said_captions(subject)
-    references = read_tokens(subject.captions)
+    references = read_references(subject.captions / REFERENCES)
     grounding, companions = ground(subject)
     run = read_run("study", subject.model, artifacts, split=subject.split)
     analysed = analyse(

@@ -15,11 +15,10 @@ from typing import Any
 
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.config import Config, load_config
+from a2cap.pipeline.engine.artifacts import CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Plan
-from a2cap.pipeline.stages import calibrate, extract, preprocess
-from a2cap.pipeline.stages import train_xe as train
 
 from .grid import Trial
 from .measuring import Subject, measure
@@ -94,7 +93,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
         world = study.world(name)
         draw_world(world, study.images)
         with Plan(study.config(world), study.artifacts) as plan:
-            own = [calibrate.NAME, extract.NAME, preprocess.NAME]
+            own = [CALIBRATE, EXTRACT, PREPROCESS]
             for stage in filter(plan.names.__contains__, own):
                 plan.run(stage)
 
@@ -157,8 +156,8 @@ def run_job(study: Study, job: Job, until: float) -> list[Finding]:
     with Plan(job.config, study.artifacts) as plan:
         if time.time() > until and not _trained(plan):
             return []
-        features = plan.result(extract.NAME, wanted_by=train.NAME).directory
-        captions = plan.result(preprocess.NAME, wanted_by=train.NAME).directory
+        features = plan.result(EXTRACT, wanted_by=TRAIN_XE).directory
+        captions = plan.result(PREPROCESS, wanted_by=TRAIN_XE).directory
         for stage, phase in zip(plan.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
             outcome = plan.run(stage)
             subject = Subject(outcome.directory, features, captions, job.world, study.analysed)

@@ -24,6 +24,7 @@ from a2cap.model.faithfulness import Faithfulness, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.runs import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.evaluation.evaluate import require_width
@@ -31,8 +32,6 @@ from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.model_errors import model_errors
-from a2cap.pipeline.stages.extract import FEATURES
-from a2cap.pipeline.stages.preprocess import CAPTIONS
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"

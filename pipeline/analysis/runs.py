@@ -8,8 +8,8 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, METRICS, PREPROCESS
 from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
-from a2cap.pipeline.stages import evaluate, extract, preprocess
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 
@@ -43,7 +43,7 @@ def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:
     places = list(dict.fromkeys((model.resolve().parent.parent, artifacts.resolve())))
     features, captions = (
         _find(places, stage, manifest.pre_image.inputs.get(given, ""), run=model)
-        for stage, given in ((extract.NAME, "features"), (preprocess.NAME, "captions"))
+        for stage, given in ((EXTRACT, "features"), (PREPROCESS, "captions"))
     )
     metrics, evaluated = _evaluation(places, manifest.digest, split)
     return Run(name, model, features, captions, manifest, _validation(model), metrics, evaluated)
@@ -89,13 +89,13 @@ def _evaluation(places: Sequence[Path], digest: str, split: str) -> tuple[dict[s
     """Metrics and split of the evaluation to show of the training with this digest."""
     found = [
         (_split_of(manifest) == split, manifest.finished, directory, _split_of(manifest))
-        for directory, manifest in _results(places, evaluate.NAME)
+        for directory, manifest in _results(places, EVALUATE)
         if manifest.pre_image.inputs.get("model") == digest
     ]
     if not found:
         return {}, ""
     _, _, directory, evaluated = max(found)
-    content: Any = read_json(directory / evaluate.METRICS)
+    content: Any = read_json(directory / METRICS)
     return dict(content["metrics"]), evaluated
 
 

@@ -14,13 +14,13 @@ from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
+from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.results import named
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.model_errors import model_errors
-from a2cap.pipeline.stages.extract import FEATURES
 
 logger = logging.getLogger(__name__)
 

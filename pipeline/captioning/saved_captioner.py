@@ -15,12 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.files.unfilled import Unfilled
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
+from a2cap.pipeline.engine.artifacts import CAPTIONER
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
@@ -131,3 +132,14 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def captioner_folder(path: Path, field: str) -> Path:
+    """The result of a training that `field` names; InputError where one of its files is missing."""
+    for name in CAPTIONER:
+        if not (path / name).is_file():
+            raise InputError(
+                f"{field} names no trained captioner: {str(path)!r} has no {name}; "
+                'name a directory that "a2 train" has finished'
+            )
+    return path

@@ -8,6 +8,7 @@ import click
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.options import Experiment, experiment_options, force_option
+from a2cap.pipeline.engine.artifacts import TRAIN_XE
 
 if TYPE_CHECKING:
     from a2cap.pipeline.analysis.faithfulness import AnalysedRun
@@ -89,10 +90,9 @@ def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[
 
 
 def _trained(experiment: Experiment) -> Path:
-    from a2cap.pipeline.stages import train_xe as train
 
     with experiment.plan() as plan:
-        return plan.result(train.NAME, wanted_by="analyze").directory
+        return plan.result(TRAIN_XE, wanted_by="analyze").directory
 
 
 def _say(analysed: "AnalysedRun") -> None:

@@ -44,14 +44,15 @@ def train(experiment: Experiment, force: bool) -> None:
       a2 detector train -c configs/detector-scenes.yaml
       a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
     """
-    from a2cap.pipeline.stages.train_detector import FIGURES, NAME, WEIGHTS
+    from a2cap.pipeline.doctor.preflight import require
+    from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 
     with experiment.plan() as plan:
-        plan.check([NAME], force=force)
-        outcome = plan.run(NAME, force=force)
-    say_outcome(NAME, outcome)
-    print_detector(json.loads((outcome.directory / FIGURES).read_text(encoding="utf-8")))
-    click.echo(f"weights: {outcome.directory / WEIGHTS}")
+        require(plan, [TRAIN_DETECTOR], force=force)
+        outcome = plan.run(TRAIN_DETECTOR, force=force)
+    say_outcome(TRAIN_DETECTOR, outcome)
+    print_detector(json.loads((outcome.directory / DETECTOR_FIGURES).read_text(encoding="utf-8")))
+    click.echo(f"weights: {outcome.directory / DETECTOR}")
     if outcome.manifest.skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 

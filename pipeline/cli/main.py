@@ -300,7 +300,9 @@ for command in (
 def _run_stages(
     plan: "Plan", names: list[str], *, force: bool = False, output: Path | None = None
 ) -> None:
-    plan.check(names, force=force, output=output)
+    from a2cap.pipeline.doctor.preflight import require
+
+    require(plan, names, force=force, output=output)
     skipped = ran = False
     for name in names:
         outcome = plan.run(name, force=force, output=output)
@@ -316,10 +318,11 @@ def _run_stages(
 
 
 def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) -> None:
+    from a2cap.pipeline.doctor.preflight import require
     from a2cap.pipeline.extraction.cluster import shard_of
 
     shard = shard_of(named, os.environ)
-    plan.check(["extract"], force=force, output=output)
+    require(plan, ["extract"], force=force, output=output)
     outcome = plan.run_shard(shard, force=force, output=output)
     say_shard(outcome)
     if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):

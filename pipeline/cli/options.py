@@ -172,12 +172,13 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
         from a2cap.pipeline.runtime import torchrun
+        from a2cap.pipeline.runtime.launch import launch
         from a2cap.pipeline.stages import train_detector, train_scst
         from a2cap.pipeline.stages import train_xe as train
 
         joins = {stage.NAME: stage.join for stage in (train, train_scst, train_detector)}
 
-        started = torchrun.launch()
+        started = launch()
         if not started.together:
             command(experiment, **options)
         elif started.rank == 0:

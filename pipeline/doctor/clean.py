@@ -15,13 +15,13 @@ from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import rename_durably
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
+from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import Place, Stage
 from a2cap.pipeline.experiment import Plan
-from a2cap.pipeline.stages import train_detector
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 RESUMABLE, UNDECIDED = "resumable", "undecided"
@@ -163,7 +163,7 @@ def _why(before: PreImage, use: _Use) -> str:
 
 
 def _use(plan: Plan, name: str) -> _Use:
-    if name not in plan.names and name != train_detector.NAME:  # beside any experiment
+    if name not in plan.names and name != TRAIN_DETECTOR:  # beside any experiment
         return _Use()
     try:
         return _Use(stage=plan.stage(name))

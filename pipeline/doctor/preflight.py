@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 from a2cap.data.annotations.read import Skipped, check_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.pipeline.captioning.inputs import (
-    captioner_folder,
-    image_folder,
-    named_file,
-    weights_file,
-)
+from a2cap.data.files.paths import image_folder, named_file
+from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import NotKnownYet, Room
+from a2cap.pipeline.engine.artifacts import (
+    CALIBRATE,
+    EVALUATE,
+    EXTRACT,
+    PREPROCESS,
+    TRAIN_DETECTOR,
+    TRAIN_SCST,
+    TRAIN_XE,
+)
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
     preprocess,
-    train_detector,
-    train_scst,
 )
-from a2cap.pipeline.stages import train_xe as train
 from a2cap.pipeline.training.detector.data import image_files, input_files
+from a2cap.pipeline.weights.detectors import weights_file
 
 if TYPE_CHECKING:
     from a2cap.pipeline.experiment import Plan
@@ -214,17 +214,17 @@ class Preflight:
 
     def memory(self, stage: str) -> str:
         """Whether the largest model of the stage fits."""
-        if stage == train.NAME:
+        if stage == TRAIN_XE:
             return self._room.for_training()
-        if stage == train_scst.NAME:
+        if stage == TRAIN_SCST:
             return self._room.for_self_critical()
         return self._room.for_detector()
 
     def disk(self, stage: str) -> str:
         """Whether what the stage writes fits."""
-        if stage == extract.NAME:
+        if stage == EXTRACT:
             return self._room.for_features()
-        before = () if stage == train_detector.NAME else (extract.NAME, train.NAME)
+        before = () if stage == TRAIN_DETECTOR else (EXTRACT, TRAIN_XE)
         earlier = [
             name
             for name in before
@@ -248,13 +248,13 @@ class Preflight:
 _Look = Callable[[Preflight, str], str]
 
 _NEEDS: dict[str, dict[str, _Look]] = {
-    calibrate.NAME: {
+    CALIBRATE: {
         "images": Preflight.images,
         "device": Preflight.device,
         "memory": Preflight.memory,
         "place": Preflight.place,
     },
-    extract.NAME: {
+    EXTRACT: {
         "images": Preflight.images,
         "weights": Preflight.weights,
         "boxes": Preflight.boxes,
@@ -263,24 +263,24 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "disk": Preflight.disk,
         "place": Preflight.place,
     },
-    preprocess.NAME: {
+    PREPROCESS: {
         "annotations": Preflight.annotations,
         "java": Preflight.java,
         "place": Preflight.place,
     },
-    train.NAME: {
+    TRAIN_XE: {
         "device": Preflight.device,
         "memory": Preflight.memory,
         "disk": Preflight.disk,
         "place": Preflight.place,
     },
-    train_scst.NAME: {
+    TRAIN_SCST: {
         "device": Preflight.device,
         "memory": Preflight.memory,
         "disk": Preflight.disk,
         "place": Preflight.place,
     },
-    train_detector.NAME: {
+    TRAIN_DETECTOR: {
         "labels": Preflight.labels,
         "labelled images": Preflight.labelled_images,
         "start": Preflight.start,
@@ -288,7 +288,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "disk": Preflight.disk,
         "place": Preflight.place,
     },
-    evaluate.NAME: {
+    EVALUATE: {
         "java": Preflight.java,
         "spice": Preflight.spice,
         "baseline": Preflight.baseline,

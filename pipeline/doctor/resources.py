@@ -14,13 +14,20 @@ import numpy as np
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, StoreError
-from a2cap.pipeline.captioning.inputs import named_file, weights_file
+from a2cap.data.files.paths import named_file
 from a2cap.pipeline.doctor.clean import size_of
+from a2cap.pipeline.engine.artifacts import (
+    EXTRACT,
+    PREPROCESS,
+    TRAIN_DETECTOR,
+    TRAIN_XE,
+    VOCABULARY,
+)
 from a2cap.pipeline.engine.stage import Place
+from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
-from a2cap.pipeline.runtime.torchrun import launch
-from a2cap.pipeline.stages import extract, preprocess, train_detector
-from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.stages import preprocess
+from a2cap.pipeline.weights.detectors import weights_file
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +55,8 @@ class Room:
     def for_features(self) -> str:
         """The disk that features take; StoreError where the fewest do not fit."""
         least, most = self._feature_bytes()
-        free = self._free(extract.NAME)
-        if least > free and least > free + self._begun(extract.NAME):
+        free = self._free(EXTRACT)
+        if least > free and least > free + self._begun(EXTRACT):
             raise StoreError(
                 f"disk too small for the features: at least {_gb(least)} are needed, "
                 f"{_gb(free)} are free; make room, or lower extract.min_regions"
@@ -63,7 +70,7 @@ class Room:
         """
         needed = self._checkpoint_bytes(stage)
         parts = {
-            name: self._feature_bytes()[0] if name == extract.NAME else self._checkpoint_bytes(name)
+            name: self._feature_bytes()[0] if name == EXTRACT else self._checkpoint_bytes(name)
             for name in after
         }
         free = self._free(stage) - sum(parts.values())
@@ -80,7 +87,7 @@ class Room:
     def _checkpoint_bytes(self, stage: str) -> int:
         from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
 
-        if stage == train_detector.NAME:
+        if stage == TRAIN_DETECTOR:
             return detector_training_disk(self._config.detector)
         return training_disk(self._parameters)
 
@@ -170,8 +177,8 @@ class Room:
     def _vocabulary(self) -> int:
         """V, as preprocessing has found or will find it."""
         try:
-            done = self._plan.result(preprocess.NAME, wanted_by=train.NAME)
-            return len(Vocabulary.load(done.directory / preprocess.VOCABULARY))
+            done = self._plan.result(PREPROCESS, wanted_by=TRAIN_XE)
+            return len(Vocabulary.load(done.directory / VOCABULARY))
         except A2Error:
             config = self._config.preprocess
             make = preprocess.make_vocabulary

@@ -20,20 +20,21 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.engine.artifacts import (
+    CALIBRATE,
+    EVALUATE,
+    EXTRACT,
+    EXTRACTOR,
+    PREPROCESS,
+    TRAIN_DETECTOR,
+    TRAIN_SCST,
+    TRAIN_XE,
+    WEIGHTS,
+)
 from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.key import KEY_LENGTH
 from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2cap.pipeline.engine.run import SKIPPED
-from a2cap.pipeline.stages import (
-    calibrate,
-    evaluate,
-    extract,
-    preprocess,
-    train_detector,
-    train_scst,
-)
-from a2cap.pipeline.stages import train_xe as train
-from a2cap.pipeline.stages.extract import EXTRACTOR, WEIGHTS
 from a2cap.pipeline.training.checkpoint_files import (
     FILES,
     MANIFEST,
@@ -43,13 +44,13 @@ from a2cap.pipeline.training.checkpoint_files import (
 )
 
 STAGES = (
-    calibrate.NAME,
-    extract.NAME,
-    preprocess.NAME,
-    train.NAME,
-    train_scst.NAME,
-    evaluate.NAME,
-    train_detector.NAME,
+    CALIBRATE,
+    EXTRACT,
+    PREPROCESS,
+    TRAIN_XE,
+    TRAIN_SCST,
+    EVALUATE,
+    TRAIN_DETECTOR,
 )
 """Names of all stages, whichever an experiment has."""
 
@@ -141,7 +142,7 @@ def _result(path: Path, data: bool) -> Verified:
         damages += _weights_damages(path, data)
     remedy = _remedy(path, stage)
     lines = tuple(line if "; " in line else f"{line}; {remedy}" for line in damages)
-    return Verified(stage, path, lines, _fingerprint(path) if stage == extract.NAME else ())
+    return Verified(stage, path, lines, _fingerprint(path) if stage == EXTRACT else ())
 
 
 def _damages(path: Path, manifest: Manifest, data: bool) -> Iterator[str]:
@@ -209,7 +210,7 @@ def _changed_files(path: Path) -> Iterator[str]:
 def _checkpoint(path: Path, data: bool) -> Verified:
     problem = checkpoint_problem(path) if data else _cut_checkpoint(path)
     partial = next((parent for parent in path.parents if parent.name.endswith(".partial")), None)
-    detects = partial is not None and partial.parent.name == train_detector.NAME
+    detects = partial is not None and partial.parent.name == TRAIN_DETECTOR
     command = "a2 detector train" if detects else "a2 train"
     remedy = (
         f'the next "{command}" goes back to the one before it, or to the start'
@@ -317,11 +318,11 @@ def _remedy(path: Path, stage: str) -> str:
     """How to get a stage's result back."""
     if path.parent.name != stage or not is_key(path.name):
         return _COPY_AGAIN
-    if stage == calibrate.NAME:
+    if stage == CALIBRATE:
         return 'delete that folder, then run "a2 extract"'
-    phases = {train.NAME: "xe", train_scst.NAME: "scst"}
+    phases = {TRAIN_XE: "xe", TRAIN_SCST: "scst"}
     commands = {name: ["train", "--phase", phase] for name, phase in phases.items()}
-    commands[train_detector.NAME] = ["detector", "train"]
+    commands[TRAIN_DETECTOR] = ["detector", "train"]
     words = ["a2", *commands.get(stage, [stage]), "--force", "-c", str(path / "config.yaml")]
     words += ["--artifacts", str(path.parents[1])]
     return f'run "{shlex.join(words)}"'

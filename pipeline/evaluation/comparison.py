@@ -13,13 +13,12 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.word_groups import GroupCounts, group_values
 from a2cap.pipeline.report.comparison import ComparedImage, ComparedMetric, Comparison
 from a2cap.pipeline.report.summary import in_order
-from a2cap.pipeline.stages.evaluate import METRICS as METRICS_FILE
-from a2cap.pipeline.stages.evaluate import PER_IMAGE
 
 _OF_WORDS = "words: "
 """Begins the families that are groups of words."""
@@ -118,7 +117,7 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tu
 
 def read_run(folder: Path) -> ScoredRun:
     """The scores in a folder; InputError where it holds none, or they are damaged."""
-    metrics, images = (_read(folder, name) for name in (METRICS_FILE, PER_IMAGE))
+    metrics, images = (_read(folder, name) for name in (METRICS, PER_IMAGE))
     try:
         values = {str(name): float(value) for name, value in metrics["metrics"].items()}
         found = {name: images["pictures"][name] for name in sorted(images["pictures"])}

@@ -13,6 +13,7 @@ from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.references import read_references
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.captioning.attention import attention_of_captions
@@ -20,6 +21,16 @@ from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.captioning.saved_captioner import SavedModel
+from a2cap.pipeline.engine.artifacts import (
+    ATTENTION,
+    CAPTIONS,
+    FEATURES,
+    FURTHER_MODEL,
+    METRICS,
+    REFERENCES,
+    REPORT,
+    RESULTS,
+)
 from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.progress import counted, track
 from a2cap.pipeline.engine.run import read_skipped
@@ -45,10 +56,6 @@ from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, wr
 from a2cap.pipeline.report.summary import in_words
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.stages.evaluate import ATTENTION, CAPTIONS, FURTHER_MODEL, METRICS, REPORT
-from a2cap.pipeline.stages.extract import FEATURES
-from a2cap.pipeline.stages.preprocess import CAPTIONS as CAPTION_FILE
-from a2cap.pipeline.stages.preprocess import read_tokens
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def evaluate_captioner(
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
     beams = _decode(config, model, store, list(split.references), device=device)
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
-    write_results(directory / CAPTIONS, captions)
+    write_results(directory / RESULTS, captions)
     tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     scores = score(tokens, split.references, spice=config.spice)
     events.write("scored", **scores.metrics)
@@ -197,8 +204,8 @@ def require_width(store: FeatureStore, model: SavedModel | LoadedCaptioner) -> N
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
     """The images of a split; InputError where none of them has features."""
     captions = inputs["captions"].path
-    tokens = read_tokens(captions)
-    chosen = sorted(CaptionFile(captions / CAPTION_FILE).image_ids(name))
+    tokens = read_references(captions / REFERENCES)
+    chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
     left_out = read_skipped(inputs["features"].path)
     skipped = {image_id: left_out[image_id] for image_id in chosen if image_id in left_out}
     kept = [image_id for image_id in chosen if image_id not in skipped]

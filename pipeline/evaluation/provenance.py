@@ -13,11 +13,11 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
+from a2cap.pipeline.engine.artifacts import TRAIN_SCST
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.run import CONFIG
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.stages import train_scst
 
 
 def provenance_of(
@@ -74,7 +74,7 @@ def _training(model: Path) -> dict[str, str]:
         made = read_manifest(model).pre_image
     except A2Error:
         return {}
-    before = _cross_entropy(model) if made.stage == train_scst.NAME else {}
+    before = _cross_entropy(model) if made.stage == TRAIN_SCST else {}
     return {
         f"{section}.{name}": str(value)
         for section, fields in {**before, **made.params}.items()

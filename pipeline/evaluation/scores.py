@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from a2cap.data.files.json_file import write_json
 from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import WordGroupScores
-from a2cap.pipeline.stages.evaluate import METRICS, PER_IMAGE
 
 
 def write_scores(

@@ -22,11 +22,11 @@ from a2cap.data.files.json_file import write_json
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.image import read_image
 from a2cap.extract.loading import AnyExtractor, load_extractor
+from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.stages.extract import EXTRACTOR, FEATURES, WEIGHTS
 
 logger = logging.getLogger(__name__)
 

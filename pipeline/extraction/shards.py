@@ -11,6 +11,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.loading import load_extractor
+from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.run import read_skipped, write_skipped
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.extract import (
@@ -22,7 +23,6 @@ from a2cap.pipeline.extraction.extract import (
 )
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.stages.extract import FEATURES
 
 
 def extract_shard(

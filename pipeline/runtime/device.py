@@ -4,7 +4,7 @@ import torch
 
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import launch
+from a2cap.pipeline.runtime.launch import launch
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:

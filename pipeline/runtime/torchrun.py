@@ -7,12 +7,10 @@ that there is no more to do.
 
 import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,32 +27,6 @@ _CONNECTION = timedelta(minutes=5)
 """How long processes wait for each other at the start."""
 _PATIENCE = timedelta(minutes=30)
 """How long a process waits for the others in the middle of a training, say for a checkpoint."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What torchrun says of this process: its number among all, and on its own machine."""
-
-    rank: int = 0
-    processes: int = 1
-    local_rank: int = 0
-    local_processes: int = 1
-
-    @property
-    def together(self) -> bool:
-        """Whether there are other processes."""
-        return self.processes > 1
-
-
-def launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """How this process was started; alone where torchrun did not do it.
-
-    The mark of torchrun is asked for because a RANK that was left behind in a shell says nothing.
-    """
-    if "TORCHELASTIC_RUN_ID" not in environment:
-        return Launch()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return Launch(*(int(environment[name]) for name in names))
 
 
 class Announcements:

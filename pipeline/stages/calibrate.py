@@ -10,12 +10,11 @@ from pathlib import Path
 from a2cap.data.annotations.read import Skipped
 from a2cap.data.errors import InputError
 from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.engine.artifacts import CALIBRATE, WEIGHTS
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 
-NAME = "calibrate"
 CODE_VERSION = 2
 
-WEIGHTS = "weights.safetensors"
 _IMAGES = 8
 _FIELDS = {"depth", "width", "seed", "roi_size", "min_side", "max_side"}
 
@@ -29,7 +28,7 @@ def chosen_images(images: Mapping[str, Path | None]) -> dict[str, Path]:
 def calibrate_stage(config: ExtractConfig, *, images: Mapping[str, Path], content: Input) -> Stage:
     """The stage over the chosen images."""
     return Stage(
-        name=NAME,
+        name=CALIBRATE,
         code_version=CODE_VERSION,
         params={"extract": config.model_dump(mode="json", include=_FIELDS)},
         inputs={"pictures": content},

@@ -10,20 +10,21 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.engine.artifacts import (
+    ATTENTION,
+    EVALUATE,
+    FURTHER_MODEL,
+    METRICS,
+    PER_IMAGE,
+    REPORT,
+    RESULTS,
+)
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 
-NAME = "evaluate"
 CODE_VERSION = 7
-
-FURTHER_MODEL = "model."
-"""Begins the names of the inputs that are further captioners of an ensemble."""
-
-CAPTIONS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
-ATTENTION = "attention.h5"
-PER_IMAGE = "per_picture.json"
 
 
 def evaluate_stage(
@@ -52,7 +53,7 @@ def evaluate_stage(
     inputs |= {f"{FURTHER_MODEL}{number}": found for number, found in enumerate(ensemble, start=2)}
     attention = () if config.attention == "none" else (ATTENTION,)
     return Stage(
-        name=NAME,
+        name=EVALUATE,
         code_version=CODE_VERSION,
         params={
             "evaluate": config.model_dump(
@@ -60,7 +61,7 @@ def evaluate_stage(
             )
         },
         inputs=inputs,
-        outputs=plain_outputs(CAPTIONS, METRICS, PER_IMAGE, REPORT, *attention),
+        outputs=plain_outputs(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
         work=partial(_evaluate, config, inputs, images, runtime),
     )
 

@@ -8,20 +8,12 @@ from a2cap.data.annotations.read import Skipped
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
-NAME = "extract"
 CODE_VERSION = 5
 
-FEATURES, EXTRACTOR, WEIGHTS = "features.lmdb", "extractor.json", "weights.safetensors"
-
-NO_WEIGHTS = (
-    "no detector weights are named: extract.weights is null; name a file with "
-    '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a smoke '
-    "run whose features mean nothing, "
-    "--set extract.weights=calibrated-random"
-)
 
 _READ_FROM_WEIGHTS = {"weights", "depth", "width", "seed"}
 """Fields that say where weights come from: the digest of the weights stands in the key instead."""
@@ -45,7 +37,7 @@ def extract_stage(
     if boxes is not None:
         inputs["instances"] = boxes
     return Stage(
-        name=NAME,
+        name=EXTRACT,
         code_version=CODE_VERSION,
         params={"extract": config.model_dump(mode="json", exclude=_READ_FROM_WEIGHTS)},
         inputs=inputs,

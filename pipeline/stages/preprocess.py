@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from a2cap.data.annotations.layouts import IN_NO_SPLIT
 from a2cap.data.annotations.read import (
@@ -18,16 +17,19 @@ from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.vocabulary import Vocabulary, count_words
 from a2cap.data.config import PreprocessConfig
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.json_file import write_json
+from a2cap.pipeline.engine.artifacts import (
+    CAPTIONS,
+    DOCUMENT_FREQUENCIES,
+    PREPROCESS,
+    REFERENCES,
+    VOCABULARY,
+)
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.tokenization import tokenize
 
-NAME = "preprocess"
 CODE_VERSION = 2
-
-VOCABULARY, CAPTIONS, REFERENCES = "vocabulary.json", "captions.h5", "references.json"
-FREQUENCIES = "document_frequencies.npz"
 
 
 def preprocess_stage(
@@ -38,11 +40,11 @@ def preprocess_stage(
     if split_list is not None:
         inputs["split_list"] = split_list
     return Stage(
-        name=NAME,
+        name=PREPROCESS,
         code_version=CODE_VERSION,
         params={"preprocess": config.model_dump(mode="json")},
         inputs=inputs,
-        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, FREQUENCIES),
+        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
         work=partial(preprocess, config, annotations.path, split_list.path if split_list else None),
     )
 
@@ -80,7 +82,7 @@ def _write_references(
     references = tokenize(raw)
     write_json(directory / REFERENCES, references)
     training = {p.image_id: references[p.image_id] for p in images if p.split == "train"}
-    count_document_frequencies(training, vocabulary).save(directory / FREQUENCIES)
+    count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
 
 
 def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
@@ -106,8 +108,3 @@ def require_usable(found: Annotations, annotations: Path) -> list[Skipped]:
                 "give each of train, val and test at least one"
             )
     return unusable
-
-
-def read_tokens(directory: Path) -> dict[str, list[str]]:
-    """PTB tokens of the references by image id, as the stage wrote them."""
-    return cast("dict[str, list[str]]", read_json(directory / REFERENCES))

@@ -5,15 +5,19 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.engine.artifacts import (
+    DETECTOR,
+    DETECTOR_FIGURES,
+    DETECTOR_NAMES,
+    TRAIN_DETECTOR,
+)
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
-NAME = "train-detector"
 CODE_VERSION = 1
 
-WEIGHTS, FIGURES, NAMES = "detector.safetensors", "figures.json", "names.json"
 
 _PLACES = {
     "images",
@@ -35,11 +39,11 @@ def train_detector_stage(
 ) -> Stage:
     """The stage over the files that the configuration names, by their fields."""
     return Stage(
-        name=NAME,
+        name=TRAIN_DETECTOR,
         code_version=CODE_VERSION,
         params={"detector": config.model_dump(mode="json", by_alias=True, exclude=_PLACES)},
         inputs=dict(inputs),
-        outputs=plain_outputs(WEIGHTS, FIGURES, NAMES),
+        outputs=plain_outputs(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
         work=partial(_train, config, runtime),
     )
 
@@ -60,7 +64,7 @@ def _train(
 
     announce(
         {
-            "stage": NAME,
+            "stage": TRAIN_DETECTOR,
             "detector": config.model_dump(mode="json"),
             "directory": str(directory),
         }

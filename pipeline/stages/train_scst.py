@@ -5,14 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
+from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_SCST
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
-from a2cap.pipeline.stages import train_xe as train
 from a2cap.pipeline.training.captioner.config import ScstConfig
 
-NAME = "train-scst"
 CODE_VERSION = 1
 
 
@@ -26,11 +25,11 @@ def train_scst_stage(
 ) -> Stage:
     """The stage over one feature store, preprocessed captions and what train-xe made of them."""
     return Stage(
-        name=NAME,
+        name=TRAIN_SCST,
         code_version=CODE_VERSION,
         params={"scst": config.model_dump(mode="json", by_alias=True)},
         inputs={"features": features, "captions": captions, "model": model},
-        outputs=plain_outputs(*train.OUTPUTS),
+        outputs=plain_outputs(*CAPTIONER),
         work=partial(_refine, config, features.path, captions.path, model.path, runtime),
     )
 
@@ -60,7 +59,7 @@ def _refine(
 ) -> Sequence[Skipped]:
     announce(
         {
-            "stage": NAME,
+            "stage": TRAIN_SCST,
             "scst": config.model_dump(mode="json"),
             "features": str(features),
             "captions": str(captions),

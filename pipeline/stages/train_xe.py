@@ -6,16 +6,14 @@ from pathlib import Path
 
 from a2cap.data.annotations.read import Skipped
 from a2cap.model.config import ModelConfig
+from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.training.captioner.config import TrainConfig
 
-NAME = "train-xe"
 CODE_VERSION = 2
-
-OUTPUTS = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
 
 
 def train_stage(
@@ -28,14 +26,14 @@ def train_stage(
 ) -> Stage:
     """The stage over one feature store and one set of preprocessed captions."""
     return Stage(
-        name=NAME,
+        name=TRAIN_XE,
         code_version=CODE_VERSION,
         params={
             "train": config.model_dump(mode="json", by_alias=True),
             "model": model.model_dump(mode="json", by_alias=True),
         },
         inputs={"features": features, "captions": captions},
-        outputs=plain_outputs(*OUTPUTS),
+        outputs=plain_outputs(*CAPTIONER),
         work=partial(_train, config, model, features.path, captions.path, runtime),
     )
 
@@ -65,7 +63,7 @@ def _train(
 ) -> Sequence[Skipped]:
     announce(
         {
-            "stage": NAME,
+            "stage": TRAIN_XE,
             "train": config.model_dump(mode="json"),
             "model": model.model_dump(mode="json"),
             "features": str(features),

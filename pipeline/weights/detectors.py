@@ -18,9 +18,18 @@ from typing import cast
 from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.paths import named_file
+from a2cap.extract.config import CALIBRATED_RANDOM, ExtractConfig
 from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
+
+NO_WEIGHTS = (
+    "no detector weights are named: extract.weights is null; name a file with "
+    '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a smoke '
+    "run whose features mean nothing, "
+    "--set extract.weights=calibrated-random"
+)
 
 DETECTOR, RECORD = "detector.safetensors", "record.json"
 
@@ -219,3 +228,16 @@ def _convert(file: Path, target: Path) -> None:
     detector = load_detector(file)
     target.parent.mkdir(parents=True, exist_ok=True)
     save_detector(detector, target)
+
+
+def weights_file(config: ExtractConfig) -> Path | None:
+    """The file of the detector's weights, None for calibrated-random ones.
+
+    They are named by a path or by the name of a fetched checkpoint. WeightsError where none are
+    named or the checkpoint is not there, InputError where the file is not.
+    """
+    if config.weights is None:
+        raise WeightsError(NO_WEIGHTS)
+    if config.weights == CALIBRATED_RANDOM:
+        return None
+    return named_file(resolve_weights(config.weights), "extract.weights")

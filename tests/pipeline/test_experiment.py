@@ -10,6 +10,7 @@ import pytest
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import override
+from a2cap.pipeline.doctor.preflight import require
 from a2cap.pipeline.experiment import NotFinished, Plan
 from a2cap.pipeline.metrics.java import JavaError
 
@@ -252,7 +253,7 @@ def test_an_ensemble_of_what_is_no_captioner_is_refused(experiment, tmp_path):
         with pytest.raises(InputError) as raised:
             plan.stage("evaluate")
         with pytest.raises(InputError):
-            plan.check(["evaluate"])
+            require(plan, ["evaluate"])
     assert str(raised.value) == (
         f"evaluate.ensemble names no trained captioner: {str(tmp_path)!r} has no "
         'model.safetensors; name a directory that "a2 train" has finished'
@@ -264,13 +265,13 @@ def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_
     missing = override("evaluate.baseline", tmp_path / "none.json")
     for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
         with experiment.plan(*overrides, artifacts=artifacts) as plan, pytest.raises(error):
-            plan.check(plan.names)
+            require(plan, plan.names)
     monkeypatch.setattr("a2cap.pipeline.doctor.preflight.find_java", no_java)
     with experiment.plan(artifacts=artifacts) as plan:
-        plan.check(["calibrate", "extract", "train-xe"])
+        require(plan, ["calibrate", "extract", "train-xe"])
         for name in ("preprocess", "evaluate"):
             with pytest.raises(JavaError):
-                plan.check([name])
+                require(plan, [name])
 
 
 def no_java():

@@ -14,9 +14,9 @@ import yaml
 from pydantic import BaseModel
 
 from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.experiment import Plan
-from a2cap.pipeline.stages import train_xe as train
 
 READERS = {
     "calibrate": ("extract",),
@@ -254,7 +254,7 @@ def _write_data(folder):
     (folder / "ids.txt").write_text("1\n2\n")
     (folder / "coco.json").write_text(json.dumps(_coco()))
     (folder / "captioner").mkdir()
-    for name in train.OUTPUTS:
+    for name in CAPTIONER:
         (folder / "captioner" / name).write_text(name)
     (folder / "words.json").write_text('{"colours": ["red", "green"]}')
     (folder / "metrics.json").write_text('{"metrics": {"CIDEr": 0.5}}')

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.references import read_references
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 from a2cap.pipeline.engine.run import SKIPPED, read_skipped
-from a2cap.pipeline.stages.extract import FEATURES
-from a2cap.pipeline.stages.preprocess import CAPTIONS, VOCABULARY, read_tokens
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,6 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
             "mend their files and extract again"
         )
     store.require(validation)
-    return TrainingData(store, tokens, read_tokens(captions), vocabulary, skipped, validation)
+    return TrainingData(
+        store, tokens, read_references(captions / REFERENCES), vocabulary, skipped, validation
+    )

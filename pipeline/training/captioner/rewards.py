@@ -12,11 +12,12 @@ from torch import Tensor
 
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
+from a2cap.data.captions.references import read_references
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
-from a2cap.pipeline.stages.preprocess import CAPTIONS, FREQUENCIES, VOCABULARY, read_tokens
+from a2cap.pipeline.engine.artifacts import CAPTIONS, DOCUMENT_FREQUENCIES, REFERENCES, VOCABULARY
 from a2cap.pipeline.training.captioner.config import ScstConfig
 
 
@@ -31,14 +32,14 @@ class ImageRewards:
     def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "ImageRewards":
         """From the result of preprocessing; InputError where its files do not belong together."""
         vocabulary = Vocabulary.load(captions / VOCABULARY)
-        frequencies = DocumentFrequencies.load(captions / FREQUENCIES)
+        frequencies = DocumentFrequencies.load(captions / DOCUMENT_FREQUENCIES)
         if frequencies.words[: len(vocabulary)] != vocabulary.words:
             raise InputError(
                 f"document frequencies and vocabulary do not belong together: {str(captions)!r}; "
                 'run "a2 preprocess --force"'
             )
         image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
-        tokens = read_tokens(captions)
+        tokens = read_references(captions / REFERENCES)
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }

@@ -10,9 +10,9 @@ from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.paths import named_file
 from a2cap.data.image_ids import find_images
 from a2cap.extract.image import image_size
-from a2cap.pipeline.captioning.inputs import named_file
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 _FILES = ("labels", "ids", "validation_labels", "validation_ids")

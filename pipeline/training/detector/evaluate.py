@@ -5,11 +5,11 @@ from pathlib import Path
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.paths import named_file
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.captioning.inputs import named_file
+from a2cap.pipeline.engine.artifacts import DETECTOR_NAMES
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.stages.train_detector import NAMES
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import read_validation_data
 from a2cap.pipeline.training.detector.validation import detector_figures
@@ -40,7 +40,7 @@ def evaluate_detector(
 
 def _require_same_names(path: Path, data: DetectionData) -> None:
     """ConfigError where the names that lie beside the weights are not those of the labels."""
-    names = path.with_name(NAMES)
+    names = path.with_name(DETECTOR_NAMES)
     if not names.is_file():
         return
     found = read_json(names)

@@ -18,12 +18,12 @@ from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import begin_with, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.runtime.precision import matrix_precision
-from a2cap.pipeline.stages.train_detector import FIGURES, NAMES, WEIGHTS
 from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
@@ -153,9 +153,9 @@ def _save(
     detector: TrainableDetector, config: DetectorConfig, data: DetectorData, directory: Path
 ) -> None:
     """Weights as they are stored, and the figures of just these."""
-    path = directory / WEIGHTS
+    path = directory / DETECTOR
     save_detector(detector.frozen(), path, dtype=getattr(torch, config.dtype))
     stored = load_detector(path).to(next(detector.parameters()).device)
-    write_json(directory / FIGURES, detector_figures(stored, data.validation, config))
+    write_json(directory / DETECTOR_FIGURES, detector_figures(stored, data.validation, config))
     names = {"classes": data.training.classes, "attributes": data.training.attributes}
-    write_json(directory / NAMES, names)
+    write_json(directory / DETECTOR_NAMES, names)

@@ -7,11 +7,12 @@ import pytest
 
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.cli.options import Experiment, trains_together
+from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.stages import train_xe as train
 
 NOT_THERE = Path("/nowhere")
-ANNOUNCED = {"stage": train.NAME}
+ANNOUNCED = {"stage": TRAIN_XE}
 EXPERIMENT = Experiment(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
 
 

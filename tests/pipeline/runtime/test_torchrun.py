@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Announcements, Launch, announce, launch
+from a2cap.pipeline.runtime.launch import Launch, launch
+from a2cap.pipeline.runtime.torchrun import Announcements, announce
 
 STARTED = {
     "TORCHELASTIC_RUN_ID": "none",

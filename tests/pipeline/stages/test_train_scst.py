@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from a2cap.pipeline.engine.artifacts import TRAIN_SCST
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages import train_scst
@@ -26,7 +27,7 @@ def test_a_training_is_announced_as_the_others_then_join_it(monkeypatch, tmp_pat
     )
     assert stage.work(tmp_path, EventLog(tmp_path)) == []
     [announcement] = announced
-    assert announcement["stage"] == train_scst.NAME
+    assert announcement["stage"] == TRAIN_SCST
     train_scst.join(announcement, RuntimeConfig(device="cuda:1"))
     (first, first_named), (other, other_named) = trained
     assert first == (config, *paths, RuntimeConfig(device="cpu"))

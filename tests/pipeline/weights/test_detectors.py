@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.config import ExtractConfig
-from a2cap.pipeline.captioning.inputs import weights_file
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights import detectors as detector_checkpoints
 from a2cap.pipeline.weights.detectors import (
@@ -24,6 +23,7 @@ from a2cap.pipeline.weights.detectors import (
     kept_detector,
     resolve_weights,
     sha256_of,
+    weights_file,
 )
 from a2cap.pipeline.weights.download import DownloadError
 

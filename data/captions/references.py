@@ -1,0 +1,11 @@
+"""Reference captions as PTB tokens, made once so that training and scoring need no JVM."""
+
+from pathlib import Path
+from typing import cast
+
+from a2cap.data.files.json_file import read_json
+
+
+def read_references(path: Path) -> dict[str, list[str]]:
+    """Load the PTB-tokenized references: image id -> captions, tokens joined by spaces."""
+    return cast("dict[str, list[str]]", read_json(path))
