@@ -13,7 +13,7 @@ from torch import Tensor
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.batches.batches import Batch, image_batches
 from a2cap.data.captions.caption_file import CaptionFile
-from a2cap.data.captions.references import read_references
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
@@ -86,7 +86,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     """Everything, as plain numbers for JSON."""
     torch.set_num_threads(1)
     captions = said_captions(subject)
-    references = read_references(subject.captions / REFERENCES)
+    references = load_reference_tokens(subject.captions / REFERENCES)
     grounding, companions = ground(subject)
     run = read_run("study", subject.model, artifacts, split=subject.split)
     analysed = analyse(

@@ -171,12 +171,16 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def together(experiment: Experiment, **options: object) -> None:
+        from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
         from a2cap.pipeline.runtime import torchrun
         from a2cap.pipeline.runtime.launch import launch
-        from a2cap.pipeline.stages import train_detector, train_scst
-        from a2cap.pipeline.stages import train_xe as train
+        from a2cap.pipeline.stages import train_detector, train_scst, train_xe
 
-        joins = {stage.NAME: stage.join for stage in (train, train_scst, train_detector)}
+        joins = {
+            TRAIN_XE: train_xe.join,
+            TRAIN_SCST: train_scst.join,
+            TRAIN_DETECTOR: train_detector.join,
+        }
 
         started = launch()
         if not started.together:

@@ -13,7 +13,7 @@ from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
-from a2cap.data.captions.references import read_references
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.captioning.attention import attention_of_captions
@@ -204,7 +204,7 @@ def require_width(store: FeatureStore, model: SavedModel | LoadedCaptioner) -> N
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:
     """The images of a split; InputError where none of them has features."""
     captions = inputs["captions"].path
-    tokens = read_references(captions / REFERENCES)
+    tokens = load_reference_tokens(captions / REFERENCES)
     chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
     left_out = read_skipped(inputs["features"].path)
     skipped = {image_id: left_out[image_id] for image_id in chosen if image_id in left_out}

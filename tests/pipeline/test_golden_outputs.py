@@ -31,12 +31,12 @@ from a2cap.pipeline.stages import (
     preprocess,
     train_detector,
     train_scst,
+    train_xe,
 )
-from a2cap.pipeline.stages import train_xe as train
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
-STAGES = (calibrate, extract, preprocess, train, train_scst, evaluate, train_detector)
-MODULES = {module.NAME: module for module in STAGES}
+STAGES = (calibrate, extract, preprocess, train_xe, train_scst, evaluate, train_detector)
+MODULES = {module.__name__.rpartition(".")[2].replace("_", "-"): module for module in STAGES}
 READS = {
     "calibrate": (),
     "extract": ("calibrate",),

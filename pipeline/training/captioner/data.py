@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.captions.caption_file import CaptionFile
-from a2cap.data.captions.references import read_references
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
@@ -46,5 +46,5 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
         )
     store.require(validation)
     return TrainingData(
-        store, tokens, read_references(captions / REFERENCES), vocabulary, skipped, validation
+        store, tokens, load_reference_tokens(captions / REFERENCES), vocabulary, skipped, validation
     )

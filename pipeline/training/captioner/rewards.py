@@ -12,7 +12,7 @@ from torch import Tensor
 
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
-from a2cap.data.captions.references import read_references
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
@@ -39,7 +39,7 @@ class ImageRewards:
                 'run "a2 preprocess --force"'
             )
         image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
-        tokens = read_references(captions / REFERENCES)
+        tokens = load_reference_tokens(captions / REFERENCES)
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }

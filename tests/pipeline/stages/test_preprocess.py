@@ -8,7 +8,7 @@ import pytest
 from a2cap.data.annotations.read import Skipped, read_annotations
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
-from a2cap.data.captions.references import read_references
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.config import PreprocessConfig
 from a2cap.data.errors import InputError
@@ -82,7 +82,7 @@ def test_it_writes_vocabulary_captions_references_and_frequencies(run, experimen
         told = [vocabulary.decode(row) for row in captions.captions(image.image_id)]
         assert told == [" ".join(caption.tokens) for caption in image.captions]
     raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
-    assert read_references(run.directory / REFERENCES) == tokenize(raw)
+    assert load_reference_tokens(run.directory / REFERENCES) == tokenize(raw)
 
 
 def test_equal_annotations_give_equal_bytes(run, experiment):
@@ -96,7 +96,7 @@ def test_equal_annotations_give_equal_bytes(run, experiment):
 
 def test_references_are_ptb_tokens_of_all_splits(run, write):
     run(write(*THREE))
-    assert read_references(run.directory / REFERENCES) == {
+    assert load_reference_tokens(run.directory / REFERENCES) == {
         "000000000001": ["a red dog", "the dog runs"],
         "000000000002": ["a cat"],
         "000000000003": ["two -lrb- 2 -rrb- cats"],

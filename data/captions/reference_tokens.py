@@ -6,6 +6,6 @@ from typing import cast
 from a2cap.data.files.json_file import read_json
 
 
-def read_references(path: Path) -> dict[str, list[str]]:
+def load_reference_tokens(path: Path) -> dict[str, list[str]]:
     """Load the PTB-tokenized references: image id -> captions, tokens joined by spaces."""
     return cast("dict[str, list[str]]", read_json(path))
