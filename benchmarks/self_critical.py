@@ -20,7 +20,6 @@ from a2cap.model.config import ModelConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, attempt, self_critical_loss
-from a2cap.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
@@ -247,7 +246,6 @@ def _text(words: Sentence) -> str:
 def main(quick: bool, rounds: int) -> None:
     """Times a self-critical step and its reward."""
     sizes = QUICK if quick else Sizes()
-    keep_freed_memory()  # as the a2 command does
     print_machine()
     corpus = make_corpus(sizes)
     compare_rewards(sizes, corpus, rounds=5 * rounds)

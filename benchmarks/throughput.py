@@ -21,7 +21,6 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.compile import compile_layers
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.runtime.config import Precision
-from a2cap.pipeline.runtime.memory import keep_freed_memory
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
@@ -182,7 +181,6 @@ def print_phase(
 @click.option("--images", type=click.IntRange(min=1), default=None, help="In a batch.")
 def main(quick: bool, compiled: bool, images: int | None) -> None:
     """Captions per second of both phases of training, by precision, eager and compiled."""
-    keep_freed_memory()  # as the a2 command does
     print_machine()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"

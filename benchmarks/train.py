@@ -26,7 +26,6 @@ from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.layers.packed_linear import UnchangedWeights
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.precision import mixed_precision
-from a2cap.pipeline.runtime.memory import keep_freed_memory
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
@@ -355,7 +354,6 @@ def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: i
 @click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
 def main(quick: bool) -> None:
     """Time training and beam search of the Transformer captioner with the gate."""
-    keep_freed_memory()  # as the a2 command does
     print_machine()
     torch.manual_seed(0)
     sizes = QUICK if quick else Sizes()

@@ -35,8 +35,7 @@ from a2cap.pipeline.cli.output import (
 )
 from a2cap.pipeline.cli.scenes import scenes
 from a2cap.pipeline.cli.weights import weights
-from a2cap.pipeline.runtime.memory import keep_freed_memory
-from a2cap.pipeline.runtime.openmp import set_waiting
+from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
     from a2cap.pipeline.experiment import Plan
@@ -331,6 +330,5 @@ def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) ->
 
 def main() -> None:
     """Entry point of the `a2` command."""
-    set_waiting(os.environ)
-    keep_freed_memory()
+    set_wait_policy(os.environ)
     cli()

@@ -743,13 +743,12 @@ def test_a_folder_of_others_is_not_taken_for_a_store(images_and_weights, tmp_pat
 # --- the process of a command ------------------------------------------------------------------
 
 
-def test_threads_and_memory_are_settled_before_any_command(monkeypatch):
+def test_the_wait_policy_is_set_before_any_command(monkeypatch):
     done = []
-    monkeypatch.setattr(commands, "set_waiting", done.append)
-    monkeypatch.setattr(commands, "keep_freed_memory", lambda: done.append("memory"))
+    monkeypatch.setattr(commands, "set_wait_policy", done.append)
     monkeypatch.setattr(commands, "cli", lambda: done.append("command"))
     commands.main()
-    assert done == [os.environ, "memory", "command"]
+    assert done == [os.environ, "command"]
 
 
 # --- interrupted: exit codes 130 and 143, and resumed -------------------------------------------
