@@ -29,5 +29,5 @@ class LockedError(A2Error):
     """Another process is running the same stage."""
 
 
-class LostLoader(A2Error):
+class LoaderError(A2Error):
     """A process that loads batches has ended before its work was done."""

@@ -3,8 +3,8 @@
 Raw captions become tokens by the rule of Karpathy's file: lower-case, ASCII punctuation deleted,
 split at white space. On 105,759 of its captions this gives the file's own tokens, all of them.
 
-One bad item never stops the reading: it is skipped with a reason, and `check_limit` says when there
-are too many. The layouts are in `annotation_layouts`.
+One bad item never stops the reading: it is skipped with a reason, and `check_skip_limit`
+raises when there are too many. The layouts are in `annotation_layouts`.
 """
 
 import os
@@ -50,7 +50,7 @@ class AnnotatedImage:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedItem:
     """What was left out, and why.
 
     An id that is also among the images lost captions only, or stood twice. Where no id can be
@@ -66,7 +66,7 @@ class Annotations:
     """Everything read from one file, in the file's order."""
 
     images: tuple[AnnotatedImage, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedItem, ...]
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotatio
     return Annotations(tuple(reading.images.values()), tuple(reading.skipped))
 
 
-def check_limit(skipped: Sequence[Skipped], total: int, what: str) -> None:
+def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
     """Raise InputError where more than max(10, 0.1 %) of `total` `what` were skipped."""
     limit = max(10, total // 1000)
     if len(skipped) <= limit:
@@ -161,10 +161,10 @@ class _Reading:
     """The images and skips collected so far."""
 
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedItem] = field(default_factory=list)
 
     def skip(self, identity: str, reason: str) -> None:
-        self.skipped.append(Skipped(identity, reason))
+        self.skipped.append(SkippedItem(identity, reason))
 
     def add(self, item: Item) -> None:
         identity = item.place

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from a2cap.data.batches.sampling import caption_choice, epoch_order
 from a2cap.data.captions.vocabulary import PAD
-from a2cap.data.errors import A2Error, ConfigError, InputError, LostLoader
+from a2cap.data.errors import A2Error, ConfigError, InputError, LoaderError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import Regions
 
@@ -383,15 +383,15 @@ def _collated(
         return _Failure(error)
 
 
-def lost_loader(error: Exception) -> LostLoader | None:
+def loader_error(error: Exception) -> LoaderError | None:
     """What is said where torch reports that a loader process has gone; None for other errors."""
     if not str(error).startswith("DataLoader worker"):
         return None
     return _lost(str(error))
 
 
-def _lost(reason: str) -> LostLoader:
-    return LostLoader(
+def _lost(reason: str) -> LoaderError:
+    return LoaderError(
         f"a loader process has ended: {' '.join(reason.split())}; the newest checkpoint is "
         "kept, lower runtime.workers or the batch size where memory ran out, and run again"
     )

@@ -18,7 +18,7 @@ from a2cap.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2cap.data.annotations.read import Skipped, resolve_files
+from a2cap.data.annotations.read import SkippedItem, resolve_files
 from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
@@ -46,7 +46,7 @@ def read_coco(
     reading.read(instances)
     found = resolve_files({of: item.file for of, item in reading.images.items()}, images)
     skipped = tuple(
-        Skipped(identity, f"no file {item.file!r}")
+        SkippedItem(identity, f"no file {item.file!r}")
         for identity, item in reading.images.items()
         if identity not in found
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError
 
 WITHOUT_AREA = "boxes without an area inside the image"
@@ -59,7 +59,7 @@ class DetectionData:
     classes: tuple[str, ...]
     attributes: tuple[str, ...]
     images: tuple[LabelledImage, ...]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedItem, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     def only(self, image_ids: Collection[str]) -> "DetectionData":
@@ -105,7 +105,7 @@ def labelled_image(
 
 
 def check_usable(
-    skipped: Sequence[Skipped], *, total: int, annotations: Path, images: Path
+    skipped: Sequence[SkippedItem], *, total: int, annotations: Path, images: Path
 ) -> None:
     """Raise InputError where none of `total` images is left, or too many were skipped."""
     if len(skipped) == total:
@@ -113,4 +113,4 @@ def check_usable(
             f"no image of {str(annotations)!r} is in {str(images)!r} "
             f"({total:,} looked for); check the folder"
         )
-    check_limit(skipped, total, "images")
+    check_skip_limit(skipped, total, "images")

@@ -26,7 +26,7 @@ from a2cap.data.annotations.json_items import (
     pixel_numbers,
     read_each,
 )
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
@@ -92,7 +92,7 @@ def read_visual_genome(
         classes=known.objects.names,
         attributes=known.attributes.names,
         images=tuple(reading.images[identity] for identity in sorted(reading.images)),
-        skipped=(*reading.skipped, *(Skipped(of, NO_KNOWN_OBJECT) for of in reading.unknown)),
+        skipped=(*reading.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reading.unknown)),
         dropped=dict(reading.dropped),
     )
     return data if wanted is None else data.only(wanted)
@@ -195,7 +195,7 @@ class _Reading:
         self._wanted = wanted
         self.seen: set[str] = set()
         self.images: dict[str, LabelledImage] = {}
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedItem] = []
         self.unknown: list[str] = []
         self.dropped = Counter(
             {UNKNOWN_OBJECT: 0, WITHOUT_AREA: 0, UNKNOWN_ATTRIBUTE: 0, ABOVE_MOST: 0}
@@ -213,7 +213,7 @@ class _Reading:
         try:
             file, (width, height) = self._folders.find(number)
         except BadItem as error:
-            self.skipped.append(Skipped(identity, str(error)))
+            self.skipped.append(SkippedItem(identity, str(error)))
             return
         labels = self._labels(objects, self._attributes.get(number, {}))
         image = labelled_image(identity, file, width=width, height=height, labels=labels)

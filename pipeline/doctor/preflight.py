@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import image_folder, named_file
@@ -125,8 +125,8 @@ class Preflight:
             raise InputError(
                 f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
             )
-        gone = [Skipped(name, "image file not found") for name in missing]
-        check_limit(gone, len(images), "images")
+        gone = [SkippedItem(name, "image file not found") for name in missing]
+        check_skip_limit(gone, len(images), "images")
         return f"{len(images):,}, {len(missing):,} of them missing"
 
     def weights(self, stage: str) -> str:

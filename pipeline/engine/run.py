@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
@@ -179,7 +179,7 @@ def _put_back(place: Place) -> None:
         rename_durably(place.replaced, place.final)
 
 
-def write_skipped(directory: Path, items: Sequence[Skipped]) -> None:
+def write_skipped(directory: Path, items: Sequence[SkippedItem]) -> None:
     """Lists the items that were left out, and why, in `skipped.jsonl`."""
     lines = [json.dumps({"id": item.image_id, "reason": item.reason}) for item in items]
     write_durably(directory / SKIPPED, "".join(f"{line}\n" for line in lines).encode())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.hash_cache import sha256_of
@@ -19,7 +19,7 @@ class Input:
     digest: str
 
 
-Work = Callable[[Path, EventLog], Sequence[Skipped]]
+Work = Callable[[Path, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, skipping what it finds done there; returns the bad items left out."""
 
 
@@ -32,7 +32,7 @@ class ShardWork:
     """
 
     output: str
-    fill: Callable[[Shard, Path, EventLog], Sequence[Skipped]]
+    fill: Callable[[Shard, Path, EventLog], Sequence[SkippedItem]]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from statistics import fmean
 import torch
 
 from a2cap.data.annotations.instances import read_instances
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
@@ -108,7 +108,7 @@ def evaluate_captioner(
     *,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     """Fills `directory` with captions, metrics and report; returns the images left out.
 
     images: image id -> file, which the report shows. Raises StoreError where an image has no
@@ -145,7 +145,7 @@ def evaluate_captioner(
     if "baseline" in inputs:
         report = _beside(report, inputs["baseline"].path, config.baseline_name)
     write_report(directory / REPORT, report, evaluated.show(shown))
-    return [Skipped(image_id, reason) for image_id, reason in split.skipped.items()]
+    return [SkippedItem(image_id, reason) for image_id, reason in split.skipped.items()]
 
 
 def score_results(

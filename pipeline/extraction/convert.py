@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
@@ -47,7 +47,7 @@ class Converted:
     count: int
     regions: tuple[int, int]
     checksum: str
-    skipped: list[Skipped]
+    skipped: list[SkippedItem]
 
 
 class StoreTarget:
@@ -79,12 +79,12 @@ class StoreSource:
     def __init__(self, path: Path) -> None:
         self._store = FeatureStore(path)
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
         for image_id in self._store:
             try:
                 yield ImageRegions(image_id, self._store[image_id])
             except StoreError as error:
-                yield Skipped(image_id, str(error))
+                yield SkippedItem(image_id, str(error))
 
     def __len__(self) -> int:
         return len(self._store)
@@ -114,7 +114,7 @@ def convert(
     try:
         with track("convert", total=len(reading)) as progress:
             for item in reading:
-                if isinstance(item, Skipped):
+                if isinstance(item, SkippedItem):
                     done.skipped.append(item)
                 else:
                     regions = replace(item.regions, features=item.regions.features.astype(stored))
@@ -156,7 +156,7 @@ class _Done:
     """What has been read of the source, and what of it can be compared afterwards."""
 
     checksum: ContentChecksum = field(default_factory=ContentChecksum)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedItem] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -190,12 +190,12 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     return TsvTarget(target, columns=form, prefix=prefix)
 
 
-def _nothing_readable(source: Path, skipped: list[Skipped]) -> str:
+def _nothing_readable(source: Path, skipped: list[SkippedItem]) -> str:
     first = f", first {skipped[0].image_id!r}: {skipped[0].reason}" if skipped else ""
     return f"no image of {str(source)!r} can be read{first}; get the file again"
 
 
-def _list_skipped(target: Path, skipped: list[Skipped]) -> None:
+def _list_skipped(target: Path, skipped: list[SkippedItem]) -> None:
     """Beside the target, because it may be a file."""
     if skipped:
         lines = (json.dumps({"id": item.image_id, "reason": item.reason}) for item in skipped)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import read_boxes
-from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
@@ -61,7 +61,7 @@ def extract_features(
     *,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     """Fills `directory` with the store, `extractor.json` and the weights; resumes by key scan.
 
     Returns the images that were left out, with reasons; InputError above the limit of bad ones.
@@ -103,18 +103,18 @@ def describe_images(
     directory: Path,
     events: EventLog,
     shard: Shard | None = None,
-) -> list[Skipped]:
+) -> list[SkippedItem]:
     """Adds the images that are not in the store yet, only those of `shard` where one is named.
 
     Returns those that were left out; InputError above the limit of bad ones among all images.
     """
-    skipped: list[Skipped] = []
+    skipped: list[SkippedItem] = []
 
     def skip(image_id: str, error: InputError) -> None:
-        skipped.append(Skipped(image_id, str(error)))
+        skipped.append(SkippedItem(image_id, str(error)))
         events.skip(image_id, str(error))
         logger.warning("skipped image %s: %s", image_id, error)
-        check_limit(skipped, len(images), "images")
+        check_skip_limit(skipped, len(images), "images")
 
     missing = [name for name in sorted(images) if not images[name] and _is_own(name, shard)]
     groups = _own_groups(images, shard, size=1 if given is None else _TOGETHER)
@@ -132,7 +132,7 @@ def describe_images(
     return skipped
 
 
-def require_some(stored: int, skipped: Sequence[Skipped], *, total: int) -> None:
+def require_some(stored: int, skipped: Sequence[SkippedItem], *, total: int) -> None:
     """InputError where no image has features."""
     if not stored:
         first = skipped[0]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.features.join import seal_shards
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard, complete_shards
@@ -35,7 +35,7 @@ def extract_shard(
     *,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     """Fills and seals the shard's folder of the store in `directory`; resumes by key scan.
 
     Returns the shard's images that were left out, which are listed in its folder too.
@@ -62,7 +62,7 @@ def join_shards(
     *,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     """Seals the shards of `directory` as one store and describes the extractor beside it.
 
     Returns the images that were left out of any shard. InputError above the limit of bad ones;
@@ -75,12 +75,12 @@ def join_shards(
         of_shard = _skipped(store / shard.folder)
         events.write("shard", shard=str(shard), skipped=len(of_shard))
         skipped += of_shard
-    check_limit(skipped, len(images), "images")
+    check_skip_limit(skipped, len(images), "images")
     require_some(seal.count, skipped, total=len(images))
     FeatureStore(store).require(images.keys() - {item.image_id for item in skipped})
     describe_extractor(load_extractor(weights, config=config), directory)
     return skipped
 
 
-def _skipped(folder: Path) -> list[Skipped]:
-    return [Skipped(image_id, reason) for image_id, reason in read_skipped(folder).items()]
+def _skipped(folder: Path) -> list[SkippedItem]:
+    return [SkippedItem(image_id, reason) for image_id, reason in read_skipped(folder).items()]

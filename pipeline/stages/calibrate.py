@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.engine.artifacts import CALIBRATE, WEIGHTS
@@ -39,7 +39,7 @@ def calibrate_stage(config: ExtractConfig, *, images: Mapping[str, Path], conten
 
 def _calibrate(
     config: ExtractConfig, images: Sequence[Path], directory: Path, events: EventLog
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     from a2cap.extract.detector.resnet import Architecture
     from a2cap.extract.image import read_image
     from a2cap.extract.weights.calibrated_random import calibrate

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     EVALUATE,
@@ -73,7 +73,7 @@ def _evaluate(
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
 
     with model_errors():

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.config import ExtractConfig
@@ -60,7 +60,7 @@ def _extract(
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     from a2cap.pipeline.extraction.extract import extract_features
     from a2cap.pipeline.extraction.shards import join_shards
 
@@ -80,7 +80,7 @@ def _fill_shard(
     shard: Shard,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     from a2cap.pipeline.extraction.shards import extract_shard
 
     return extract_shard(

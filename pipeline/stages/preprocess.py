@@ -8,8 +8,8 @@ from a2cap.data.annotations.layouts import IN_NO_SPLIT
 from a2cap.data.annotations.read import (
     AnnotatedImage,
     Annotations,
-    Skipped,
-    check_limit,
+    SkippedItem,
+    check_skip_limit,
     read_annotations,
 )
 from a2cap.data.captions.caption_file import write_captions
@@ -55,7 +55,7 @@ def preprocess(
     split_list: Path | None,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     """Fills `directory`; returns the captions and images that were left out, with reasons."""
     find_java()
     found = read_annotations(annotations, split_list=split_list)
@@ -94,13 +94,13 @@ def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
     )
 
 
-def require_usable(found: Annotations, annotations: Path) -> list[Skipped]:
+def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:
     """The items of the file that have to be left out.
 
     InputError where they are too many, or a split has no image.
     """
     unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
-    check_limit(unusable, len(found.images) + len(unusable), "annotations")
+    check_skip_limit(unusable, len(found.images) + len(unusable), "annotations")
     for split in ("train", "val", "test"):
         if not any(image.split == split for image in found.images):
             raise InputError(

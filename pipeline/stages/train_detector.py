@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     DETECTOR,
     DETECTOR_FIGURES,
@@ -59,7 +59,7 @@ def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
 
 def _train(
     config: DetectorConfig, runtime: RuntimeConfig, directory: Path, events: EventLog
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     from a2cap.pipeline.training.detector.train import train_detector
 
     announce(

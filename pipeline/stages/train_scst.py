@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_SCST
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -56,7 +56,7 @@ def _refine(
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     announce(
         {
             "stage": TRAIN_SCST,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
@@ -60,7 +60,7 @@ def _train(
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
-) -> Sequence[Skipped]:
+) -> Sequence[SkippedItem]:
     announce(
         {
             "stage": TRAIN_XE,

@@ -16,8 +16,8 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from a2cap.data.batches.batches import lost_loader
-from a2cap.data.errors import A2Error, LostLoader
+from a2cap.data.batches.batches import loader_error
+from a2cap.data.errors import A2Error, LoaderError
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import duration, track
 from a2cap.pipeline.engine.stage import EventLog
@@ -70,11 +70,11 @@ def run_training(
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, LostProcesses, LostLoader) as error:
+            except (RuntimeError, LostProcesses, LoaderError) as error:
                 # a signal to the process group may end loaders and other processes before this one
                 # comes to look at it, and then this one fails wherever it is; nothing more is saved
                 stop.raise_if_pending()
-                raise (lost_loader(error) or error) from error.__cause__
+                raise (loader_error(error) or error) from error.__cause__
         best = training.best_tensors() if processes.leads else {}
         stop.raise_if_pending()  # no process waits for this one any more
         return best

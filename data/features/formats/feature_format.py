@@ -1,7 +1,8 @@
 """Region features as other projects store them: what every reader and writer here has in common.
 
-A reader yields one image after the other; an image that cannot be read is yielded as Skipped and
-the next one follows. A writer can be left at any moment and be made again for the same place: it
+A reader yields one image after the other; an image that cannot be read is yielded as a
+SkippedItem and the next one follows. A writer can be left at any moment and be made again for the
+same place: it
 then knows what it holds. What a format does not store is not guessed: scores are then 0 and classes
 -1, and sizes of images have to be given.
 """
@@ -15,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.regions import Regions
 
@@ -37,8 +38,8 @@ class ImageRegions:
 class Source(Protocol):
     """Features of one file or folder."""
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
-        """Every image in the order of the file; Skipped where one cannot be read."""
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
+        """Every image in the order of the file; SkippedItem where one cannot be read."""
 
     def __len__(self) -> int:
         """Images, those that cannot be read included."""
@@ -80,7 +81,7 @@ class ContentChecksum:
         return f"{self._sum % (1 << 256):064x}"
 
 
-def checksum(source: Iterable[ImageRegions | Skipped]) -> ContentChecksum:
+def checksum(source: Iterable[ImageRegions | SkippedItem]) -> ContentChecksum:
     """Of all images that can be read."""
     total = ContentChecksum()
     for item in source:

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageRegions,
@@ -38,15 +38,15 @@ class M2Source:
         with _open(path) as file:
             self._names = [n.removesuffix(_FEATURES) for n in file if n.endswith(_FEATURES)]
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
         with _open(self.path) as file:
             for name in self._names:
                 try:
                     yield self._read(file, name)
                 except KeyError as error:
-                    yield Skipped(name, str(error.args[0]))
+                    yield SkippedItem(name, str(error.args[0]))
                 except (OSError, InputError) as error:
-                    yield Skipped(name, str(error))
+                    yield SkippedItem(name, str(error))
 
     def __len__(self) -> int:
         return len(self._names)

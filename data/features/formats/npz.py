@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageRegions,
@@ -37,7 +37,7 @@ class AttBoxSource:
         self.boxes = self.features.with_name(f"{self.features.name.removesuffix('_att')}_box")
         self._sizes = sizes
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
         for path in _files(self.features):
             yield _readable(path, self._read)
 
@@ -60,7 +60,7 @@ class MilvlgSource:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
         for path in _files(self.folder):
             yield _readable(path, self._read)
 
@@ -165,13 +165,13 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"))
 
 
-def _readable(path: Path, read: Callable[[Path], ImageRegions]) -> ImageRegions | Skipped:
+def _readable(path: Path, read: Callable[[Path], ImageRegions]) -> ImageRegions | SkippedItem:
     try:
         return read(path)
     except KeyError as error:
-        return Skipped(path.name, str(error.args[0]))
+        return SkippedItem(path.name, str(error.args[0]))
     except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
-        return Skipped(path.name, str(error))
+        return SkippedItem(path.name, str(error))
 
 
 def _require_rows(boxes: NDArray[np.float32], features: NDArray[np.float32]) -> None:

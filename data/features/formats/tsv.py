@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageRegions, decimal_id, regions_of
 from a2cap.data.image_ids import image_id as identity_of
@@ -46,7 +46,7 @@ class TsvSource:
         self.path = path
         self.columns = columns_of(path)
 
-    def __iter__(self) -> Iterator[ImageRegions | Skipped]:
+    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
         seen: set[str] = set()
         width = 0
         with self.path.open("rb") as file:
@@ -55,7 +55,7 @@ class TsvSource:
                 if isinstance(item, ImageRegions):
                     width = width or item.regions.features.shape[1]
                     reason = _unlike_the_others(item, seen, width)
-                    item = Skipped(f"line {number}", reason) if reason else item
+                    item = SkippedItem(f"line {number}", reason) if reason else item
                 yield item
 
     def __len__(self) -> int:
@@ -148,15 +148,15 @@ def _unlike_the_others(item: ImageRegions, seen: set[str], width: int) -> str | 
     return None
 
 
-def _read_line(line: bytes, number: int, columns: Columns) -> ImageRegions | Skipped:
+def _read_line(line: bytes, number: int, columns: Columns) -> ImageRegions | SkippedItem:
     names = CAFFE_COLUMNS if columns == "caffe" else LXMERT_COLUMNS
     values = line.rstrip(b"\r\n").split(b"\t")
     if len(values) != len(names):
-        return Skipped(f"line {number}", f"{len(values)} of {len(names)} columns")
+        return SkippedItem(f"line {number}", f"{len(values)} of {len(names)} columns")
     try:
         return _image(dict(zip(names, values, strict=True)))
     except (ValueError, binascii.Error, InputError) as error:
-        return Skipped(f"line {number}", str(error))
+        return SkippedItem(f"line {number}", str(error))
 
 
 def _image(row: dict[str, bytes]) -> ImageRegions:

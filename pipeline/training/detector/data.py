@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2cap.data.annotations.read import Skipped, check_limit
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
@@ -118,8 +118,8 @@ def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> Detecti
 def _without_misfits(data: DetectionData) -> DetectionData:
     """Without the images whose boxes would lie elsewhere than their labels mean."""
     misfits = {image.image_id: _misfit(image) for image in data.images}
-    skipped = tuple(Skipped(name, reason) for name, reason in misfits.items() if reason)
-    check_limit(skipped, len(data.images), "labelled images")
+    skipped = tuple(SkippedItem(name, reason) for name, reason in misfits.items() if reason)
+    check_skip_limit(skipped, len(data.images), "labelled images")
     kept = tuple(image for image in data.images if not misfits[image.image_id])
     if not kept:
         raise InputError(

@@ -10,8 +10,8 @@ from a2cap.data.annotations.read import (
     AnnotatedImage,
     Annotations,
     Caption,
-    Skipped,
-    check_limit,
+    SkippedItem,
+    check_skip_limit,
     read_annotations,
     resolve_images,
     tokenize,
@@ -154,7 +154,7 @@ def test_coco_images_in_no_split_are_skipped(tmp_path):
     splits = written(tmp_path, {"train": [42]}, "splits.json")
     read = read_annotations(written(tmp_path, coco()), split_list=splits)
     assert [image.image_id for image in read.images] == ["000000000042"]
-    assert read.skipped == (Skipped("a/b", "in no split"),)
+    assert read.skipped == (SkippedItem("a/b", "in no split"),)
 
 
 def test_a_split_list_that_names_no_image_of_the_file_is_refused(tmp_path):
@@ -248,14 +248,14 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     read = read_annotations(written(tmp_path, "\n".join(lines), "captions.jsonl"))
     assert [image.image_id for image in read.images] == ["a"]
     assert read.skipped == (
-        Skipped(
+        SkippedItem(
             "line 2",
             "not JSON: line 2 (line 1, column 33: Expecting value); mend the file or copy it again",
         ),
-        Skipped("line 3", "'captions' is not a list"),
-        Skipped("line 4", "no key 'split'"),
-        Skipped("line 5", "no key 'image'"),
-        Skipped("line 6", "not a JSON object"),
+        SkippedItem("line 3", "'captions' is not a list"),
+        SkippedItem("line 4", "no key 'split'"),
+        SkippedItem("line 5", "no key 'image'"),
+        SkippedItem("line 6", "not a JSON object"),
     )
 
 
@@ -312,7 +312,7 @@ def test_the_first_of_two_images_with_one_id_is_kept(tmp_path):
     read = read_annotations(written(tmp_path, {"images": [karpathy(), again]}))
     assert [image.split for image in read.images] == ["test"]
     assert read.skipped == (
-        Skipped(
+        SkippedItem(
             "000000000042", "id stands twice, first with 'val2014/COCO_val2014_000000000042.jpg'"
         ),
     )
@@ -341,7 +341,7 @@ def test_one_bad_caption_is_dropped_and_the_image_kept(tmp_path, bad, reason):
     image = karpathy(sentences=[sentence("A dog"), bad])
     read = read_annotations(written(tmp_path, {"images": [image]}))
     assert read.images[0].captions == (Caption("A dog", ("a", "dog")),)
-    assert read.skipped == (Skipped("000000000042", f"caption 1: {reason}"),)
+    assert read.skipped == (SkippedItem("000000000042", f"caption 1: {reason}"),)
 
 
 def test_an_image_whose_captions_are_all_bad_is_skipped_too(tmp_path):
@@ -402,10 +402,10 @@ def test_raw_captions_become_tokens_by_the_rule_of_karpathys_file(raw, tokens):
 
 @pytest.mark.parametrize(("total", "limit"), [(100, 10), (10_999, 10), (20_000, 20)])
 def test_bad_items_are_borne_up_to_ten_or_a_thousandth(total, limit):
-    skipped = [Skipped(f"p{number}", "empty") for number in range(limit + 1)]
-    check_limit(skipped[:-1], total, "images")
+    skipped = [SkippedItem(f"p{number}", "empty") for number in range(limit + 1)]
+    check_skip_limit(skipped[:-1], total, "images")
     with pytest.raises(InputError) as caught:
-        check_limit(skipped, total, "images")
+        check_skip_limit(skipped, total, "images")
     assert str(caught.value) == (
         f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
         "'p0' (empty), 'p1' (empty), 'p2' (empty), 'p3' (empty), 'p4' (empty), …; "

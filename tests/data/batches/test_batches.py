@@ -27,7 +27,7 @@ from a2cap.data.batches.batches import (
     training_batches,
 )
 from a2cap.data.batches.sampling import caption_choice, epoch_order
-from a2cap.data.errors import ConfigError, InputError, LostLoader, StoreError
+from a2cap.data.errors import ConfigError, InputError, LoaderError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
@@ -316,7 +316,7 @@ def test_a_loader_that_dies_while_it_hands_over_a_batch_is_lost(monkeypatch, err
         Numbers(None), list, count=4, batch_size=2, seed=0, epoch=0, start=0, share=ALL, workers=1
     )
     assert next(found) == [[0, 1]]
-    with pytest.raises(LostLoader) as raised:
+    with pytest.raises(LoaderError) as raised:
         next(found)
     assert str(raised.value).startswith(f"a loader process has ended: {reason}")
     assert str(raised.value).endswith(" where memory ran out, and run again")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.labels import DetectionData, Label, check_usable, labelled_image
 from a2cap.data.errors import InputError
 
@@ -75,12 +75,12 @@ def test_an_image_that_is_not_there_is_refused_by_name():
 
 
 def test_an_image_that_was_skipped_is_passed_by():
-    both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
+    both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
     assert [one.image_id for one in both.only(["3", "2"]).images] == ["2"]
 
 
 def test_images_that_were_all_skipped_are_refused():
-    both = replace(data("1", "2"), skipped=(Skipped("3", "no file"),))
+    both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
     with pytest.raises(InputError) as caught:
         both.only(["3"])
     assert str(caught.value) == ("none of 1 images can be used; check their files and labels")
@@ -89,7 +89,7 @@ def test_images_that_were_all_skipped_are_refused():
 def test_data_of_which_no_image_is_left_are_refused():
     with pytest.raises(InputError) as caught:
         check_usable(
-            [Skipped("1", "x")], total=1, annotations=Path("a.json"), images=Path("images")
+            [SkippedItem("1", "x")], total=1, annotations=Path("a.json"), images=Path("images")
         )
     assert str(caught.value) == (
         "no image of 'a.json' is in 'images' (1 looked for); check the folder"
@@ -97,7 +97,7 @@ def test_data_of_which_no_image_is_left_are_refused():
 
 
 def test_more_skipped_images_than_the_limit_are_refused():
-    gone = [Skipped(str(number), "no file") for number in range(11)]
+    gone = [SkippedItem(str(number), "no file") for number in range(11)]
     places = {"annotations": Path("a.json"), "images": Path("images")}
     check_usable(gone[:10], total=11, **places)
     with pytest.raises(InputError, match=r"^11 of 12 images cannot be used, at most 10 may be"):

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.events import EventLog, running_events
 from a2cap.pipeline.engine.interruption import Interrupted
@@ -52,7 +52,7 @@ START = {
 
 
 def test_a_run_begins_and_ends_and_names_what_it_left_out(tmp_path):
-    _, found = run(tmp_path, lambda log: [Skipped("7", "odd"), Skipped("8", "even")])
+    _, found = run(tmp_path, lambda log: [SkippedItem("7", "odd"), SkippedItem("8", "even")])
     seconds = found[-1].pop("seconds")
     assert seconds >= 0
     assert found == [
@@ -67,7 +67,7 @@ def test_what_a_stage_says_at_once_is_not_said_again_at_its_end(tmp_path):
     def work(log):
         log.skip("7", "odd")
         log.write("checkpoint", images=3)
-        return [Skipped("7", "odd"), Skipped("7", "twice")]
+        return [SkippedItem("7", "odd"), SkippedItem("7", "twice")]
 
     _, found = run(tmp_path, work)
     assert found[1:-1] == [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
@@ -163,7 +163,7 @@ def test_unfinished_work_of_other_settings_is_not_mixed_in(tmp_path):
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
-    stage, _ = counting_stage(skipped=[Skipped("42", "no such image")])
+    stage, _ = counting_stage(skipped=[SkippedItem("42", "no such image")])
     outcome = run(stage, tmp_path)
     assert outcome.manifest.skipped == 1
     assert read_skipped(outcome.directory) == {"42": "no such image"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.pipeline.engine import shards
@@ -73,7 +73,7 @@ def total(outcome):
 
 
 def test_the_shard_that_ends_last_publishes_the_stage(place):
-    stage, made = summing_stage(skipped=[Skipped("7", "odd")])
+    stage, made = summing_stage(skipped=[SkippedItem("7", "odd")])
     first = run(stage, place, 2)
     assert (first.shard, first.skipped, first.stage) == (Shard(2, 3), 1, None)
     assert first.waiting == [Shard(0, 3), Shard(1, 3)]

@@ -11,7 +11,7 @@ import torch
 import torchvision
 
 from a2cap.data.annotations.instances import read_boxes
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
@@ -154,8 +154,8 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     images[IDS[7]].write_bytes(images[IDS[7]].read_bytes()[:900])
     images[IDS[2]].write_bytes(b"")
     skipped = run({**images, IDS[9]: None}, boxes)
-    assert skipped[0] == Skipped(IDS[9], "image file not found")
-    assert skipped[1] == Skipped(
+    assert skipped[0] == SkippedItem(IDS[9], "image file not found")
+    assert skipped[1] == SkippedItem(
         IDS[2], f"image '{IDS[2]}.jpg' is empty: 0 bytes; get the file again"
     )
     assert skipped[2].image_id == IDS[7]

@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from a2cap.data.annotations.read import Skipped
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.shard import Shard, owner
 from a2cap.data.features.store import FeatureStore
@@ -204,7 +204,7 @@ def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
     for number in range(3):
         made.fill(number, 3)
     skipped = made.join()
-    assert Skipped(IDS[9], "image file not found") in skipped
+    assert SkippedItem(IDS[9], "image file not found") in skipped
     assert sorted(skipped, key=str) == sorted(expected, key=str)
     assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
     lines = (made.directory / "events.jsonl").read_text().splitlines()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.read import Skipped, read_annotations
+from a2cap.data.annotations.read import SkippedItem, read_annotations
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
@@ -121,10 +121,10 @@ def test_what_is_bad_is_left_out_and_named(run, write, quick):
         )
     )
     assert skipped == [
-        Skipped("000000000004", "unknown split: 'tset'"),
-        Skipped("000000000005", "caption 1: empty"),
-        Skipped("000000000006", "no caption"),
-        Skipped("000000000001", "id stands twice, first with '1.jpg'"),
+        SkippedItem("000000000004", "unknown split: 'tset'"),
+        SkippedItem("000000000005", "caption 1: empty"),
+        SkippedItem("000000000006", "no caption"),
+        SkippedItem("000000000001", "id stands twice, first with '1.jpg'"),
     ]
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.image_ids("train") == ["000000000001", "000000000005"]

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error, InputError, LostLoader, StoreError
+from a2cap.data.errors import A2Error, InputError, LoaderError, StoreError
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import KINDS
 from a2cap.pipeline.captioning import saved_captioner as saved_model
@@ -383,7 +383,7 @@ def test_two_loader_processes_and_a_stop_change_nothing(train, uninterrupted, tm
     assert_equal_results(tmp_path / "two", uninterrupted)
 
 
-@pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], LostLoader)])
+@pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], LoaderError)])
 def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     train, tmp_path, monkeypatch, sent, raised
 ):
@@ -415,7 +415,7 @@ def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(CrossEntropyOptimisation, "step", kill_a_loader)
         with pytest.raises(
-            LostLoader,
+            LoaderError,
             # which words torch or the system have for it depends on where it was just then
             match=r"^a loader process has ended: .+; the newest checkpoint is kept, "
             r"lower runtime\.workers or the batch size where memory ran out, and run again$",
