@@ -1,9 +1,9 @@
-"""Takes the README's image: the demo's report, with a word of a caption chosen.
+"""Screenshot of the demo's report for the README, with a word of a caption selected.
 
     make demo
     .venv/bin/python docs/screenshot.py artifacts/demo/evaluate/KEY/report.html docs/report.png
 
-KEY is that of the last line that the demo prints. Needs Debian's chromium.
+The demo prints KEY in its last line. Needs Debian's chromium.
 """
 
 import shutil
@@ -16,11 +16,11 @@ from playwright.sync_api import sync_playwright
 @click.command(help=__doc__)
 @click.argument("report", type=click.Path(path_type=Path, exists=True))
 @click.argument("image", type=click.Path(path_type=Path))
-@click.option("--search", default="", help="Words that the captions must have.")
-@click.option("--word", default="", help="The word to choose; the last one where it is not there.")
-@click.option("--height", default=1480, show_default=True, help="Pixels.")
+@click.option("--search", default="", help="Show only captions with these words.")
+@click.option("--word", default="", help="Select this word; the last word of a caption without it.")
+@click.option("--height", default=1480, show_default=True, help="Height in pixels.")
 def main(report: Path, image: Path, search: str, word: str, height: int) -> None:
-    """Opens the report, best captions first, and chooses a word of the first image."""
+    """Open the report, best captions first, and select a word of the first three images."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(viewport={"width": 1200, "height": height})
