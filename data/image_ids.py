@@ -3,7 +3,7 @@
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
@@ -41,6 +41,12 @@ def results_id(image_id: str) -> int | str:
     if decimal and (len(image_id) == 12 or not image_id.startswith("0")):
         return int(image_id)
     return image_id
+
+
+def sample_ids(image_ids: Sequence[str], count: int = 5) -> str:
+    """Return the first `count` ids and the number of the others, for a message."""
+    rest = len(image_ids) - count
+    return ", ".join(image_ids[:count]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def find_images(folder: Path) -> dict[str, Path]:

@@ -77,6 +77,14 @@ class FeatureStore:
                 'run "a2 extract" first'
             )
 
+    def require_width(self, expected: int) -> None:
+        """Raise StoreError unless regions are as wide as those that a model was trained on."""
+        if self.feature_width != expected:
+            raise StoreError(
+                f"region width of {str(self.path)!r} is {self.feature_width}, the model expects "
+                f"{expected}; retrain, or extract with the checkpoint that it was trained on"
+            )
+
     def verify(self, data: bool = False) -> list[str]:
         """Problems found, none for a sound store; with `data`, every byte is read."""
         problems = [problem for file in self._files for problem in file.verify(data)]

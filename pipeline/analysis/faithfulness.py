@@ -27,7 +27,6 @@ from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import read_skipped
-from a2cap.pipeline.evaluation.evaluate import require_width
 from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -71,7 +70,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     device = prepare_device(runtime)
     saved = load_model(run.model, device=device)
     store = FeatureStore(run.features / FEATURES)
-    require_width(store, saved)
+    store.require_width(saved.description.region_width)
     captions = CaptionFile(run.captions / CAPTIONS)
     if captions.vocabulary_digest != saved.description.vocabulary_digest:
         raise InputError(

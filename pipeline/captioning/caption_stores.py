@@ -11,13 +11,13 @@ from a2cap.data.batches.batches import image_batches
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
+from a2cap.data.image_ids import sample_ids
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.results import named
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.model_errors import model_errors
@@ -46,7 +46,7 @@ def stored_images(
         missing = sorted(left)
         raise StoreError(
             f"no features for {len(missing):,} of {len(ids):,} images of {what}: "
-            f'{named(missing)}; run "a2 extract" on them, and name its store too'
+            f'{sample_ids(missing)}; run "a2 extract" on them, and name its store too'
         )
     return [(store, here) for store, here in taken if here]
 

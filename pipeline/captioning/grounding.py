@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.metrics.word_pairs import plurals
 
 LEAST_OVERLAP = 0.5
 
@@ -89,16 +90,6 @@ class Names:
             if name in self._categories:
                 return name
         return ()
-
-
-def plurals(word: str) -> tuple[str, ...]:
-    """The regular plurals; a form that does not exist does no harm."""
-    forms = [f"{word}s", f"{word}es"]
-    if word.endswith("y"):
-        forms.append(f"{word[:-1]}ies")
-    if word.endswith(("f", "fe")):
-        forms.append(f"{word.removesuffix('e')[:-1]}ves")
-    return tuple(forms)
 
 
 def category_names(images: Mapping[str, Instances]) -> Names:

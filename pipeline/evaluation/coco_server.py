@@ -18,9 +18,9 @@ from a2cap.data.annotations.json_items import BadItem, list_member, member
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.json_file import read_json
-from a2cap.data.image_ids import image_id, results_id
+from a2cap.data.image_ids import image_id, results_id, sample_ids
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.results import named, read_results
+from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def read_info(val: Path, test: Path) -> dict[ServerSet, list[str]]:
     if shared:
         raise InputError(
             f"{len(shared):,} images stand in both {str(val)!r} and {str(test)!r}: "
-            f"{named(shared)}; name the info files of val2014 and test2014"
+            f"{sample_ids(shared)}; name the info files of val2014 and test2014"
         )
     return sets
 
@@ -90,18 +90,18 @@ def check_captions(captions: Mapping[str, str], ids: list[str], of: ServerSet) -
     if unknown:
         raise InputError(
             f"{len(unknown):,} of {len(captions):,} captions are of no image of {of.name}: "
-            f"{named(unknown)}; name the results of {of.name}"
+            f"{sample_ids(unknown)}; name the results of {of.name}"
         )
     missing = [identity for identity in ids if identity not in captions]
     if missing:
         raise InputError(
             f"{len(missing):,} of {len(ids):,} images of {of.name} have no caption: "
-            f"{named(missing)}; caption them, since the server takes all or none"
+            f"{sample_ids(missing)}; caption them, since the server takes all or none"
         )
     empty = [identity for identity, caption in captions.items() if not caption.strip()]
     if empty:
         raise InputError(
-            f"{len(empty):,} of {len(ids):,} captions of {of.name} are empty: {named(empty)}; "
+            f"{len(empty):,} of {len(ids):,} captions of {of.name} are empty: {sample_ids(empty)}; "
             "give each at least a word"
         )
 

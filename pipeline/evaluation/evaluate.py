@@ -14,13 +14,12 @@ from a2cap.data.batches.batches import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
-from a2cap.data.errors import InputError, StoreError
+from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
-from a2cap.pipeline.captioning.saved_captioner import SavedModel
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     CAPTIONS,
@@ -119,7 +118,7 @@ def evaluate_captioner(
     device = prepare_device(runtime)
     model = load_captioner(_models(inputs), device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
-    require_width(store, model)
+    store.require_width(model.description.region_width)
     split = read_split(config.split, inputs)
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
     beams = _decode(config, model, store, list(split.references), device=device)
@@ -189,16 +188,6 @@ def score_results(
     _write(output, evaluation, captions)
     write_report(output / REPORT, _report(f"Captions of {results.name}", evaluation, captions))
     return ScoredResults(scores, missing, split.total)
-
-
-def require_width(store: FeatureStore, model: SavedModel | LoadedCaptioner) -> None:
-    """StoreError where a store's features are not as wide as those the model was trained on."""
-    expected = model.description.region_width
-    if store.feature_width != expected:
-        raise StoreError(
-            f"region width of {str(store.path)!r} is {store.feature_width}, the model expects "
-            f"{expected}; retrain, or extract with the checkpoint that it was trained on"
-        )
 
 
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluatedSplit:

@@ -13,7 +13,7 @@ from pathlib import Path
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.data.image_ids import image_id, results_id
+from a2cap.data.image_ids import image_id, results_id, sample_ids
 from a2cap.pipeline.metrics.tokenization import tokenize_references
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def require_same_images(
     if unknown:
         raise InputError(
             f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
-            f"{named(unknown)}; remove them, or name the references of those images too"
+            f"{sample_ids(unknown)}; remove them, or name the references of those images too"
         )
     if missing and not allow_missing:
         raise InputError(
@@ -95,14 +95,9 @@ def require_same_images(
 
 
 def without_caption(missing: Sequence[str], total: int) -> str:
-    """Says how many of the images with references have no caption, and which."""
-    return f"{len(missing):,} of {total:,} images with references have no caption: {named(missing)}"
-
-
-def named(identities: Sequence[str]) -> str:
-    """The first few ids, and how many more there are."""
-    rest = len(identities) - _NAMED
-    return ", ".join(identities[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+    """Return a message with the number of images without a caption, and the first of them."""
+    count = f"{len(missing):,} of {total:,}"
+    return f"{count} images with references have no caption: {sample_ids(missing)}"
 
 
 def _result(entry: object, place: str) -> tuple[str, str]:
@@ -142,7 +137,7 @@ def _refuse_repeated(identities: Iterable[str], path: Path) -> None:
     if repeated:
         raise InputError(
             f"{len(repeated):,} images are captioned more than once in {str(path)!r}: "
-            f"{named(repeated)}; keep one caption for each"
+            f"{sample_ids(repeated)}; keep one caption for each"
         )
 
 
@@ -150,7 +145,7 @@ def _refuse_empty(identities: Iterable[str], path: Path) -> None:
     empty = list(identities)
     if empty:
         raise InputError(
-            f"{len(empty):,} captions in {str(path)!r} are empty: {named(empty)}; "
+            f"{len(empty):,} captions in {str(path)!r} are empty: {sample_ids(empty)}; "
             "caption every image"
         )
 
@@ -216,7 +211,7 @@ def _coco_captions(images: object, annotations: object, path: Path) -> dict[str,
     if bare or not references:
         raise InputError(
             f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
-            f"{named(bare) or 'there is no image'}; give each at least one"
+            f"{sample_ids(bare) or 'there is no image'}; give each at least one"
         )
     return references
 

@@ -23,7 +23,6 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from a2cap.data.annotations.word_groups import WordGroups
-from a2cap.pipeline.captioning.grounding import plurals
 
 NOUNS, COLOURS, RELATIONS = "kinds", "colours", "relations"
 """The groups that are read otherwise than the rest."""
@@ -172,6 +171,16 @@ def _singulars(nouns: Set[str]) -> dict[str, str]:
     for noun in nouns:
         found |= {form: noun for form in plurals(noun) if form in nouns}
     return found
+
+
+def plurals(word: str) -> tuple[str, ...]:
+    """Return the candidate regular plurals of a noun; forms that do not exist are harmless."""
+    forms = [f"{word}s", f"{word}es"]
+    if word.endswith("y"):
+        forms.append(f"{word[:-1]}ies")
+    if word.endswith(("f", "fe")):
+        forms.append(f"{word.removesuffix('e')[:-1]}ves")
+    return tuple(forms)
 
 
 def _meaning(word: str) -> str:

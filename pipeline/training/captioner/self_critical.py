@@ -22,7 +22,6 @@ from a2cap.model.losses import masking_loss
 from a2cap.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.evaluation.evaluate import require_width
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import ALONE, Processes
@@ -230,7 +229,7 @@ def refine_captioner(
     processes = Processes.connected()
     data = read_training_data(features, captions)
     loaded = load_model(model, device=device)
-    require_width(data.store, loaded)
+    data.store.require_width(loaded.description.region_width)
     if loaded.vocabulary.digest != data.vocabulary.digest:
         raise A2Error(
             f"model and captions do not belong together: {str(model)!r} has another vocabulary "

@@ -20,7 +20,6 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.evaluate import (
     evaluate_captioner,
     read_split,
-    require_width,
     score_results,
 )
 from a2cap.pipeline.metrics import score as metrics
@@ -341,12 +340,12 @@ def test_a_split_of_which_nothing_is_left_is_refused(run, inputs, skipping):
 
 
 def test_features_of_another_width_are_refused(inputs, experiment):
-    model = load_model(inputs["model"].path, device=torch.device("cpu"))
+    width = load_model(inputs["model"].path, device=torch.device("cpu")).description.region_width
     store = FeatureStore(inputs["features"].path / "features.lmdb")
-    require_width(store, model)
+    store.require_width(width)
     object.__setattr__(store.seal, "__dict__", {**store.seal.__dict__, "feature_width": 32})
     with pytest.raises(StoreError) as raised:
-        require_width(store, model)
+        store.require_width(width)
     assert str(raised.value) == (
         f"region width of {str(store.path)!r} is 32, the model expects 64; "
         "retrain, or extract with the checkpoint that it was trained on"
