@@ -1,7 +1,7 @@
 """The errors of this project.
 
 Texts read *what happened: value; what to do*, and only the command line turns an error into an
-exit code. `a2cap.model`, which imports nothing of ours, raises ValueError with the same wording.
+exit code. `a2cap.model`, which imports no other box, raises its own `ModelError`.
 """
 
 

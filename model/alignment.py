@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.config import AlignmentConfig
+from a2cap.model.errors import ModelError
 
 
 def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class LinearMask(nn.Module):
     def project(self, regions: Tensor) -> Tensor:
         """Only the number of regions matters here; (B, R, D) -> (B, 1, R, 0), which counts them."""
         if regions.shape[1] > self.slots:
-            raise ValueError(
+            raise ModelError(
                 f"an image has {regions.shape[1]} regions, the linear mask network has "
                 f"{self.slots} slots; raise model.alignment.mask_slots and retrain, or set "
                 "model.alignment.mask_network to bilinear"

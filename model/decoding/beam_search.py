@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory
+from a2cap.model.errors import ModelError
 
 _BLOCK = 128
 """Scores that are looked at together when the best ones are sought on a CPU."""
@@ -127,11 +128,11 @@ def beam_search(
 
 def _check_sizes(beam_size: int, max_length: int, groups: int) -> None:
     if beam_size < 1:
-        raise ValueError(f"beam size is too small: {beam_size}; choose 1 (greedy) or more")
+        raise ModelError(f"beam size is too small: {beam_size}; choose 1 (greedy) or more")
     if max_length < 1:
-        raise ValueError(f"longest caption is too short: {max_length}; choose 1 token or more")
+        raise ModelError(f"longest caption is too short: {max_length}; choose 1 token or more")
     if groups < 1 or beam_size % groups:
-        raise ValueError(
+        raise ModelError(
             f"{beam_size} beams cannot be shared equally by groups: {groups}; choose a number of "
             "groups that divides the beam size"
         )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepAttention, StepOutput
+from a2cap.model.errors import ModelError
 
 Average = Literal["probabilities", "log_probabilities"]
 
@@ -22,19 +23,19 @@ Average = Literal["probabilities", "log_probabilities"]
 class Ensemble:
     """Captioners of one vocabulary and one region width that say each word together.
 
-    average: what their mean is taken of. Raises ValueError where they cannot speak together.
+    average: what their mean is taken of. Raises ModelError where they cannot speak together.
     """
 
     def __init__(self, captioners: Sequence[Captioner], *, average: Average = "probabilities"):
         if not captioners:
-            raise ValueError("an ensemble has no captioner; give it one or more")
+            raise ModelError("an ensemble has no captioner; give it one or more")
         first = captioners[0]
         for captioner in captioners:
             if (captioner.vocabulary_size, captioner.special) != (
                 first.vocabulary_size,
                 first.special,
             ):
-                raise ValueError(
+                raise ModelError(
                     f"captioners of an ensemble have {first.vocabulary_size} and "
                     f"{captioner.vocabulary_size} words, or other special tokens; give it "
                     "captioners of one vocabulary"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory
+from a2cap.model.errors import ModelError
 
 
 @torch.no_grad()
@@ -68,8 +69,8 @@ def _draw(log_probs: Tensor, temperature: float, generator: torch.Generator | No
 
 def _check(count: int, max_length: int, temperature: float) -> None:
     if count < 1:
-        raise ValueError(f"too few captions to draw: {count}; choose 1 or more")
+        raise ModelError(f"too few captions to draw: {count}; choose 1 or more")
     if max_length < 1:
-        raise ValueError(f"longest caption is too short: {max_length}; choose 1 token or more")
+        raise ModelError(f"longest caption is too short: {max_length}; choose 1 token or more")
     if not temperature >= 0:
-        raise ValueError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")
+        raise ModelError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")

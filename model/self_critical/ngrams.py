@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from a2cap.model.errors import ModelError
+
 LONGEST = 4
 """Words of the longest n-gram, in CIDEr as in BLEU."""
 
@@ -54,7 +56,7 @@ class InverseDocumentFrequencies:
 
     def __init__(self, ngrams: Tensor, counts: Tensor, *, documents: int) -> None:
         if documents < 1:
-            raise ValueError(f"too few documents: {documents}; count over one image or more")
+            raise ModelError(f"too few documents: {documents}; count over one image or more")
         self._words = int(ngrams.max()) + 1 if len(ngrams) else 1
         self._unknown = torch.tensor(documents, dtype=torch.float64).log()
         self._levels: list[_Level] = []
@@ -90,7 +92,7 @@ class InverseDocumentFrequencies:
             places = level.places(self._next_keys(places, word[None]))
         keys = self._next_keys(places, words[-1:]).squeeze(0)
         if (keys < 0).any():
-            raise ValueError(
+            raise ModelError(
                 "document frequencies lack the beginning of an n-gram; count them again"
             )
         return keys

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import SpecialTokens
+from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
@@ -97,7 +98,7 @@ class CaptionReward:
         special: SpecialTokens | None = None,
     ) -> None:
         if not len(references.words):
-            raise ValueError("no reference has a word; give each image captions")
+            raise ModelError("no reference has a word; give each image captions")
         self._special = special or SpecialTokens()
         self._frequencies = frequencies
         self._eos = eos

@@ -19,6 +19,7 @@ from torch import Tensor
 from a2cap.model.captioner import Captioner, Memory
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.sampling import sample_captions
+from a2cap.model.errors import ModelError
 
 Baseline = Literal["leave_one_out", "greedy", "beam_mean"]
 Reward = Callable[[Tensor], Tensor]
@@ -60,7 +61,7 @@ def attempt(
     included. generator: of the memory's device; `beam_mean` draws nothing.
     """
     if baseline == "leave_one_out" and samples < 2:
-        raise ValueError(f"too few samples to leave one out: {samples}; choose 2 or more")
+        raise ModelError(f"too few samples to leave one out: {samples}; choose 2 or more")
     if baseline == "beam_mean":
         captions = _beams(captioner, memory, samples, max_length)
         return _rewarded_beams(captions, reward(captions), pad=captioner.special.pad)

@@ -30,7 +30,6 @@ from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.model_errors import model_errors
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
@@ -86,7 +85,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     batches = image_batches(
         store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
     )
-    with track(f"analyse {run.name}", total=len(chosen)) as progress, model_errors():
+    with track(f"analyse {run.name}", total=len(chosen)) as progress:
         for batch in batches:
             here = batch.to(device)
             words = _first_captions(captions, batch.image_ids).to(device)

@@ -25,7 +25,6 @@ from a2cap.pipeline.cli.image_arguments import NamedImage
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.model_errors import model_errors
 
 if TYPE_CHECKING:
     from a2cap.data.captions.attention_file import CaptionAttention
@@ -111,9 +110,8 @@ class _Decoder:
         decoded = caption_as_configured(
             self.config, self.loaded, [_batch(images)], device=self.device
         )
-        with model_errors():
-            for regions, (_, beams) in zip(images, decoded, strict=True):
-                yield Captioned(beams, regions)
+        for regions, (_, beams) in zip(images, decoded, strict=True):
+            yield Captioned(beams, regions)
 
     def with_attention(self, captioned: Captioned) -> Captioned:
         """The same, with the attention at each word of the best caption."""
@@ -126,8 +124,7 @@ class _Decoder:
             self.loaded.vocabulary,
             device=self.device,
         )
-        with model_errors():
-            return replace(captioned, attention=next((found for _, found in paid), None))
+        return replace(captioned, attention=next((found for _, found in paid), None))
 
 
 def _growing(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:

@@ -20,7 +20,6 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.model_errors import model_errors
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +115,7 @@ def _decoded(
             max_regions=captioner.description.max_regions,
             workers=runtime.workers,
         )
-        with model_errors():
-            yield from caption_as_configured(config, captioner, batches, device=device)
+        yield from caption_as_configured(config, captioner, batches, device=device)
 
 
 def best_with_words(beams: Sequence[Beam]) -> str:

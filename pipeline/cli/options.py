@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from a2cap.data.errors import A2Error, ConfigError, LockedError
+from a2cap.model.errors import ModelError
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from a2cap.pipeline.experiment import Plan
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
-_EXIT_CODES: dict[type[A2Error], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
+_EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
 _BEGIN_ANEW = {"caption", "detector evaluate", "scenes", "submit"}
 """Commands that keep nothing of what they did before they were stopped."""
@@ -55,7 +56,7 @@ class Commands(click.Group):
         before = {number: signal.signal(number, raise_interrupted) for number in stopping}
         try:
             return super().invoke(ctx)
-        except A2Error as error:
+        except (A2Error, ModelError) as error:
             raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
             anew = _invoked(ctx) in _BEGIN_ANEW

@@ -22,7 +22,6 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.model_errors import model_errors
 
 CODE_VERSION = 7
 
@@ -76,7 +75,4 @@ def _evaluate(
 ) -> Sequence[SkippedItem]:
     from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
 
-    with model_errors():
-        return evaluate_captioner(
-            config, inputs, images, runtime, directory=directory, events=events
-        )
+    return evaluate_captioner(config, inputs, images, runtime, directory=directory, events=events)

@@ -8,7 +8,6 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_SCST
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.training.captioner.config import ScstConfig
 
@@ -82,7 +81,4 @@ def _fill(
 ) -> None:
     from a2cap.pipeline.training.captioner.self_critical import refine_captioner
 
-    with model_errors():
-        refine_captioner(
-            config, features, captions, model, runtime, directory=directory, events=events
-        )
+    refine_captioner(config, features, captions, model, runtime, directory=directory, events=events)

@@ -9,7 +9,6 @@ from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.model_errors import model_errors
 from a2cap.pipeline.runtime.torchrun import Announcement, announce
 from a2cap.pipeline.training.captioner.config import TrainConfig
 
@@ -86,7 +85,4 @@ def _fill(
 ) -> None:
     from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
 
-    with model_errors():
-        train_captioner(
-            config, model, features, captions, runtime, directory=directory, events=events
-        )
+    train_captioner(config, model, features, captions, runtime, directory=directory, events=events)

@@ -21,6 +21,7 @@ from a2cap.model.alignment import (
     uniform_average,
 )
 from a2cap.model.config import AlignmentConfig
+from a2cap.model.errors import ModelError
 
 B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4
 FUSIONS = ["max", "moving", "decay", "gate"]
@@ -258,7 +259,7 @@ def test_masks_start_undecided():
 def test_linear_mask_serves_fewer_regions_than_slots_and_refuses_more():
     mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
     assert mask(HIDDEN, mask.project(REGIONS[:, :3])).shape == (B, H, Q, 3)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         mask.project(REGIONS)
     assert str(raised.value) == (
         "an image has 5 regions, the linear mask network has 4 slots; raise "

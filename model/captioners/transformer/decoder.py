@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.multi_head import CrossAttention, RegionProjection, SelfAttention
 from a2cap.model.config import ModelConfig
+from a2cap.model.errors import ModelError
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.kv_cache import WordStore, visible_words
@@ -39,7 +40,7 @@ class WordEmbedding(nn.Module):
         """tokens: (N, L) int64, of positions first_position and after. Returns (N, L, D)."""
         end = first_position + tokens.shape[1]
         if end > LONGEST_CAPTION:
-            raise ValueError(
+            raise ModelError(
                 f"a caption has {end} tokens, the decoder has {LONGEST_CAPTION} positions; "
                 "shorten the captions"
             )

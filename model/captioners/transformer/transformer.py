@@ -27,6 +27,7 @@ from a2cap.model.captioner import (
 from a2cap.model.captioners.transformer.decoder import Begun, CaptionDecoder
 from a2cap.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
 from a2cap.model.config import ModelConfig
+from a2cap.model.errors import ModelError
 from a2cap.model.layers.kv_cache import next_places
 from a2cap.model.layers.packed_linear import packed
 
@@ -244,32 +245,32 @@ class TransformerCaptioner(nn.Module):
 
     def _check_regions(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> None:
         if features.shape[-1] != self.feature_width:
-            raise ValueError(
+            raise ModelError(
                 f"region width is {features.shape[-1]}, the model expects {self.feature_width}; "
                 "retrain, or extract with the checkpoint that it was trained on"
             )
         expected = (*features.shape[:-1], BOX_VALUES)
         if boxes.shape != expected:
-            raise ValueError(
+            raise ModelError(
                 f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
                 "give each region x1, y1, x2, y2 and its share of the area"
             )
         if not region_mask.any(dim=1).all():
             empty = (~region_mask.any(dim=1)).nonzero()[0].item()
-            raise ValueError(
+            raise ModelError(
                 f"an image has no region: position {empty} of the batch; "
                 "leave the image out, or extract it again"
             )
 
     def _check_tokens(self, tokens: Tensor, expected: tuple[int, ...]) -> None:
         if tokens.shape != expected:
-            raise ValueError(
+            raise ModelError(
                 f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
                 "give every image the same number of rows"
             )
         if tokens.numel() and not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
-            raise ValueError(
+            raise ModelError(
                 f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
                 "words; encode the captions with the vocabulary that it was trained on"
             )

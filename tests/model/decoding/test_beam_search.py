@@ -6,6 +6,7 @@ import torch
 
 from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
 from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.errors import ModelError
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 ALLOWED = [2, *range(4, 11)]
@@ -436,6 +437,6 @@ def test_search_leaves_no_gradient(tiny, images):
 )
 def test_impossible_sizes_are_refused(tiny, images, sizes, message):
     captioner = tiny()
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         beam_search(captioner, images.encoded(captioner), **sizes)
     assert str(raised.value) == message

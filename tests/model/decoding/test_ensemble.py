@@ -5,6 +5,7 @@ from a2cap.model.captioner import SpecialTokens, attend, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.ensemble import Ensemble
+from a2cap.model.errors import ModelError
 
 AVERAGES = ["probabilities", "log_probabilities"]
 
@@ -107,7 +108,7 @@ def test_attention_is_the_captioners_mean_and_their_layers_one_after_another(thr
 
 
 def test_an_ensemble_of_none_is_refused():
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         Ensemble([])
     assert str(raised.value) == "an ensemble has no captioner; give it one or more"
 
@@ -117,7 +118,7 @@ def test_captioners_of_other_words_are_refused(tiny, change):
     other = TransformerCaptioner(
         tiny().config, feature_width=6, **{"vocabulary_size": 11, **change}
     )
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         Ensemble([tiny(), other])
     assert str(raised.value) == (
         f"captioners of an ensemble have 11 and {other.vocabulary_size} words, or other special "

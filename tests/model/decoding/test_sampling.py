@@ -5,6 +5,7 @@ import torch
 
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.sampling import sample_captions
+from a2cap.model.errors import ModelError
 
 BOS, EOS, PAD = 1, 2, 0
 
@@ -107,6 +108,6 @@ def test_unknown_words_are_drawn_unless_they_are_forbidden(tiny, images):
 )
 def test_what_cannot_be_drawn_is_refused(tiny, images, options, said):
     captioner = tiny()
-    with pytest.raises(ValueError, match="choose") as error:
+    with pytest.raises(ModelError, match="choose") as error:
         sample_captions(captioner, images.encoded(captioner), **options)
     assert str(error.value) == said

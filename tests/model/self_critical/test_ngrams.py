@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
@@ -78,7 +79,7 @@ def test_words_that_the_table_does_not_know_weigh_as_in_one_document():
 
 
 def test_an_ngram_without_its_beginning_is_refused():
-    with pytest.raises(ValueError, match="lack the beginning") as error:
+    with pytest.raises(ModelError, match="lack the beginning") as error:
         table({(1, 2): 1, (2,): 4}, 4)
     assert str(error.value) == (
         "document frequencies lack the beginning of an n-gram; count them again"
@@ -86,6 +87,6 @@ def test_an_ngram_without_its_beginning_is_refused():
 
 
 def test_no_documents_are_refused():
-    with pytest.raises(ValueError, match="documents") as error:
+    with pytest.raises(ModelError, match="documents") as error:
         table({(1,): 1}, 0)
     assert str(error.value) == "too few documents: 0; count over one image or more"

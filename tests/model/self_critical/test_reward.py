@@ -14,6 +14,7 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
+from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 
@@ -158,7 +159,7 @@ def test_many_equal_words_are_counted_beyond_a_byte():
 
 
 def test_references_without_words_are_refused():
-    with pytest.raises(ValueError, match="no reference") as error:
+    with pytest.raises(ModelError, match="no reference") as error:
         CaptionReward(table([[[4]]]), References.of([[[]], [[], []]]), eos=True)
     assert str(error.value) == "no reference has a word; give each image captions"
 

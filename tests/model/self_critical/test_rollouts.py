@@ -5,6 +5,7 @@ import torch
 
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.sampling import sample_captions
+from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.rollouts import attempt, self_critical_loss
 
 PAD, BOS, EOS = 0, 1, 2
@@ -68,7 +69,7 @@ def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
 
 def test_one_sample_cannot_be_left_out(tiny, images):
     captioner = tiny()
-    with pytest.raises(ValueError, match="leave one out") as error:
+    with pytest.raises(ModelError, match="leave one out") as error:
         attempts(captioner, images.encoded(captioner), samples=1)
     assert str(error.value) == "too few samples to leave one out: 1; choose 2 or more"
 

@@ -3,10 +3,13 @@
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.cli.options import Experiment, trains_together
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.pipeline.cli.options import Commands, Experiment, trains_together
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.stages import train_xe as train
@@ -75,3 +78,19 @@ def test_a_wrong_configuration_ends_every_process_before_it_waits_for_another(st
     wrong = Experiment(None, ("train.epochs=0",), NOT_THERE, verbose=False)
     with pytest.raises(ConfigError, match=r"train\.epochs"):
         start(rank, 2, wrong)
+
+
+def invoke(work):
+    """Invoke a command that does `work`, and return click's result."""
+    command = click.Command("work", callback=work)
+    return CliRunner().invoke(Commands("a2", commands={"work": command}), ["work"])
+
+
+def test_an_error_of_the_model_is_one_line_and_exit_code_1():
+    answer = invoke(lambda: beam_search(None, None, beam_size=0, max_length=5))
+    assert answer.exit_code == 1
+    assert answer.stderr == "a2: beam size is too small: 0; choose 1 (greedy) or more\n"
+
+
+def test_other_value_errors_keep_their_traceback():
+    assert isinstance(invoke(lambda: int("seven")).exception, ValueError)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from a2cap.model.captioners.transformer.decoder import WordEmbedding
+from a2cap.model.errors import ModelError
 from a2cap.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
 
 
@@ -16,7 +17,7 @@ def test_embedding_is_the_scaled_word_plus_its_position():
 def test_captions_longer_than_the_positions_are_refused():
     embedding = WordEmbedding(vocabulary_size=7, width=2)
     embedding(torch.zeros(1, LONGEST_CAPTION, dtype=torch.int64))
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         embedding(torch.zeros(1, 1, dtype=torch.int64), first_position=LONGEST_CAPTION)
     assert str(raised.value) == (
         "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"

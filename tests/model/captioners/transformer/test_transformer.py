@@ -4,6 +4,7 @@ import torch
 from a2cap.model.captioner import SpecialTokens, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner, held_constant
 from a2cap.model.config import ModelConfig
+from a2cap.model.errors import ModelError
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
@@ -217,7 +218,7 @@ def test_special_tokens_can_stand_elsewhere(images):
 
 
 def _message(call) -> str:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ModelError) as raised:
         call()
     return str(raised.value)
 

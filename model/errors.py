@@ -1,0 +1,5 @@
+"""The error of captioners, decoding and rewards that a user can cause."""
+
+
+class ModelError(ValueError):
+    """A setting, size or input that the model cannot use; the message states what to do."""
