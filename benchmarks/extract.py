@@ -28,9 +28,8 @@ from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.fused import FusedConvolution, fuse
-from a2cap.extract.detector.input import image_blob, image_scale
+from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.operators import nms, roi_pool
-from a2cap.extract.detector.proposals import ScaledSize
 from a2cap.extract.detector.resnet import STRIDE, Architecture
 from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.detectron2_backend import rebuild

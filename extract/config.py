@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from a2cap.data.config import Section
 
 CALIBRATED_RANDOM = "calibrated-random"
 """Value of `extract.weights` that asks for random weights made from the images themselves."""
@@ -22,10 +24,8 @@ GridBackbone = Literal[
 """Networks of torchvision."""
 
 
-class ExtractConfig(BaseModel):
+class ExtractConfig(Section):
     """How an image becomes regions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     weights: str | None = None
     """File with the detector's weights in any known layout (see `a2cap.extract.weights.layouts`),

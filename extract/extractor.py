@@ -18,11 +18,13 @@ from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import DescribedRegions, Detector
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
-from a2cap.extract.detector.proposals import SMALLEST_REGION, ScaledSize
-from a2cap.extract.detector.scaling import scaled_image
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.proposals import SMALLEST_REGION
+from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.fingerprint import fingerprint
-from a2cap.extract.weights.load import save_detector
+from a2cap.extract.grid import GridExtractor, load_grid_weights
+from a2cap.extract.weights.load import load_detector, save_detector
 
 MARGIN = 8
 """Proposals, beside a tenth of the regions, that are described exactly and may be left out."""
@@ -289,3 +291,15 @@ def _regions(boxes: Boxes, described: DescribedRegions, image: AnnotatedImage) -
         width=image.shape[1],
         height=image.shape[0],
     )
+
+
+AnyExtractor = Extractor | GridExtractor
+"""Both are called with an image and return its regions."""
+
+
+def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu") -> AnyExtractor:
+    """Loads the weights of the file; WeightsError where they are not what the config needs."""
+    if config.boxes == "grid":
+        tensors = load_grid_weights(weights, config.grid_backbone)
+        return GridExtractor(tensors, config=config, device=device)
+    return Extractor(load_detector(weights), config=config, device=device)

@@ -6,6 +6,7 @@ by 2 on average, 55 at most. detectron2 @02b5c4e (`ResizeShortestEdge`) resizes 
 size with Pillow, which smooths where it shrinks.
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 import cv2
@@ -14,9 +15,43 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from a2cap.data.errors import InputError
+from a2cap.extract.detector.conventions import DetectorMeta
 
 SMALLEST_SIDE = 3
 """Pixels of the thinnest scaled image that the stem's 7x7 and 3x3 windows can pass."""
+
+
+@dataclass(frozen=True)
+class ScaledSize:
+    """Size of the detector's input in pixels, and the factor that made it from the original.
+
+    factors: of x and y, which differ from `scale` and each other where the size is rounded.
+    """
+
+    height: int
+    width: int
+    scale: float
+    factors: tuple[float, float]
+
+
+def scaled_image(
+    image: NDArray[np.uint8], *, min_side: int, max_side: int, meta: DetectorMeta
+) -> tuple[NDArray[np.float32], ScaledSize]:
+    """The detector's input, and how it came from the image.
+
+    image: (H, W, 3) uint8 BGR; sides in pixels of the result. Returns (3, H', W') float32, BGR
+    minus the mean. Raises InputError where the image is too thin.
+    """
+    height, width = image.shape[:2]
+    scale = image_scale(height=height, width=width, min_side=min_side, max_side=max_side)
+    if meta.resize == "exact factor":
+        blob = image_blob(image, scale=scale, mean=meta.mean)
+        factors = scale, scale
+    else:
+        size = rounded_size(height=height, width=width, min_side=min_side, max_side=max_side)
+        blob = rounded_blob(image, size=size, mean=meta.mean)
+        factors = size[1] / width, size[0] / height
+    return blob, ScaledSize(height=blob.shape[1], width=blob.shape[2], scale=scale, factors=factors)
 
 
 def image_scale(*, height: int, width: int, min_side: int, max_side: int) -> float:

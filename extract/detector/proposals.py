@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from a2cap.extract.detector.anchors import anchor_grid
 from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
+from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.operators import nms
 from a2cap.extract.detector.resnet import Architecture
 
@@ -29,19 +30,6 @@ float32 no overlap equals 0.7, so they agree."""
 
 SMALLEST_REGION = 16
 """Shortest side of a region in pixels of the original image."""
-
-
-@dataclass(frozen=True)
-class ScaledSize:
-    """Size of the detector's input in pixels, and the factor that made it from the original.
-
-    factors: of x and y, which differ from `scale` and each other where the size is rounded.
-    """
-
-    height: int
-    width: int
-    scale: float
-    factors: tuple[float, float]
 
 
 class ProposalHead(nn.Module):

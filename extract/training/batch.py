@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.proposals import ScaledSize
-from a2cap.extract.detector.scaling import scaled_image
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.input import scaled_image
 
 NO_ATTRIBUTE = -1
 """Fills rows of `LabelledBatch.attribute_ids`."""

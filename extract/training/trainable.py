@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from a2cap.extract.detector.boxes import encode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.proposals import ScaledSize, ScoredAnchors, best_proposals
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.proposals import ScoredAnchors, best_proposals
 from a2cap.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2cap.extract.training.batch import LabelledBatch
 from a2cap.extract.training.losses import (

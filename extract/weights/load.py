@@ -17,7 +17,6 @@ from torch import Tensor
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.files.unfilled import Unfilled
-from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
@@ -40,27 +39,14 @@ _PROTOBUF = (b"\x0a", b"\xa2\x06")
 """Field 1, the network's name, or field 100, its first layer."""
 
 
-def require_weights(weights: str | None) -> None:
-    """Raise WeightsError unless weights names a file that exists, or asks for random ones."""
-    if weights is None:
-        raise WeightsError(
-            "no detector weights are named: extract.weights is not set; name a file of any known "
-            f"layout, or set extract.weights={CALIBRATED_RANDOM} for a smoke run whose features "
-            "mean nothing"
-        )
-    if weights != CALIBRATED_RANDOM and not Path(weights).is_file():
-        raise WeightsError(
-            f"detector weights are missing: {weights!r} is no file; correct extract.weights"
-        )
-
-
 def load_detector(path: Path) -> Detector:
     """Detector from a weights file of any known layout, on the CPU, ready for inference.
 
     Raises WeightsError where the file is missing, of no known layout, unsafe or damaged, states no
     meta, or lacks tensors, or has some that the detector does not know.
     """
-    require_weights(str(path))
+    if not path.is_file():
+        raise WeightsError(f"no detector weights at {str(path)!r}; correct extract.weights")
     with path.open("rb") as stream:
         head = stream.read(16)
     if head[8:9] == b"{":

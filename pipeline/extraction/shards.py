@@ -10,7 +10,7 @@ from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.loading import load_extractor
+from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.run import read_skipped, write_skipped
 from a2cap.pipeline.engine.stage import EventLog

@@ -12,8 +12,8 @@ from a2cap.extract.detector.detections import (
     propose_regions,
     refined_boxes,
 )
-from a2cap.extract.detector.proposals import ScaledSize
-from a2cap.extract.detector.scaling import scaled_image
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.extractor import Extractor
 
 

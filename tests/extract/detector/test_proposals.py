@@ -5,7 +5,8 @@ import torch
 
 from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
 from a2cap.extract.detector.conventions import caffe_meta
-from a2cap.extract.detector.proposals import ScaledSize, select_proposals
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.proposals import select_proposals
 
 META = caffe_meta(origin="test", classes=1)
 

@@ -6,7 +6,7 @@ import torch
 
 from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.detector.conventions import meta_for
-from a2cap.extract.detector.scaling import scaled_image
+from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.training.batch import labelled_batch
 
 META = meta_for(

@@ -9,7 +9,7 @@ from torchvision.ops import box_iou
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import meta_for
 from a2cap.extract.detector.detections import detect_objects
-from a2cap.extract.detector.proposals import ScaledSize
+from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch

@@ -17,7 +17,6 @@ from a2cap.extract.weights.load import (
     architecture_of,
     assemble_detector,
     load_detector,
-    require_weights,
     save_detector,
 )
 
@@ -126,27 +125,10 @@ def test_a_pickle_without_the_attribute_head_is_a_detector_without_attributes(
     assert regions.attribute_ids is None
 
 
-def test_no_weights_named_says_where_they_come_from():
-    with pytest.raises(WeightsError) as error:
-        require_weights(None)
-    assert str(error.value) == (
-        "no detector weights are named: extract.weights is not set; name a file of any known "
-        "layout, or set extract.weights=calibrated-random for a smoke run whose features "
-        "mean nothing"
-    )
-
-
 def test_a_missing_file_is_named(tmp_path):
-    message = "detector weights are missing: 'gone.pkl' is no file; correct extract.weights"
-    with pytest.raises(WeightsError, match=message):
-        require_weights("gone.pkl")
-    with pytest.raises(WeightsError, match=r"is no file; correct extract.weights"):
+    message = f"no detector weights at {str(tmp_path / 'gone.pkl')!r}; correct extract.weights"
+    with pytest.raises(WeightsError, match=re.escape(message)):
         load_detector(tmp_path / "gone.pkl")
-
-
-def test_files_and_calibrated_random_are_accepted(saved):
-    require_weights(str(saved))
-    require_weights("calibrated-random")
 
 
 @pytest.mark.parametrize("head", [b"", b"\x93NUMPY", b"MZ and more than sixteen bytes"])

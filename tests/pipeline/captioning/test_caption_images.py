@@ -416,8 +416,7 @@ def test_a_model_without_its_extractor_is_refused(experiment, model, boxes):
     with pytest.raises(WeightsError) as raised:
         caption(list(evaluated(experiment)), model=model, boxes=boxes)
     assert str(raised.value) == (
-        f"detector weights are missing: {str(model / 'weights.safetensors')!r} is no file; "
-        "correct extract.weights"
+        f"no detector weights at {str(model / 'weights.safetensors')!r}; correct extract.weights"
     )
 
 

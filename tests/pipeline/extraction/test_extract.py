@@ -19,7 +19,7 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
-from a2cap.extract.loading import load_extractor
+from a2cap.extract.extractor import load_extractor
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction import extract as extraction
