@@ -17,10 +17,9 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import DescribedRegions, Detector
 from a2cap.extract.detector.fused import fuse
+from a2cap.extract.detector.input import ScaledSize, scaled_image
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
-from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.proposals import SMALLEST_REGION
-from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.fingerprint import fingerprint
 from a2cap.extract.grid import GridExtractor, load_grid_weights

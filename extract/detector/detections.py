@@ -17,9 +17,8 @@ from torch import Tensor
 from a2cap.extract.detector.boxes import decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.input import ScaledSize, scaled_image
 from a2cap.extract.detector.proposals import clip_boxes, growth_limit, suppress
-from a2cap.extract.detector.input import scaled_image
 
 AnnotatedImage = NDArray[np.uint8]
 

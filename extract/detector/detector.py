@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
-from a2cap.extract.detector.operators import roi_align, roi_pool
 from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.operators import roi_align, roi_pool
 from a2cap.extract.detector.proposals import ProposalGenerator
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.input import scaled_image
+from a2cap.extract.detector.input import ScaledSize, scaled_image
 
 NO_ATTRIBUTE = -1
 """Fills rows of `LabelledBatch.attribute_ids`."""

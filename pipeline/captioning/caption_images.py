@@ -15,8 +15,8 @@ from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.image import read_image
 from a2cap.extract.extractor import AnyExtractor, load_extractor
+from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes

@@ -20,8 +20,8 @@ from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.json_file import write_json
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.image import read_image
 from a2cap.extract.extractor import AnyExtractor, load_extractor
+from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog

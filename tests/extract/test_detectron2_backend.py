@@ -11,8 +11,7 @@ from a2cap.data.errors import A2Error, WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import detectron2_meta
 from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import image_blob
-from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.detectron2_backend import rebuild

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from a2cap.data.errors import ConfigError, WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
-from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
 from a2cap.extract.extractor import load_extractor
+from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128

@@ -16,8 +16,7 @@ import torch
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
-from a2cap.extract.detector.input import image_blob, image_scale
-from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.extractor import Extractor

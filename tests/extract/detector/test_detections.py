@@ -12,8 +12,7 @@ from a2cap.extract.detector.detections import (
     propose_regions,
     refined_boxes,
 )
-from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.input import scaled_image
+from a2cap.extract.detector.input import ScaledSize, scaled_image
 from a2cap.extract.extractor import Extractor
 
 

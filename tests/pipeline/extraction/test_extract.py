@@ -17,9 +17,8 @@ from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.extractor import Extractor
+from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.image import read_image
-from a2cap.extract.extractor import load_extractor
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction import extract as extraction
