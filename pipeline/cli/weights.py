@@ -30,15 +30,15 @@ def list_weights(as_json: bool) -> None:
     Example:
       a2 weights list
     """
-    from a2cap.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, kept_detector
-    from a2cap.pipeline.weights.spice import DOWNLOADS, fetched_files, folder_of
+    from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, downloaded_detector
+    from a2cap.pipeline.weights.spice import DOWNLOADS, downloaded_files, folder_of
 
     rows = [
-        (name, wanted.purpose, folder_of(name) if fetched_files(name) else None)
+        (name, wanted.purpose, folder_of(name) if downloaded_files(name) else None)
         for name, wanted in DOWNLOADS.items()
     ]
-    rows += [(name, brought.purpose, brought.path) for name, brought in SHIPPED.items()]
-    rows += [(name, known.purpose, kept_detector(name)) for name, known in CHECKPOINTS.items()]
+    rows += [(name, brought.purpose, brought.path) for name, brought in BUNDLED.items()]
+    rows += [(name, known.purpose, downloaded_detector(name)) for name, known in PUBLISHED.items()]
     if as_json:
         keys = ("name", "purpose", "place")
         named = [dict(zip(keys, (n, p, path and str(path)), strict=True)) for n, p, path in rows]
@@ -66,23 +66,22 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
       a2 weights fetch spice
       a2 weights fetch airsplay-attributes
     """
-    from a2cap.pipeline.weights.detectors import CHECKPOINTS, SHIPPED, fetch_checkpoint
-    from a2cap.pipeline.weights.spice import DOWNLOADS
-    from a2cap.pipeline.weights.spice import fetch as fetch_files
+    from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, download_detector
+    from a2cap.pipeline.weights.spice import DOWNLOADS, download_files
 
     log(verbose)
-    if name in SHIPPED:
-        click.echo(f"{name}: {SHIPPED[name].path}")
+    if name in BUNDLED:
+        click.echo(f"{name}: {BUNDLED[name].path}")
         return
-    if name in CHECKPOINTS:
+    if name in PUBLISHED:
         if source is not None:
             raise click.UsageError('a detector\'s file is read by "a2 weights import FILE"')
-        click.echo(f"{name}: {fetch_checkpoint(name)}")
+        click.echo(f"{name}: {download_detector(name)}")
         return
     if name not in DOWNLOADS:
-        names = ", ".join([*DOWNLOADS, *SHIPPED, *CHECKPOINTS])
+        names = ", ".join([*DOWNLOADS, *BUNDLED, *PUBLISHED])
         raise click.UsageError(f"no weights are called {name!r}; names: {names}")
-    for path in fetch_files(name, source=source):
+    for path in download_files(name, source=source):
         click.echo(f"{name}: {path}")
 
 

@@ -19,7 +19,7 @@ from typing import cast
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.pipeline.metrics.java import JavaError, JavaProcess, java_process
 from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
-from a2cap.pipeline.weights.spice import fetched_files
+from a2cap.pipeline.weights.spice import downloaded_files
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Spice:
 def spice_jars() -> list[Path]:
     """The class path; raises JavaError where the parser or its models are missing."""
     folder = pycocoevalcap_folder() / "spice"
-    models = fetched_files(MODELS)
+    models = downloaded_files(MODELS)
     if models is None:
         raise JavaError('SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first')
     own = Path(__file__).with_name("spice-lines.jar")

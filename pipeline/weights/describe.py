@@ -1,4 +1,4 @@
-"""A detector's weights in words."""
+"""Summary of a detector's weights for people."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from a2cap.pipeline.weights.detectors import sha256_of
 
 
 def describe_detector(weights: Path) -> dict[str, str]:
-    """What a weights file of any known layout is, by name; WeightsError where it is of none."""
+    """Return the properties of a weights file by name; raise WeightsError for an unknown layout."""
     detector = load_detector(weights)
     architecture, meta = detector.architecture, detector.meta
     attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"

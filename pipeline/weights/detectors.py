@@ -1,10 +1,8 @@
-"""Detectors by name: one that comes with this package, and the published ones.
+"""Detectors by name: the bundled one and the published ones.
 
-Of the published is known where people said they lie. No README gives a digest, so that of the first
-file that came is recorded and later ones must have it. What is fetched is read as
-`a2cap.extract.weights.load` reads any file, with nothing in it run, and kept as canonical
-safetensors; the
-file itself is not needed afterwards.
+URLs of published checkpoints come from their READMEs. No README states a digest, so the sha256 of
+the first download is recorded and later downloads must match it. A download is converted to
+canonical safetensors without running any code in it, and is then deleted.
 """
 
 import hashlib
@@ -35,17 +33,16 @@ DETECTOR, RECORD = "detector.safetensors", "record.json"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """What a published file is, and every address that READMEs name for it, the likeliest first."""
+class PublishedDetector:
+    """A checkpoint of another project and its URLs, the most reliable first."""
 
     purpose: str
-    addresses: tuple[str, ...]
+    urls: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """A detector that comes with this package. file: within `a2cap.extract`; sha256: of its
-    bytes."""
+class BundledDetector:
+    """A detector in this package; file: its name in the package `a2cap.extract.weights`."""
 
     purpose: str
     file: str
@@ -53,25 +50,25 @@ class Shipped:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Path of the installed file."""
         return Path(str(files("a2cap.extract.weights") / self.file))
 
 
-SHIPPED: Mapping[str, Shipped] = {
-    "scenes": Shipped(
+BUNDLED: Mapping[str, BundledDetector] = {
+    "scenes": BundledDetector(
         "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
         "scenes_detector.safetensors",
         "8ebb1b00e53e4570bb2eeeefdb564b593601775956a7b067c391c03de39c9f6f",
     ),
 }
-"""Name -> what it is."""
+"""Bundled detectors by name."""
 
-_AIRSPLAY = ("http://nlp.cs.unc.edu/models", "https://nlp.cs.unc.edu/models")
+_AIRSPLAY = "https://nlp.cs.unc.edu/models"  # never http: no digest of the files is known
 _MILVLG = "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn"
 _OLD_HUB = "https://s3.amazonaws.com/models.huggingface.co/bert/unc-nlp"
 
-CHECKPOINTS: Mapping[str, Checkpoint] = {
-    "caffe-36": Checkpoint(
+PUBLISHED: Mapping[str, PublishedDetector] = {
+    "caffe-36": PublishedDetector(
         "bottom-up attention, caffe, for 36 regions (resnet101_faster_rcnn_final_iter_320000)",
         (
             "https://storage.googleapis.com/up-down-attention/"
@@ -84,7 +81,7 @@ CHECKPOINTS: Mapping[str, Checkpoint] = {
             "resnet101_faster_rcnn_final_iter_320000.caffemodel?dl=1",
         ),
     ),
-    "caffe-10-100": Checkpoint(
+    "caffe-10-100": PublishedDetector(
         "bottom-up attention, caffe, for 10 to 100 regions (resnet101_faster_rcnn_final)",
         (
             "https://storage.googleapis.com/up-down-attention/"
@@ -92,19 +89,19 @@ CHECKPOINTS: Mapping[str, Checkpoint] = {
             "https://www.dropbox.com/s/5xethd2nxa8qrnq/resnet101_faster_rcnn_final.caffemodel?dl=1",
         ),
     ),
-    "airsplay": Checkpoint(
+    "airsplay": PublishedDetector(
         "py-bottom-up-attention, 36 regions, without attributes",
-        tuple(f"{host}/faster_rcnn_from_caffe.pkl" for host in _AIRSPLAY),
+        (f"{_AIRSPLAY}/faster_rcnn_from_caffe.pkl",),
     ),
-    "airsplay-attributes": Checkpoint(
+    "airsplay-attributes": PublishedDetector(
         "py-bottom-up-attention, 36 regions, with attributes",
-        tuple(f"{host}/faster_rcnn_from_caffe_attr.pkl" for host in _AIRSPLAY),
+        (f"{_AIRSPLAY}/faster_rcnn_from_caffe_attr.pkl",),
     ),
-    "airsplay-10-100": Checkpoint(
+    "airsplay-10-100": PublishedDetector(
         "py-bottom-up-attention, 10 to 100 regions, with attributes",
-        tuple(f"{host}/faster_rcnn_from_caffe_attr_original.pkl" for host in _AIRSPLAY),
+        (f"{_AIRSPLAY}/faster_rcnn_from_caffe_attr_original.pkl",),
     ),
-    "hugging-face": Checkpoint(
+    "hugging-face": PublishedDetector(
         "unc-nlp/frcnn-vg-finetuned of LXMERT's demo",
         (
             "https://huggingface.co/unc-nlp/frcnn-vg-finetuned/resolve/main/pytorch_model.bin",
@@ -112,15 +109,15 @@ CHECKPOINTS: Mapping[str, Checkpoint] = {
             f"{_OLD_HUB}/frcnn-vg-finetuned/pytorch_model.bin",
         ),
     ),
-    "milvlg-36": Checkpoint(
+    "milvlg-36": PublishedDetector(
         "bottom-up-attention.pytorch, 36 regions",
         (f"{_MILVLG}/EUKhQ3hSRv9JrrW64qpNLSIBGoOjEGCkF8zvgBP9gKax-w?download=1",),
     ),
-    "milvlg-10-100": Checkpoint(
+    "milvlg-10-100": PublishedDetector(
         "bottom-up-attention.pytorch, 10 to 100 regions",
         (f"{_MILVLG}/EaXvCC3WjtlLvvEfLr3oa8UBLA21tcLh4L8YLbYXl6jgjg?download=1",),
     ),
-    "detectron2-coco": Checkpoint(
+    "detectron2-coco": PublishedDetector(
         "detectron2 model zoo, R101-C4 on COCO's 80 classes",
         (
             "https://dl.fbaipublicfiles.com/detectron2/COCO-Detection/faster_rcnn_R_101_C4_3x/"
@@ -128,44 +125,44 @@ CHECKPOINTS: Mapping[str, Checkpoint] = {
         ),
     ),
 }
-"""Name -> what it is. None of these addresses could be tried where this was written."""
+"""Published detectors by name. Their URLs could not be tested from the development machine."""
 
 
-def kept_detector(name: str) -> Path | None:
-    """The canonical weights of a checkpoint that was fetched, None where it was not."""
+def downloaded_detector(name: str) -> Path | None:
+    """Return the canonical weights of a published detector, None before it is downloaded."""
     path = _folder(name) / DETECTOR
     return path if path.is_file() else None
 
 
-def fetch_checkpoint(name: str, *, pause: float = 1.0) -> Path:
-    """The canonical weights of a published checkpoint, fetched from the first address that has it.
+def download_detector(name: str, *, pause: float = 1.0) -> Path:
+    """Download a published detector from its first working URL and return its canonical weights.
 
-    pause: seconds before an address is tried again. Raises DownloadError, which says what every
-    address answered, where none of them gives the file.
+    pause: seconds before a URL is tried again. Raises DownloadError, with the answer of every URL,
+    when none of them works.
     """
-    kept = kept_detector(name)
-    if kept is not None:
-        return kept
+    found = downloaded_detector(name)
+    if found is not None:
+        return found
     failures = []
-    for number, address in enumerate(CHECKPOINTS[name].addresses):
-        file = _folder(name) / f"from address {number}"
+    for number, url in enumerate(PUBLISHED[name].urls):
+        file = _folder(name) / f"download from URL {number}"
         try:
-            download(address, file, pause=pause)
-            return _keep(name, file, address)
+            download(url, file, pause=pause)
+            return _keep(name, file, url)
         except A2Error as error:
             logger.warning("%s", error)
             failures.append(str(error))
             file.unlink(missing_ok=True)
     raise DownloadError(
-        f"no address gives {name!r}: {'; '.join(failures)}; import a file that somebody still has "
+        f"no URL of {name!r} works: {'; '.join(failures)}; find a copy elsewhere and import it "
         'with "a2 weights import FILE"'
     )
 
 
 def import_detector(path: Path) -> Path:
-    """Keeps any known layout as canonical weights; WeightsError where it is of none.
+    """Convert a weights file of any known layout and return the canonical file in the cache.
 
-    Returns where they are kept: equal files have one place.
+    Files of equal content share one canonical file. Raises WeightsError for an unknown layout.
     """
     target = _folder("imported") / f"{sha256_of(path)[:12]}.safetensors"
     if not target.is_file():
@@ -173,25 +170,41 @@ def import_detector(path: Path) -> Path:
     return target
 
 
-def resolve_weights(named: str) -> Path:
-    """The file that `extract.weights` means: a path, or the name of a shipped or fetched detector.
+def resolve_weights(name: str) -> Path:
+    """Return the file that `extract.weights` names: a path, or a bundled or downloaded detector.
 
-    WeightsError for a checkpoint that has not been fetched.
+    An existing file takes precedence over a detector of that name. Raises WeightsError for a
+    published detector that is not downloaded.
     """
-    if named in SHIPPED and not Path(named).exists():
-        return SHIPPED[named].path
-    if named not in CHECKPOINTS or Path(named).exists():
-        return Path(named)
-    kept = kept_detector(named)
-    if kept is None:
+    if Path(name).exists():
+        return Path(name)
+    if name in BUNDLED:
+        return BUNDLED[name].path
+    if name not in PUBLISHED:
+        return Path(name)
+    found = downloaded_detector(name)
+    if found is None:
         raise WeightsError(
-            f'weights {named!r} have not been fetched; run "a2 weights fetch {named}"'
+            f'weights {name!r} have not been downloaded; run "a2 weights fetch {name}"'
         )
-    return kept
+    return found
+
+
+def weights_file(config: ExtractConfig) -> Path | None:
+    """Return the file of the detector's weights, None for calibrated-random ones.
+
+    Raises WeightsError when none are named or the named detector is not downloaded, InputError when
+    the file does not exist.
+    """
+    if config.weights is None:
+        raise WeightsError(NO_WEIGHTS)
+    if config.weights == CALIBRATED_RANDOM:
+        return None
+    return named_file(resolve_weights(config.weights), "extract.weights")
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file, read in pieces; WeightsError where it cannot be read."""
+    """Return the sha256 of a weights file; raise WeightsError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -205,15 +218,15 @@ def _folder(name: str) -> Path:
     return cache_folder() / "weights" / name
 
 
-def _keep(name: str, file: Path, address: str) -> Path:
-    """Checks a fetched file against what came first under that name, and makes it canonical."""
+def _keep(name: str, file: Path, url: str) -> Path:
+    """Check a download against the recorded sha256 and convert it to canonical weights."""
     target, record = _folder(name) / DETECTOR, _folder(name) / RECORD
-    found = {"address": address, "size": file.stat().st_size, "sha256": sha256_of(file)}
+    found = {"address": url, "size": file.stat().st_size, "sha256": sha256_of(file)}
     if record.is_file():
         first = cast("dict[str, object]", read_json(record))
         if first["sha256"] != found["sha256"]:
             raise DownloadError(
-                f"{address} gives another file than at first: sha256 {found['sha256']}, not "
+                f"the file at {url} has changed: sha256 {found['sha256']}, at the first download "
                 f"{first['sha256']}; if it was replaced on purpose, remove {str(record)!r}"
             )
     _convert(file, target)
@@ -228,16 +241,3 @@ def _convert(file: Path, target: Path) -> None:
     detector = load_detector(file)
     target.parent.mkdir(parents=True, exist_ok=True)
     save_detector(detector, target)
-
-
-def weights_file(config: ExtractConfig) -> Path | None:
-    """The file of the detector's weights, None for calibrated-random ones.
-
-    They are named by a path or by the name of a fetched checkpoint. WeightsError where none are
-    named or the checkpoint is not there, InputError where the file is not.
-    """
-    if config.weights is None:
-        raise WeightsError(NO_WEIGHTS)
-    if config.weights == CALIBRATED_RANDOM:
-        return None
-    return named_file(resolve_weights(config.weights), "extract.weights")

@@ -1,6 +1,6 @@
-"""Files that a2 can fetch by name: what they are, where from, and that they are the right ones.
+"""The parser of SPICE and its models, downloaded into the cache folder.
 
-Each is checked by size and sha256 wherever it comes from, and kept in the cache folder.
+Every file is checked by size and sha256, whatever its source.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
@@ -23,8 +24,8 @@ _MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
 
 
 @dataclass(frozen=True)
-class FetchedFile:
-    """A file and how to know it; maven: its coordinates, group:artifact:version[:type:class]."""
+class RemoteFile:
+    """A file to download; maven: its coordinates, group:artifact:version[:type:class]."""
 
     name: str
     size: int
@@ -34,13 +35,16 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class Download:
-    """Files that belong together. archive: address of a zip whose `folder` holds them all."""
+    """A set of files; archive: URL of a zip file that contains them in `folder`."""
 
     purpose: str
     archive: str
     folder: str
-    files: tuple[FetchedFile, ...]
+    files: tuple[RemoteFile, ...]
 
+
+_Source = Callable[[RemoteFile, Path], Path]
+"""A function from a file to the path of its download; the second argument is a temporary folder."""
 
 DOWNLOADS: Mapping[str, Download] = {
     "spice": Download(
@@ -48,13 +52,13 @@ DOWNLOADS: Mapping[str, Download] = {
         archive="http://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09.zip",
         folder="stanford-corenlp-full-2015-12-09",
         files=(
-            FetchedFile(
+            RemoteFile(
                 "stanford-corenlp-3.6.0.jar",
                 7_270_741,
                 "d341d5863276f55782c5ef73212222d6b3b48e02ae1951ab6de7618d28b12742",
                 "edu.stanford.nlp:stanford-corenlp:3.6.0",
             ),
-            FetchedFile(
+            RemoteFile(
                 "stanford-corenlp-3.6.0-models.jar",
                 378_116_526,
                 "d285157bd7887ee3018094b5dbae092e49088b023361ccdb550ee1daf9b2c9bd",
@@ -63,21 +67,19 @@ DOWNLOADS: Mapping[str, Download] = {
         ),
     ),
 }
-"""Name -> what it is. The digests are those of Maven Central's files, which pycocoevalcap's own
-download is expected to equal."""
+"""Downloads by name. The digests are those of the files on Maven Central; the archive is expected
+to contain the same files."""
 
 
 def folder_of(name: str) -> Path:
-    """Where the files of a download are kept."""
+    """Return the cache folder of a download."""
     return cache_folder() / "weights" / name
 
 
-def fetched_files(name: str) -> list[Path] | None:
-    """The files of a download, or None where one is missing or has another size.
-
-    Digests are checked when files are fetched; to read 400 MB before each use would cost seconds.
-    """
+def downloaded_files(name: str) -> list[Path] | None:
+    """Return the files of a download, None if one is missing or has another size."""
     folder = folder_of(name)
+    # digests were checked at the download: reading 400 MB before each use would take seconds
     found = []
     for file in DOWNLOADS[name].files:
         path = folder / file.name
@@ -87,41 +89,40 @@ def fetched_files(name: str) -> list[Path] | None:
     return found
 
 
-def fetch(name: str, *, source: Path | None = None) -> list[Path]:
-    """Brings the files of a download into the cache folder; those that are there stay.
+def download_files(name: str, *, source: Path | None = None) -> list[Path]:
+    """Download the missing or damaged files of `name` into the cache folder and return all of them.
 
-    source: a folder that holds them; without it, mvn is asked where there is one, then the archive
-    is downloaded. Raises DownloadError that names what each way failed of.
+    source: a folder that contains the files; without it, each file comes from Maven Central if mvn
+    is installed, or else from the archive. Raises DownloadError with the failure of each source.
     """
     wanted = DOWNLOADS[name]
     folder = folder_of(name)
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [file for file in wanted.files if not _is(folder / file.name, file)]
-    ways: list[Callable[[FetchedFile, Path], Path]]
-    if source is not None:
-        ways = [lambda file, _: source / file.name]
-    else:
-        ways = [_by_mvn] if shutil.which("mvn") else []
-        ways.append(lambda file, place: _from_archive(wanted, file, place, folder))
-    for file in missing:
-        _bring(file, folder, ways)
+    for file in wanted.files:
+        if not _is_intact(folder / file.name, file):
+            _download_file(file, folder, _sources(wanted, folder, source))
     (folder / _archive_name(wanted)).unlink(missing_ok=True)
     return [folder / file.name for file in wanted.files]
 
 
-def _bring(
-    file: FetchedFile, folder: Path, ways: list[Callable[[FetchedFile, Path], Path]]
-) -> None:
-    """The file by the first way that gives the right one."""
+def _sources(wanted: Download, folder: Path, source: Path | None) -> list[_Source]:
+    if source is not None:
+        return [lambda file, _: source / file.name]
+    archive = partial(_from_archive, wanted, folder)
+    return [_from_maven, archive] if shutil.which("mvn") else [archive]
+
+
+def _download_file(file: RemoteFile, folder: Path, sources: list[_Source]) -> None:
+    """Store a file from the first source that provides the expected one."""
     failures = []
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        for way in ways:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        temporary = Path(name)
+        for source in sources:
             try:
-                found = way(file, Path(place))
+                found = source(file, temporary)
                 _require(found, file)
-                whole = Path(place) / "whole"
-                shutil.copyfile(found, whole)
-                whole.replace(folder / file.name)
+                shutil.copyfile(found, temporary / "complete")
+                (temporary / "complete").replace(folder / file.name)
                 return
             except A2Error as error:
                 logger.info("%s", error)
@@ -129,12 +130,12 @@ def _bring(
     raise DownloadError("; ".join(failures))
 
 
-def _by_mvn(file: FetchedFile, place: Path) -> Path:
+def _from_maven(file: RemoteFile, temporary: Path) -> Path:
     logger.info("%s: asking mvn for %s", file.name, file.maven)
     finished = subprocess.run(
         [
-            *("mvn", "-q", "-B", f"-Dmaven.repo.local={place / 'repository'}", _MAVEN_COPY),
-            *(f"-Dartifact={file.maven}", f"-DoutputDirectory={place}"),
+            *("mvn", "-q", "-B", f"-Dmaven.repo.local={temporary / 'repository'}", _MAVEN_COPY),
+            *(f"-Dartifact={file.maven}", f"-DoutputDirectory={temporary}"),
         ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -145,17 +146,18 @@ def _by_mvn(file: FetchedFile, place: Path) -> Path:
         lines = [line for line in finished.stdout.splitlines() if "ERROR" in line]
         why = lines[0].removeprefix("[ERROR] ") if lines else f"exit code {finished.returncode}"
         raise DownloadError(
-            f"mvn cannot fetch {file.maven}: {why:.200}; run mvn by hand to see why"
+            f"mvn cannot download {file.maven}: {why:.200}; run mvn by hand to see why"
         )
-    return place / file.name
+    return temporary / file.name
 
 
-def _from_archive(wanted: Download, file: FetchedFile, place: Path, folder: Path) -> Path:
+def _from_archive(wanted: Download, folder: Path, file: RemoteFile, temporary: Path) -> Path:
+    # not in the temporary folder, because the next file comes from the same archive
     archive = folder / _archive_name(wanted)
     download(wanted.archive, archive)
     try:
         with zipfile.ZipFile(archive) as opened:
-            found = Path(opened.extract(f"{wanted.folder}/{file.name}", place))
+            found = Path(opened.extract(f"{wanted.folder}/{file.name}", temporary))
         _require(found, file)
         return found
     except DownloadError:
@@ -164,8 +166,8 @@ def _from_archive(wanted: Download, file: FetchedFile, place: Path, folder: Path
     except (zipfile.BadZipFile, KeyError) as error:
         archive.unlink()
         raise DownloadError(
-            f"{wanted.archive} is no archive with {file.name} in it ({error}); "
-            "name a folder that holds the files with --from"
+            f"{wanted.archive} is not an archive that contains {file.name} ({error}); "
+            "name a folder that contains the files with --from"
         ) from error
 
 
@@ -173,7 +175,7 @@ def _archive_name(wanted: Download) -> str:
     return wanted.archive.rpartition("/")[2]
 
 
-def _is(path: Path, file: FetchedFile) -> bool:
+def _is_intact(path: Path, file: RemoteFile) -> bool:
     try:
         _require(path, file)
     except DownloadError:
@@ -181,17 +183,19 @@ def _is(path: Path, file: FetchedFile) -> bool:
     return True
 
 
-def _require(path: Path, file: FetchedFile) -> None:
+def _require(path: Path, file: RemoteFile) -> None:
+    """Raise DownloadError unless a file has the expected size and sha256."""
     if not path.is_file():
-        raise DownloadError(f"no file {str(path)!r}; name a folder that holds it with --from")
+        raise DownloadError(f"no file {str(path)!r}; name a folder that contains it with --from")
     size = path.stat().st_size
     if size != file.size:
         raise DownloadError(
-            f"{str(path)!r} has {size:,} bytes, {file.size:,} are right; fetch it again"
+            f"{str(path)!r} has {size:,} bytes, expected {file.size:,}; download it again"
         )
     with path.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if digest != file.sha256:
         raise DownloadError(
-            f"sha256 of {str(path)!r} is {digest}, {file.sha256} is right; fetch it from elsewhere"
+            f"sha256 of {str(path)!r} is {digest}, expected {file.sha256}; "
+            "download it from another source"
         )

@@ -1,9 +1,7 @@
-"""Published detectors: fetched from whatever address still has them, kept once, checked later."""
+"""Published detectors: downloaded from the first working URL, stored once, checked later."""
 
 import json
 import pickle
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,14 @@ from safetensors.torch import load_file
 from a2cap.data.errors import WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.weights import detectors as detector_checkpoints
+from a2cap.pipeline.weights import detectors
 from a2cap.pipeline.weights.detectors import (
-    CHECKPOINTS,
-    SHIPPED,
-    Checkpoint,
-    fetch_checkpoint,
+    BUNDLED,
+    PUBLISHED,
+    PublishedDetector,
+    download_detector,
+    downloaded_detector,
     import_detector,
-    kept_detector,
     resolve_weights,
     sha256_of,
     weights_file,
@@ -36,105 +34,73 @@ def published(experiment):
     return pickle.dumps({"model": arrays}, protocol=2)
 
 
-@pytest.fixture
-def host():
-    """A host that answers by path; `files` maps a path to bytes or to an error's number."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-        def do_GET(self):
-            answer = server.files.get(self.path, 404)
-            if isinstance(answer, int):
-                self.send_error(answer)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.files = {}
-        server.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture(autouse=True)
 def known(host, monkeypatch, tmp_path):
-    """One checkpoint under three addresses, and an empty cache folder."""
+    """One published detector with three URLs, and an empty cache folder."""
     monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
-    addresses = tuple(f"{host.url}/{name}" for name in ("dead", "page", "good"))
-    checkpoints = {"theirs": Checkpoint("a detector", addresses)}
-    monkeypatch.setattr(detector_checkpoints, "CHECKPOINTS", checkpoints)
-    host.files = {"/page": b"<!DOCTYPE html> this file has moved"}
+    urls = tuple(f"{host.url}/{name}" for name in ("dead", "page", "good"))
+    monkeypatch.setattr(detectors, "PUBLISHED", {"theirs": PublishedDetector("a detector", urls)})
+    host.files["/page"] = b"<!DOCTYPE html> this file has moved"
 
 
-def test_the_first_address_that_has_the_file_gives_it(host, published, tmp_path):
+def test_a_detector_comes_from_its_first_working_url(host, published):
     host.files["/good"] = published
-    kept = fetch_checkpoint("theirs")
-    assert kept == kept_detector("theirs") == resolve_weights("theirs")
-    assert load_file(kept).keys() == pickle.loads(published)["model"].keys()
-    record = json.loads((kept.parent / "record.json").read_text())
+    path = download_detector("theirs")
+    assert path == downloaded_detector("theirs") == resolve_weights("theirs")
+    assert path == weights_file(ExtractConfig(weights="theirs"))
+    assert load_file(path).keys() == pickle.loads(published)["model"].keys()
+    record = json.loads((path.parent / "record.json").read_text())
     assert (record["address"], record["size"]) == (f"{host.url}/good", len(published))
-    assert sorted(path.name for path in kept.parent.iterdir()) == [kept.name, "record.json"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, "record.json"]
     host.files.clear()
-    assert fetch_checkpoint("theirs") == kept
+    assert download_detector("theirs") == path
 
 
-def test_when_all_links_are_dead_each_answer_is_said(host):
+def test_the_answer_of_each_dead_url_is_reported(host):
     with pytest.raises(DownloadError) as error:
-        fetch_checkpoint("theirs")
+        download_detector("theirs")
     assert str(error.value) == (
-        f"no address gives 'theirs': cannot fetch {host.url}/dead: HTTP 404 Not Found; name a "
-        "folder that holds it instead; weights 'from address 1' are a web page: the link that they "
-        'came from is dead; get the file elsewhere, see "a2 weights list"; cannot fetch '
-        f"{host.url}/good: HTTP 404 Not Found; name a folder that holds it instead; import a file "
-        'that somebody still has with "a2 weights import FILE"'
+        f"no URL of 'theirs' works: cannot download {host.url}/dead: HTTP 404 Not Found; name a "
+        "folder that contains it instead; weights 'download from URL 1' are a web page: the link "
+        'that they came from is dead; get the file elsewhere, see "a2 weights list"; '
+        f"cannot download {host.url}/good: HTTP 404 Not Found; name a folder that contains it "
+        'instead; find a copy elsewhere and import it with "a2 weights import FILE"'
     )
-    assert kept_detector("theirs") is None
+    assert downloaded_detector("theirs") is None
 
 
-def test_another_file_than_the_first_is_refused(host, published):
+def test_a_file_that_differs_from_the_first_download_is_refused(host, published):
     host.files["/good"] = published
-    kept = fetch_checkpoint("theirs")
-    kept.unlink()
+    path = download_detector("theirs")
+    path.unlink()
     host.files["/good"] = published + b"."
-    with pytest.raises(DownloadError, match="gives another file than at first: sha256 "):
-        fetch_checkpoint("theirs")
-    (kept.parent / "record.json").unlink()
-    assert fetch_checkpoint("theirs") == kept
+    with pytest.raises(
+        DownloadError, match=r"/good has changed: sha256 .*, at the first download "
+    ):
+        download_detector("theirs")
+    (path.parent / "record.json").unlink()
+    assert download_detector("theirs") == path
 
 
-def test_a_checkpoint_that_was_not_fetched_is_no_file(tmp_path):
+def test_a_published_detector_must_be_downloaded_before_it_is_used():
     with pytest.raises(WeightsError) as error:
         resolve_weights("theirs")
     assert str(error.value) == (
-        "weights 'theirs' have not been fetched; run \"a2 weights fetch theirs\""
+        "weights 'theirs' have not been downloaded; run \"a2 weights fetch theirs\""
     )
     assert resolve_weights("some/file.pkl") == Path("some/file.pkl")
 
 
-def test_extraction_takes_a_checkpoint_by_its_name(host, published):
-    host.files["/good"] = published
-    kept = fetch_checkpoint("theirs")
-    assert weights_file(ExtractConfig(weights="theirs")) == kept
-
-
-def test_an_imported_file_is_kept_once_whatever_its_name(published, tmp_path):
+def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     for name in ("a.pkl", "another name"):
         (tmp_path / name).write_bytes(published)
-    kept = import_detector(tmp_path / "a.pkl")
-    assert import_detector(tmp_path / "another name") == kept
-    assert kept.suffix == ".safetensors"
-    assert import_detector(kept) != kept  # canonical weights are a file of their own
+    path = import_detector(tmp_path / "a.pkl")
+    assert import_detector(tmp_path / "another name") == path
+    assert path.suffix == ".safetensors"
+    assert import_detector(path) != path  # canonical weights are another file
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(WeightsError) as error:
         import_detector(tmp_path / "gone.pkl")
     assert str(error.value) == (
@@ -143,46 +109,47 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     )
 
 
-def test_every_published_checkpoint_has_an_address():
-    assert len(CHECKPOINTS) == 9
-    for checkpoint in CHECKPOINTS.values():
-        assert checkpoint.addresses
-        assert all(address.startswith("http") for address in checkpoint.addresses)
+def test_every_published_detector_has_https_urls_alone():
+    # no digest of these files is known, so the connection itself has to be authenticated
+    assert len(PUBLISHED) == 9
+    for detector in PUBLISHED.values():
+        assert detector.urls
+        assert all(url.startswith("https://") for url in detector.urls)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_detector_that_comes_along_is_the_one_that_is_told_of(name):
-    shipped = SHIPPED[name]
-    assert sha256_of(shipped.path) == shipped.sha256
-    assert shipped.path.stat().st_size <= 8_000_000
-    assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == shipped.path
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_detector_is_the_documented_one(name):
+    bundled = BUNDLED[name]
+    assert sha256_of(bundled.path) == bundled.sha256
+    assert bundled.path.stat().st_size <= 8_000_000
+    assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == bundled.path
     documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()
-    assert shipped.sha256 in documented
+    assert bundled.sha256 in documented
 
 
-def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_detector_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes").write_bytes(b"mine")
     assert resolve_weights("scenes") == Path("scenes")
 
 
-def test_the_commands_know_what_comes_along():
+def test_the_commands_know_the_bundled_detector():
     run = CliRunner().invoke
-    path = SHIPPED["scenes"].path
+    path = BUNDLED["scenes"].path
     listed = run(cli, ["weights", "list"]).stdout
-    assert f"scenes               {SHIPPED['scenes'].purpose}\n{'':<20} {path}\n" in listed
+    assert f"scenes               {BUNDLED['scenes'].purpose}\n{'':<20} {path}\n" in listed
     assert run(cli, ["weights", "fetch", "scenes"]).stdout == f"scenes: {path}\n"
     shown = run(cli, ["weights", "show", "scenes"]).stdout
-    assert f"sha256               {SHIPPED['scenes'].sha256}\n" in shown
+    assert f"sha256               {BUNDLED['scenes'].sha256}\n" in shown
     assert "network              ResNet-18, 256 per region\n" in shown
 
 
-def test_the_commands_fetch_show_and_list(host, published, monkeypatch):
+def test_the_commands_download_show_and_list(host, published):
     host.files["/good"] = published
     run = CliRunner().invoke
     assert "theirs               a detector\n" in run(cli, ["weights", "list"]).stdout
-    fetched = run(cli, ["weights", "fetch", "theirs"])
-    assert fetched.stdout == f"theirs: {kept_detector('theirs')}\n"
+    downloaded = run(cli, ["weights", "fetch", "theirs"])
+    assert downloaded.stdout == f"theirs: {downloaded_detector('theirs')}\n"
     shown = run(cli, ["weights", "show", "theirs"]).stdout
     assert "origin               airsplay faster_rcnn_from_caffe\n" in shown
     assert "bbox weights         [10.0, 10.0, 5.0, 5.0]\n" in shown
@@ -190,11 +157,11 @@ def test_the_commands_fetch_show_and_list(host, published, monkeypatch):
     assert {
         "name": "theirs",
         "purpose": "a detector",
-        "place": str(kept_detector("theirs")),
+        "place": str(downloaded_detector("theirs")),
     } in rows
 
 
-def test_the_command_imports(published, tmp_path):
+def test_the_command_imports_a_file(published, tmp_path):
     (tmp_path / "a.pkl").write_bytes(published)
     answer = CliRunner().invoke(cli, ["weights", "import", str(tmp_path / "a.pkl")])
     assert answer.stdout == f"{import_detector(tmp_path / 'a.pkl')}\n"

@@ -1,4 +1,4 @@
-"""The detector that comes along finds the things of scenes that it never saw."""
+"""The bundled detector finds the objects of scenes that it was not trained on."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.detector.validation import detector_figures
-from a2cap.pipeline.weights.detectors import SHIPPED
+from a2cap.pipeline.weights.detectors import BUNDLED
 
 CONFIG = "configs/detector-scenes.yaml"
 UNSEEN = 5151
@@ -16,10 +16,10 @@ UNSEEN = 5151
 
 @pytest.fixture(scope="module")
 def detector():
-    return load_detector(SHIPPED["scenes"].path)
+    return load_detector(BUNDLED["scenes"].path)
 
 
-def test_it_is_what_its_recipe_makes(detector, request):
+def test_the_bundled_detector_has_the_architecture_of_its_config(detector, request):
     config = load_config(request.config.rootpath / CONFIG).detector
     architecture, meta = detector.architecture, detector.meta
     assert (architecture.depth, architecture.width) == (config.depth, config.width)
@@ -30,7 +30,7 @@ def test_it_is_what_its_recipe_makes(detector, request):
 
 
 @pytest.mark.slow
-def test_it_finds_what_it_never_saw(detector, request, tmp_path):
+def test_the_bundled_detector_generalises_to_unseen_scenes(detector, request, tmp_path):
     config = load_config(request.config.rootpath / CONFIG).detector
     write_scenes(tmp_path / "scenes", count=60, seed=UNSEEN, side=config.min_side)
     data = read_coco(tmp_path / "scenes" / "instances.json", tmp_path / "scenes" / "images")

@@ -1,4 +1,4 @@
-"""Files fetched by name: whatever way they come, only the right ones are kept."""
+"""The parser of SPICE: whatever its source, only the expected files are stored."""
 
 import hashlib
 import io
@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.weights import spice as downloads
+from a2cap.pipeline.weights import spice
 from a2cap.pipeline.weights.download import DownloadError
-from a2cap.pipeline.weights.spice import Download, FetchedFile, fetch, fetched_files
+from a2cap.pipeline.weights.spice import Download, RemoteFile, download_files, downloaded_files
 
 CONTENTS = {"parser.jar": b"a parser", "models.jar": b"its models"}
 
 
 def described(name, content):
-    return FetchedFile(name, len(content), hashlib.sha256(content).hexdigest(), f"group:{name}:1")
+    return RemoteFile(name, len(content), hashlib.sha256(content).hexdigest(), f"group:{name}:1")
 
 
 @pytest.fixture
@@ -30,18 +30,18 @@ def wanted(monkeypatch, tmp_path):
         folder="all",
         files=tuple(described(name, content) for name, content in CONTENTS.items()),
     )
-    monkeypatch.setattr(downloads, "DOWNLOADS", {"parser": found})
+    monkeypatch.setattr(spice, "DOWNLOADS", {"parser": found})
     return found
 
 
 @pytest.fixture
 def no_mvn(monkeypatch):
-    monkeypatch.setattr(downloads.shutil, "which", lambda _: None)
+    monkeypatch.setattr(spice.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
 def mvn(monkeypatch, tmp_path):
-    """A program that copies what the coordinates name out of a folder of ours."""
+    """A program that copies the named file out of a local folder."""
     folder = tmp_path / "central"
     folder.mkdir()
     program = tmp_path / "bin" / "mvn"
@@ -81,95 +81,96 @@ def archive_with(monkeypatch, content):
         asked.append(url)
         target.write_bytes(content)
 
-    monkeypatch.setattr(downloads, "download", serve)
+    monkeypatch.setattr(spice, "download", serve)
     return asked
 
 
-def kept(tmp_path):
+def stored(tmp_path):
     folder = tmp_path / "cache" / "weights" / "parser"
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_files_are_taken_from_a_folder(wanted, tmp_path):
-    assert fetched_files("parser") is None
-    found = fetch("parser", source=write(tmp_path / "mine", CONTENTS))
-    assert found == fetched_files("parser")
-    assert kept(tmp_path) == CONTENTS
+def test_files_are_copied_from_a_folder(wanted, tmp_path):
+    assert downloaded_files("parser") is None
+    found = download_files("parser", source=write(tmp_path / "mine", CONTENTS))
+    assert found == downloaded_files("parser")
+    assert stored(tmp_path) == CONTENTS
 
 
-def test_a_file_of_another_size_or_content_is_refused_and_not_kept(wanted, tmp_path):
+def test_a_file_of_another_size_or_content_is_not_stored(wanted, tmp_path):
     mine = write(tmp_path / "mine", {**CONTENTS, "models.jar": b"its model"})
     with pytest.raises(DownloadError) as caught:
-        fetch("parser", source=mine)
+        download_files("parser", source=mine)
     path = repr(str(mine / "models.jar"))
-    assert str(caught.value) == f"{path} has 9 bytes, 10 are right; fetch it again"
+    assert str(caught.value) == f"{path} has 9 bytes, expected 10; download it again"
     write(mine, {"models.jar": b"its modelz"})
     with pytest.raises(DownloadError) as caught:
-        fetch("parser", source=mine)
+        download_files("parser", source=mine)
     right, wrong = (hashlib.sha256(text).hexdigest() for text in (b"its models", b"its modelz"))
     assert str(caught.value) == (
-        f"sha256 of {path} is {wrong}, {right} is right; fetch it from elsewhere"
+        f"sha256 of {path} is {wrong}, expected {right}; download it from another source"
     )
-    assert kept(tmp_path) == {"parser.jar": b"a parser"}
-    assert fetched_files("parser") is None
+    assert stored(tmp_path) == {"parser.jar": b"a parser"}
+    assert downloaded_files("parser") is None
 
 
-def test_a_folder_without_a_file_is_named(wanted, tmp_path):
+def test_a_file_that_the_folder_lacks_is_named(wanted, tmp_path):
     with pytest.raises(DownloadError) as caught:
-        fetch("parser", source=tmp_path)
+        download_files("parser", source=tmp_path)
     assert str(caught.value) == (
-        f"no file {str(tmp_path / 'parser.jar')!r}; name a folder that holds it with --from"
+        f"no file {str(tmp_path / 'parser.jar')!r}; name a folder that contains it with --from"
     )
 
 
-def test_mvn_is_asked_first(wanted, mvn, monkeypatch, tmp_path):
-    monkeypatch.setattr(downloads, "download", None)
+def test_maven_is_the_first_source(wanted, mvn, monkeypatch, tmp_path):
+    monkeypatch.setattr(spice, "download", None)
     write(mvn, CONTENTS)
-    fetch("parser")
-    assert kept(tmp_path) == CONTENTS
+    download_files("parser")
+    assert stored(tmp_path) == CONTENTS
 
 
-def test_where_mvn_fails_the_archive_is_fetched_once(wanted, mvn, monkeypatch, tmp_path):
+def test_when_maven_fails_the_files_come_from_the_archive(wanted, mvn, monkeypatch, tmp_path):
     asked = archive_with(monkeypatch, zipped(CONTENTS))
-    fetch("parser")
+    download_files("parser")
     assert asked[0] == "http://127.0.0.1:1/all.zip"
-    assert kept(tmp_path) == CONTENTS
+    assert stored(tmp_path) == CONTENTS
 
 
-def test_every_way_that_failed_is_named(wanted, mvn, monkeypatch, tmp_path):
+def test_every_failed_source_is_named(wanted, mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({"other.jar": b""}))
     with pytest.raises(DownloadError) as caught:
-        fetch("parser")
+        download_files("parser")
     assert str(caught.value) == (
-        "mvn cannot fetch group:parser.jar:1: no parser.jar; run mvn by hand to see why; "
-        'http://127.0.0.1:1/all.zip is no archive with parser.jar in it ("There is no item named '
-        "'all/parser.jar' in the archive\"); name a folder that holds the files with --from"
+        "mvn cannot download group:parser.jar:1: no parser.jar; run mvn by hand to see why; "
+        "http://127.0.0.1:1/all.zip is not an archive that contains parser.jar "
+        "(\"There is no item named 'all/parser.jar' in the archive\"); "
+        "name a folder that contains the files with --from"
     )
-    assert kept(tmp_path) == {}
+    assert stored(tmp_path) == {}
 
 
-def test_an_archive_that_lies_is_not_kept(wanted, no_mvn, monkeypatch, tmp_path):
+def test_an_archive_with_unexpected_content_is_not_stored(wanted, no_mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({**CONTENTS, "parser.jar": b"a liar.."}))
-    with pytest.raises(DownloadError, match=r"^sha256 of .* is right; fetch it from elsewhere$"):
-        fetch("parser")
+    with pytest.raises(DownloadError, match=r"^sha256 of .*; download it from another source$"):
+        download_files("parser")
     archive_with(monkeypatch, b"<html>moved</html>")
-    with pytest.raises(DownloadError, match=r"is no archive with parser\.jar in it"):
-        fetch("parser")
-    assert kept(tmp_path) == {}
+    with pytest.raises(DownloadError, match=r"is not an archive that contains parser\.jar"):
+        download_files("parser")
+    assert stored(tmp_path) == {}
 
 
-def test_a_damaged_file_is_fetched_again_and_a_whole_one_is_not(wanted, mvn, tmp_path):
+def test_only_a_damaged_file_is_downloaded_again(wanted, mvn, tmp_path):
     write(mvn, CONTENTS)
-    fetch("parser")
+    download_files("parser")
     folder = tmp_path / "cache" / "weights" / "parser"
     (folder / "parser.jar").write_bytes(b"damaged!")
     (mvn / "models.jar").unlink()
-    fetch("parser")
-    assert kept(tmp_path) == CONTENTS
+    download_files("parser")
+    assert stored(tmp_path) == CONTENTS
 
 
 def test_the_files_of_spice_are_those_of_maven_central():
-    files = downloads.DOWNLOADS["spice"].files
+    files = spice.DOWNLOADS["spice"].files
     assert [file.maven for file in files] == [
         "edu.stanford.nlp:stanford-corenlp:3.6.0",
         "edu.stanford.nlp:stanford-corenlp:3.6.0:jar:models",
@@ -184,19 +185,19 @@ def a2_weights(*arguments):
     return CliRunner().invoke(cli, ["weights", *map(str, arguments)], catch_exceptions=False)
 
 
-def test_what_can_be_fetched_is_listed_with_its_place(wanted, tmp_path):
+def test_downloads_are_listed_with_their_paths(wanted, tmp_path):
     answer = a2_weights("list")
     assert answer.stdout.startswith(
         f"{'parser':<20} a parser and its models\n{'':<20} not here; a2 weights fetch parser\n"
     )
-    fetch("parser", source=write(tmp_path / "mine", CONTENTS))
+    download_files("parser", source=write(tmp_path / "mine", CONTENTS))
     folder = str(tmp_path / "cache" / "weights" / "parser")
     assert f"models\n{'':<20} {folder}\n" in a2_weights("list").stdout
     row, *_ = json.loads(a2_weights("list", "--json").stdout)
     assert row == {"name": "parser", "purpose": "a parser and its models", "place": folder}
 
 
-def test_fetching_prints_the_files_and_refuses_names_that_it_does_not_know(wanted, tmp_path):
+def test_the_command_prints_the_files_and_refuses_unknown_names(wanted, tmp_path):
     answer = a2_weights("fetch", "parser", "--from", write(tmp_path / "mine", CONTENTS))
     folder = tmp_path / "cache" / "weights" / "parser"
     assert answer.exit_code == 0, answer.stderr
@@ -208,9 +209,10 @@ def test_fetching_prints_the_files_and_refuses_names_that_it_does_not_know(wante
     )
 
 
-def test_what_cannot_be_fetched_is_one_line(wanted, tmp_path):
+def test_a_failed_download_is_reported_in_one_line(wanted, tmp_path):
     answer = a2_weights("fetch", "parser", "--from", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"a2: no file {str(tmp_path / 'parser.jar')!r}; name a folder that holds it with --from\n"
+        f"a2: no file {str(tmp_path / 'parser.jar')!r}; "
+        "name a folder that contains it with --from\n"
     )
