@@ -10,11 +10,11 @@ from pathlib import Path
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.preflight import require
+from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0
@@ -53,10 +53,10 @@ def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = 
 def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: Say) -> Path:
     """Runs those of these stages that there are; returns the directory of the last."""
     config = load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
-    with Plan(config, folder) as plan:
-        own = [name for name in names if name in plan.names]
-        require(plan, own)
+    with Experiment(config, folder) as experiment:
+        own = [name for name in names if name in experiment.names]
+        require_runnable(experiment, own)
         for name in own:
-            outcome = plan.run(name)
+            outcome = experiment.run(name)
             say(name, outcome)
     return outcome.directory

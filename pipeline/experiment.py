@@ -29,11 +29,11 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.hash_cache import HashCache
-from a2cap.pipeline.engine.lock import holder, is_locked
+from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, run_stage
-from a2cap.pipeline.engine.shards import ShardOutcome, queue, run_shard
-from a2cap.pipeline.engine.stage import Input, Place, Stage
+from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
+from a2cap.pipeline.engine.stage import Input, Stage, StagePaths
 from a2cap.pipeline.stages import (
     calibrate,
     evaluate,
@@ -47,7 +47,7 @@ from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.weights.detectors import weights_file
 
 
-class NotFinished(A2Error):
+class UnfinishedStageError(A2Error):
     """A stage cannot be built before another one is finished."""
 
     def __init__(self, stage: str, waits_for: str) -> None:
@@ -68,7 +68,7 @@ class Status:
     why: list[str]
 
 
-class Plan:
+class Experiment:
     """One experiment's stages over one artifacts folder."""
 
     def __init__(self, config: Config, artifacts: Path) -> None:
@@ -125,7 +125,7 @@ class Plan:
         self._hashes.close()
 
     def stage(self, name: str) -> Stage:
-        """A stage ready to run; NotFinished where one that it reads from is not done."""
+        """A stage ready to run; UnfinishedStageError where one that it reads from is not done."""
         build: dict[str, Callable[[], Stage]] = {
             CALIBRATE: self._calibrate,
             EXTRACT: self._extract,
@@ -145,7 +145,7 @@ class Plan:
         stage = self.stage(name)
         outcome = run_stage(
             stage,
-            self._place(stage, output),
+            self._paths(stage, output),
             resolved_config=self.config.to_yaml(),
             force=force,
         )
@@ -159,54 +159,56 @@ class Plan:
         _require_own(output, EXTRACT)
         if CALIBRATE in self.names:
             # shards that begin at once all want the weights: one makes them, the others wait
-            with queue(self.artifacts / CALIBRATE / "shards.lock"):
+            with wait_for_lock(self.artifacts / CALIBRATE / "shards.lock"):
                 self.run(CALIBRATE)
         stage = self.stage(EXTRACT)
         return run_shard(
             stage,
-            self._place(stage, output),
+            self._paths(stage, output),
             shard,
             resolved_config=self.config.to_yaml(),
             force=force,
         )
 
-    def _place(self, stage: Stage, output: Path | None) -> Place:
-        return Place.in_artifacts(self.artifacts, stage) if output is None else Place(output)
+    def _paths(self, stage: Stage, output: Path | None) -> StagePaths:
+        return (
+            StagePaths.in_artifacts(self.artifacts, stage) if output is None else StagePaths(output)
+        )
 
     def status(self, name: str) -> Status:
         """Where a stage stands, and why it would run."""
         try:
             stage = self.stage(name)
-        except NotFinished as error:
+        except UnfinishedStageError as error:
             return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
-        place = Place.in_artifacts(self.artifacts, stage)
-        locks = [place.lock, *place.shard_locks().values()]
-        holders = [holder(lock) for lock in locks if is_locked(lock)]
+        paths = StagePaths.in_artifacts(self.artifacts, stage)
+        locks = [paths.lock, *paths.shard_locks().values()]
+        holders = [lock_holder(lock) for lock in locks if is_locked(lock)]
         if holders:
-            return Status(name, "running", place.partial, holders)
-        if finished(stage, place) is not None:
-            return Status(name, "done", place.final, [])
-        state = "partial" if place.partial.is_dir() else "to run"
+            return Status(name, "running", paths.partial, holders)
+        if finished(stage, paths) is not None:
+            return Status(name, "done", paths.final, [])
+        state = "partial" if paths.partial.is_dir() else "to run"
         before = latest(self.artifacts / name)
         why = (
             ["no earlier result"]
             if before is None
             else difference(before.pre_image, stage.pre_image)
         )
-        return Status(name, state, place.partial if state == "partial" else None, why)
+        return Status(name, state, paths.partial if state == "partial" else None, why)
 
-    def result(self, name: str, *, wanted_by: str) -> Outcome:
-        """The finished result of a stage; NotFinished where it is not there."""
+    def result(self, name: str, *, needed_by: str) -> Outcome:
+        """The finished result of a stage; UnfinishedStageError where it is not there."""
         if name not in self._outcomes:
             stage = self.stage(name)
-            outcome = finished(stage, Place.in_artifacts(self.artifacts, stage))
+            outcome = finished(stage, StagePaths.in_artifacts(self.artifacts, stage))
             if outcome is None:
-                raise NotFinished(wanted_by, name)
+                raise UnfinishedStageError(needed_by, name)
             self._outcomes[name] = outcome
         return self._outcomes[name]
 
-    def _output_of(self, name: str, *, wanted_by: str) -> Input:
-        outcome = self.result(name, wanted_by=wanted_by)
+    def _output_of(self, name: str, *, needed_by: str) -> Input:
+        outcome = self.result(name, needed_by=needed_by)
         return Input(outcome.directory, outcome.manifest.digest)
 
     def _file(self, path: Path | None, field: str) -> Input:
@@ -270,7 +272,7 @@ class Plan:
         named = weights_file(self.config.extract)
         if named is not None:
             return self._file(named, "extract.weights")
-        weights = self.result(CALIBRATE, wanted_by=EXTRACT).directory / WEIGHTS
+        weights = self.result(CALIBRATE, needed_by=EXTRACT).directory / WEIGHTS
         return Input(weights, self._hashes.file(weights, what="calibrated weights"))
 
     def _extract(self) -> Stage:
@@ -313,26 +315,26 @@ class Plan:
         return train.train_stage(
             self.config.train,
             self.config.model,
-            features=self._output_of(EXTRACT, wanted_by=TRAIN_XE),
-            captions=self._output_of(PREPROCESS, wanted_by=TRAIN_XE),
+            features=self._output_of(EXTRACT, needed_by=TRAIN_XE),
+            captions=self._output_of(PREPROCESS, needed_by=TRAIN_XE),
             runtime=self.config.runtime,
         )
 
     def _train_scst(self) -> Stage:
         return train_scst.train_scst_stage(
             self.config.scst,
-            features=self._output_of(EXTRACT, wanted_by=TRAIN_SCST),
-            captions=self._output_of(PREPROCESS, wanted_by=TRAIN_SCST),
-            model=self._output_of(TRAIN_XE, wanted_by=TRAIN_SCST),
+            features=self._output_of(EXTRACT, needed_by=TRAIN_SCST),
+            captions=self._output_of(PREPROCESS, needed_by=TRAIN_SCST),
+            model=self._output_of(TRAIN_XE, needed_by=TRAIN_SCST),
             runtime=self.config.runtime,
         )
 
     def _evaluate(self) -> Stage:
         return evaluate.evaluate_stage(
             self.config.evaluate,
-            features=self._output_of(EXTRACT, wanted_by=EVALUATE),
-            captions=self._output_of(PREPROCESS, wanted_by=EVALUATE),
-            model=self._output_of(self.training[-1], wanted_by=EVALUATE),
+            features=self._output_of(EXTRACT, needed_by=EVALUATE),
+            captions=self._output_of(PREPROCESS, needed_by=EVALUATE),
+            model=self._output_of(self.training[-1], needed_by=EVALUATE),
             ensemble=self._ensemble(),
             baseline=self._baseline(),
             instances=self._things(),

@@ -18,7 +18,7 @@ from a2cap.pipeline.config import Config, load_config
 from a2cap.pipeline.engine.artifacts import CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 
 from .grid import Trial
 from .measuring import Subject, measure
@@ -92,10 +92,10 @@ def prepare(study: Study, names: Sequence[str]) -> None:
     for name in names:
         world = study.world(name)
         draw_world(world, study.images)
-        with Plan(study.config(world), study.artifacts) as plan:
+        with Experiment(study.config(world), study.artifacts) as opened:
             own = [CALIBRATE, EXTRACT, PREPROCESS]
-            for stage in filter(plan.names.__contains__, own):
-                plan.run(stage)
+            for stage in filter(opened.names.__contains__, own):
+                opened.run(stage)
 
 
 def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
@@ -153,20 +153,20 @@ def run_job(study: Study, job: Job, until: float) -> list[Finding]:
     """Trains a captioner and measures it after each phase; nothing where it is too late for it."""
     logging.disable(logging.WARNING)
     found = []
-    with Plan(job.config, study.artifacts) as plan:
-        if time.time() > until and not _trained(plan):
+    with Experiment(job.config, study.artifacts) as opened:
+        if time.time() > until and not _trained(opened):
             return []
-        features = plan.result(EXTRACT, wanted_by=TRAIN_XE).directory
-        captions = plan.result(PREPROCESS, wanted_by=TRAIN_XE).directory
-        for stage, phase in zip(plan.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
-            outcome = plan.run(stage)
+        features = opened.result(EXTRACT, needed_by=TRAIN_XE).directory
+        captions = opened.result(PREPROCESS, needed_by=TRAIN_XE).directory
+        for stage, phase in zip(opened.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
+            outcome = opened.run(stage)
             subject = Subject(outcome.directory, features, captions, job.world, study.analysed)
             found.append(_finding(study, phase, outcome, subject))
     return found
 
 
-def _trained(plan: Plan) -> bool:
-    return all(plan.status(stage).state == "done" for stage in plan.training)
+def _trained(opened: Experiment) -> bool:
+    return all(opened.status(stage).state == "done" for stage in opened.training)
 
 
 def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Finding:

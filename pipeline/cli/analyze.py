@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.cli.options import Experiment, experiment_options, force_option
+from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="Folder for tables and figures.",
 )
 def analyze(
-    experiment: Experiment,
+    options: ExperimentOptions,
     runs: tuple[Path, ...],
     force: bool,
     split: str,
@@ -54,9 +54,9 @@ def analyze(
         raise InputError(
             f"{str(output)!r} holds an analysis already; name another folder, or use --force"
         )
-    with experiment.plan() as plan:
-        runtime = plan.config.runtime
-    found = _runs(experiment, runs, split)
+    with options.open() as experiment:
+        runtime = experiment.config.runtime
+    found = _runs(options, runs, split)
     analysed = [analyse(run, split=split, images=images, runtime=runtime) for run in found]
     for one in analysed:
         _say(one)
@@ -64,35 +64,35 @@ def analyze(
         click.echo(f"written: {path}")
 
 
-def _runs(experiment: Experiment, named: tuple[Path, ...], split: str) -> "list[Run]":
+def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "list[Run]":
     """The trainings that are named, each once."""
     from a2cap.pipeline.analysis.runs import read_run, trainings_in
 
     models: dict[Path, str] = {}
     for path in named:
         if path.is_file():
-            models[_trained(replace(experiment, config_file=path))] = path.stem
+            models[_trained(replace(options, config_file=path))] = path.stem
         else:
             models |= {model: model.name for model in trainings_in(path)}
     if not named:
-        file = experiment.config_file
-        models[_trained(experiment)] = "experiment" if file is None else file.stem
+        file = options.config_file
+        models[_trained(options)] = "experiment" if file is None else file.stem
     taken = list(models.values())
     return [
         read_run(
             name if taken.count(name) == 1 else str(model),
             model,
-            experiment.artifacts,
+            options.artifacts,
             split=split,
         )
         for model, name in models.items()
     ]
 
 
-def _trained(experiment: Experiment) -> Path:
+def _trained(options: ExperimentOptions) -> Path:
 
-    with experiment.plan() as plan:
-        return plan.result(TRAIN_XE, wanted_by="analyze").directory
+    with options.open() as experiment:
+        return experiment.result(TRAIN_XE, needed_by="analyze").directory
 
 
 def _say(analysed: "AnalysedRun") -> None:

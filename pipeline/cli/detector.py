@@ -7,13 +7,13 @@ import click
 from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
-    Experiment,
+    ExperimentOptions,
     experiment_options,
     force_option,
     log,
     trains_together,
 )
-from a2cap.pipeline.cli.output import print_detector, say_outcome
+from a2cap.pipeline.cli.output import print_detector, print_outcome
 
 
 @click.group(cls=Commands)
@@ -30,7 +30,7 @@ def detector() -> None:
 @experiment_options
 @trains_together
 @force_option
-def train(experiment: Experiment, force: bool) -> None:
+def train(options: ExperimentOptions, force: bool) -> None:
     """Labelled images to the weights of a detector, for extract.weights.
 
     Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
@@ -44,13 +44,13 @@ def train(experiment: Experiment, force: bool) -> None:
       a2 detector train -c configs/detector-scenes.yaml
       a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
     """
-    from a2cap.pipeline.doctor.preflight import require
+    from a2cap.pipeline.doctor.preflight import require_runnable
     from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 
-    with experiment.plan() as plan:
-        require(plan, [TRAIN_DETECTOR], force=force)
-        outcome = plan.run(TRAIN_DETECTOR, force=force)
-    say_outcome(TRAIN_DETECTOR, outcome)
+    with options.open() as experiment:
+        require_runnable(experiment, [TRAIN_DETECTOR], force=force)
+        outcome = experiment.run(TRAIN_DETECTOR, force=force)
+    print_outcome(TRAIN_DETECTOR, outcome)
     print_detector(json.loads((outcome.directory / DETECTOR_FIGURES).read_text(encoding="utf-8")))
     click.echo(f"weights: {outcome.directory / DETECTOR}")
     if outcome.manifest.skipped:
@@ -63,7 +63,7 @@ def train(experiment: Experiment, force: bool) -> None:
     "--weights", required=True, help="A file of any known layout, or a name of a2 weights."
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
+def evaluate(options: ExperimentOptions, weights: str, as_json: bool) -> None:
     """How well a detector finds what is labelled: COCO's AP, and the recall of its proposals.
 
     It looks at the images of validation of the section `detector`, as training does, scaled as
@@ -75,8 +75,8 @@ def evaluate(experiment: Experiment, weights: str, as_json: bool) -> None:
     """
     from a2cap.pipeline.training.detector.evaluate import evaluate_detector
 
-    log(experiment.verbose)
-    config = experiment.config()
+    log(options.verbose)
+    config = options.config()
     figures = evaluate_detector(config.detector, config.runtime, weights)
     if as_json:
         click.echo(json.dumps(figures, indent=1))

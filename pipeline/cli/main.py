@@ -18,7 +18,7 @@ from a2cap.pipeline.cli.maintenance import UPKEEP
 from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
-    Experiment,
+    ExperimentOptions,
     experiment_options,
     force_option,
     log,
@@ -28,17 +28,17 @@ from a2cap.pipeline.cli.options import (
 )
 from a2cap.pipeline.cli.output import (
     print_evaluation,
+    print_outcome,
     print_scores,
+    print_shard,
     print_status,
-    say_outcome,
-    say_shard,
 )
 from a2cap.pipeline.cli.scenes import scenes
 from a2cap.pipeline.cli.weights import weights
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Experiment
 
 
 @click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,7 +73,7 @@ def cli() -> None:
     "Slurm job array 0-(N-1) or torchrun says. The last to end joins all.",
 )
 def extract(
-    experiment: Experiment,
+    options: ExperimentOptions,
     force: bool,
     images: Path | None,
     output: Path | None,
@@ -93,18 +93,18 @@ def extract(
         from a2cap.pipeline.config import override
 
         folder = (override("data.images", images), "data.annotations=null")
-    with experiment.plan(*folder) as plan:
+    with options.open(*folder) as experiment:
         if shard is None:
-            _run_stages(plan, ["extract"], force=force, output=output)
+            _run_stages(experiment, ["extract"], force=force, output=output)
         else:
-            _run_shard(plan, shard, force=force, output=output)
+            _run_shard(experiment, shard, force=force, output=output)
 
 
 @cli.command()
 @experiment_options
 @force_option
 def preprocess(
-    experiment: Experiment,
+    options: ExperimentOptions,
     force: bool,
 ) -> None:
     """Captions to a vocabulary, token ids, references and document frequencies.
@@ -113,8 +113,8 @@ def preprocess(
     Example:
       a2 preprocess -c configs/a2-gate.yaml --set data.annotations=coco/dataset_coco.json
     """
-    with experiment.plan() as plan:
-        _run_stages(plan, ["preprocess"], force=force)
+    with options.open() as experiment:
+        _run_stages(experiment, ["preprocess"], force=force)
 
 
 @cli.command()
@@ -130,7 +130,7 @@ def preprocess(
     "set. --force covers the phases named.",
 )
 def train(
-    experiment: Experiment,
+    options: ExperimentOptions,
     force: bool,
     phase: str,
 ) -> None:
@@ -145,8 +145,8 @@ def train(
       a2 train -c configs/a2-gate.yaml --set train.batch_size=20
       a2 train -c configs/a2-gate.yaml --phase scst --set scst.epochs=15
     """
-    with experiment.plan() as plan:
-        _run_stages(plan, plan.phase(phase), force=force)
+    with options.open() as experiment:
+        _run_stages(experiment, experiment.phase(phase), force=force)
 
 
 @cli.command()
@@ -171,7 +171,7 @@ def train(
     "--allow-missing", is_flag=True, help="Scores --results that lack captions of some images."
 )
 def evaluate(
-    experiment: Experiment,
+    options: ExperimentOptions,
     force: bool,
     results: Path | None,
     references: Path | None,
@@ -194,14 +194,14 @@ def evaluate(
     if allow_missing and results is None:
         raise click.UsageError("--allow-missing belongs to --results; name them, or leave it out")
     if results is None or references is None or output is None:
-        with experiment.plan() as plan:
-            _run_stages(plan, ["evaluate"], force=force)
+        with options.open() as experiment:
+            _run_stages(experiment, ["evaluate"], force=force)
         return
     from a2cap.pipeline.evaluation.evaluate import score_results
     from a2cap.pipeline.evaluation.results import without_caption
 
-    log(experiment.verbose)
-    config = experiment.config()
+    log(options.verbose)
+    config = options.config()
     found = score_results(
         *(results, references, output),
         force=force,
@@ -227,7 +227,7 @@ def evaluate(
 )
 @click.option("--dry-run", is_flag=True, help="Says what would run, and why.")
 def run(
-    experiment: Experiment,
+    options: ExperimentOptions,
     until: str | None,
     dry_run: bool,
 ) -> None:
@@ -238,13 +238,13 @@ def run(
       a2 run -c configs/smoke.yaml --set data.images=coco/images \\
              --set data.annotations=coco/dataset_coco.json
     """
-    with experiment.plan() as plan:
-        last = {"train": plan.training[-1], None: "evaluate"}.get(until, until)
-        names = plan.names[: plan.names.index(str(last)) + 1]
+    with options.open() as experiment:
+        last = {"train": experiment.training[-1], None: "evaluate"}.get(until, until)
+        names = experiment.names[: experiment.names.index(str(last)) + 1]
         if dry_run:
-            print_status(plan, names, explain=True)
+            print_status(experiment, names, explain=True)
         else:
-            _run_stages(plan, names)
+            _run_stages(experiment, names)
 
 
 @cli.command()
@@ -252,7 +252,7 @@ def run(
 @click.option("--explain", is_flag=True, help="Says why a stage would run.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def status(
-    experiment: Experiment,
+    options: ExperimentOptions,
     explain: bool,
     as_json: bool,
 ) -> None:
@@ -262,8 +262,8 @@ def status(
     Example:
       a2 status -c configs/a2-gate.yaml --explain
     """
-    with experiment.plan() as plan:
-        print_status(plan, plan.shown, explain=explain, as_json=as_json)
+    with options.open() as experiment:
+        print_status(experiment, experiment.shown, explain=explain, as_json=as_json)
 
 
 @cli.command()
@@ -286,7 +286,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     from a2cap.pipeline.demo import run_demo
 
     log(verbose)
-    print_evaluation(run_demo(folder, overrides, say=say_outcome))
+    print_evaluation(run_demo(folder, overrides, say=print_outcome))
 
 
 for command in (
@@ -297,15 +297,15 @@ for command in (
 
 
 def _run_stages(
-    plan: "Plan", names: list[str], *, force: bool = False, output: Path | None = None
+    experiment: "Experiment", names: list[str], *, force: bool = False, output: Path | None = None
 ) -> None:
-    from a2cap.pipeline.doctor.preflight import require
+    from a2cap.pipeline.doctor.preflight import require_runnable
 
-    require(plan, names, force=force, output=output)
+    require_runnable(experiment, names, force=force, output=output)
     skipped = ran = False
     for name in names:
-        outcome = plan.run(name, force=force, output=output)
-        say_outcome(name, outcome)
+        outcome = experiment.run(name, force=force, output=output)
+        print_outcome(name, outcome)
         skipped = skipped or outcome.manifest.skipped > 0
         ran = ran or outcome.ran
     if not ran:
@@ -316,14 +316,14 @@ def _run_stages(
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-def _run_shard(plan: "Plan", named: str, *, force: bool, output: Path | None) -> None:
-    from a2cap.pipeline.doctor.preflight import require
+def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Path | None) -> None:
+    from a2cap.pipeline.doctor.preflight import require_runnable
     from a2cap.pipeline.extraction.cluster import shard_of
 
     shard = shard_of(named, os.environ)
-    require(plan, ["extract"], force=force, output=output)
-    outcome = plan.run_shard(shard, force=force, output=output)
-    say_shard(outcome)
+    require_runnable(experiment, ["extract"], force=force, output=output)
+    outcome = experiment.run_shard(shard, force=force, output=output)
+    print_shard(outcome)
     if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):
         raise click.exceptions.Exit(EXIT_SKIPPED)
 

@@ -7,7 +7,7 @@ import click
 
 from a2cap.pipeline.cli.options import (
     EXIT_ERROR,
-    Experiment,
+    ExperimentOptions,
     artifacts_option,
     experiment_options,
     log,
@@ -53,7 +53,7 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 @click.argument("names", nargs=-1)
 @experiment_options
 @click.option("--yes", is_flag=True, help="Deletes all that no run of this experiment can need.")
-def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
+def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
     """Lists what may go, and deletes what is named, or all of it with --yes.
 
     May go: results that this experiment does not use, unfinished work, and what reruns and locks
@@ -68,10 +68,10 @@ def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
     """
     from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, named, removable, remove
 
-    with experiment.plan() as plan:
-        config_file = experiment.config_file
-        found = removable(plan, keep=[config_file] if config_file else [])
-        chosen = named(found, names, plan.artifacts)
+    with options.open() as experiment:
+        config_file = options.config_file
+        found = removable(experiment, keep=[config_file] if config_file else [])
+        chosen = named(found, names, experiment.artifacts)
     if yes and not names:
         chosen = [item for item in found if item.kind not in BY_NAME_ONLY]
     if not names and not yes:
@@ -83,7 +83,7 @@ def clean(experiment: Experiment, names: tuple[str, ...], yes: bool) -> None:
 
 @click.command()
 @experiment_options
-def doctor(experiment: Experiment) -> None:
+def doctor(options: ExperimentOptions) -> None:
     """What would keep the stages from running, with a remedy each; the machine and its versions.
 
     Every command looks at the same before it begins.
@@ -95,10 +95,12 @@ def doctor(experiment: Experiment) -> None:
     from a2cap.pipeline.doctor.machine import describe_machine
     from a2cap.pipeline.doctor.preflight import Preflight
 
-    with experiment.plan() as plan:
-        for name, found in describe_machine(plan.config.runtime, plan.artifacts).items():
+    with options.open() as experiment:
+        for name, found in describe_machine(
+            experiment.config.runtime, experiment.artifacts
+        ).items():
             click.echo(f"{name:<11} {found}")
-        checks = Preflight(plan, plan.shown).checks()
+        checks = Preflight(experiment, experiment.shown).checks()
     for check in checks:
         click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
     problems = {check.found for check in checks if check.problem}

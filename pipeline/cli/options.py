@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 if TYPE_CHECKING:
     from a2cap.pipeline.config import Config
-    from a2cap.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Experiment
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
@@ -93,7 +93,7 @@ def _move_example_to_the_end(command: click.Command) -> None:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentOptions:
     """What the options of every command of an experiment say."""
 
     config_file: Path | None
@@ -107,12 +107,12 @@ class Experiment:
 
         return load_config(self.config_file, (*self.overrides, *overrides))
 
-    def plan(self, *overrides: str) -> "Plan":
+    def open(self, *overrides: str) -> "Experiment":
         """The experiment's stages, with more fields overridden."""
-        from a2cap.pipeline.experiment import Plan
+        from a2cap.pipeline.experiment import Experiment
 
         log(self.verbose)
-        return Plan(self.config(*overrides), self.artifacts)
+        return Experiment(self.config(*overrides), self.artifacts)
 
 
 set_option = click.option(
@@ -144,7 +144,7 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
         verbose: bool,
         **others: object,
     ) -> None:
-        command(Experiment(config_file, overrides, artifacts, verbose), **others)
+        command(ExperimentOptions(config_file, overrides, artifacts, verbose), **others)
 
     options = (
         click.option(
@@ -171,7 +171,7 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(command)
-    def together(experiment: Experiment, **options: object) -> None:
+    def together(options: ExperimentOptions, **others: object) -> None:
         from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
         from a2cap.pipeline.runtime import torchrun
         from a2cap.pipeline.runtime.launch import launch
@@ -185,14 +185,14 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
 
         started = launch()
         if not started.together:
-            command(experiment, **options)
+            command(options, **others)
         elif started.rank == 0:
-            with torchrun.leading(experiment.config().runtime):
-                command(experiment, **options)
+            with torchrun.leading(options.config().runtime):
+                command(options, **others)
         else:
-            log(experiment.verbose)
+            log(options.verbose)
             torchrun.follow(
-                experiment.config().runtime,
+                options.config().runtime,
                 lambda announcement, runtime: joins[announcement["stage"]](announcement, runtime),
             )
 

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from a2cap.pipeline.engine.run import Outcome
     from a2cap.pipeline.engine.shards import ShardOutcome
-    from a2cap.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Experiment
 
 _SKIPPED_SHOWN = 10
 """Skipped items that are printed; the file that is named holds them all."""
@@ -18,21 +18,21 @@ _CLASSES_SHOWN = 5
 """Classes whose figures are printed; figures.json holds them all."""
 
 
-def say_outcome(name: str, outcome: "Outcome") -> None:
+def print_outcome(name: str, outcome: "Outcome") -> None:
     """How a stage ended, where its result is, and what it left out."""
-    from a2cap.pipeline.engine.progress import duration
+    from a2cap.pipeline.engine.progress import format_duration
 
-    seconds = duration(outcome.manifest.seconds)
+    seconds = format_duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
     if outcome.manifest.skipped:
         _say_skipped(name, outcome)
 
 
-def say_shard(outcome: "ShardOutcome") -> None:
+def print_shard(outcome: "ShardOutcome") -> None:
     """How a shard ended: with the whole stage, or waiting for other shards."""
     if outcome.stage is not None:
-        say_outcome("extract", outcome.stage)
+        print_outcome("extract", outcome.stage)
         return
     waiting = ", ".join(map(str, outcome.waiting))
     click.echo(f"extract: shard {outcome.shard} is done, {waiting} of the others are not")
@@ -52,9 +52,11 @@ def _say_skipped(name: str, outcome: "Outcome") -> None:
         click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 
 
-def print_status(plan: "Plan", names: list[str], *, explain: bool, as_json: bool = False) -> None:
+def print_status(
+    experiment: "Experiment", names: list[str], *, explain: bool, as_json: bool = False
+) -> None:
     """Where each stage stands; with `explain` also why it would run."""
-    found = [plan.status(name) for name in names]
+    found = [experiment.status(name) for name in names]
     if as_json:
         rows = [
             {

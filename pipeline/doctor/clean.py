@@ -18,10 +18,10 @@ from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.engine.stage import Place, Stage
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.engine.stage import Stage, StagePaths
+from a2cap.pipeline.experiment import Experiment
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 RESUMABLE, UNDECIDED = "resumable", "undecided"
@@ -50,20 +50,20 @@ class _Use:
     unknown: str | None = None
 
 
-def removable(plan: Plan, *, keep: Collection[Path] = ()) -> list[Removable]:
-    """What may go, by the experiment of `plan`; `keep`: more files that it reads."""
-    kept = [path.resolve() for path in (*_inputs(plan.config), *keep)]
-    read_now = _read_by_running(plan.artifacts)
+def removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[Removable]:
+    """What may go, by the experiment of `experiment`; `keep`: more files that it reads."""
+    kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
+    read_now = _read_by_running(experiment.artifacts)
     found = []
     for name in STAGES:
-        folder = plan.artifacts / name
-        if not _is_below(folder, plan.artifacts):
+        folder = experiment.artifacts / name
+        if not _is_below(folder, experiment.artifacts):
             continue
-        use = _use(plan, name)
+        use = _use(experiment, name)
         for path in sorted(folder.iterdir()):
             item = _judge(path, use, read_now)
             protected = any(file.is_relative_to(path.resolve()) for file in kept)
-            if item is not None and not protected and _is_below(path, plan.artifacts):
+            if item is not None and not protected and _is_below(path, experiment.artifacts):
                 found.append(item)
     return found
 
@@ -88,7 +88,7 @@ def named(items: Sequence[Removable], names: Sequence[str], artifacts: Path) -> 
 def remove(item: Removable) -> None:
     """Deletes one item, holding its stage's lock; LockedError where a process works on it."""
     final = _final(item.path)
-    with stage_lock(Place(final).lock, what=f"{final.parent.name} {final.name}"):
+    with stage_lock(StagePaths(final).lock, what=f"{final.parent.name} {final.name}"):
         _refuse_held(final)
         if item.kind != LOCK:
             removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
@@ -162,11 +162,11 @@ def _why(before: PreImage, use: _Use) -> str:
     return "; ".join(difference(before, use.stage.pre_image))
 
 
-def _use(plan: Plan, name: str) -> _Use:
-    if name not in plan.names and name != TRAIN_DETECTOR:  # beside any experiment
+def _use(experiment: Experiment, name: str) -> _Use:
+    if name not in experiment.names and name != TRAIN_DETECTOR:  # beside any experiment
         return _Use()
     try:
-        return _Use(stage=plan.stage(name))
+        return _Use(stage=experiment.stage(name))
     except A2Error as error:
         return _Use(unknown=str(error))
 
@@ -215,15 +215,17 @@ def _refusal(name: str, candidates: Sequence[Path]) -> A2Error:
     for path in candidates:
         lock = _held(_final(path)) if path.parent.name in STAGES else None
         if lock is not None:
-            return LockedError(f"{name!r} is in use: {holder(lock)}; wait for it, or stop it")
+            return LockedError(f"{name!r} is in use: {lock_holder(lock)}; wait for it, or stop it")
     return InputError(f'{name!r} is not among what may go; name something that "a2 clean" lists')
 
 
 def _refuse_held(final: Path) -> None:
     """LockedError where a process works on a shard; the stage's own lock is held by the caller."""
     for lock in _locks(final):
-        if lock != Place(final).lock and lock.suffix == ".lock" and is_locked(lock):
-            raise LockedError(f"{str(final)!r} is in use: {holder(lock)}; wait for it, or stop it")
+        if lock != StagePaths(final).lock and lock.suffix == ".lock" and is_locked(lock):
+            raise LockedError(
+                f"{str(final)!r} is in use: {lock_holder(lock)}; wait for it, or stop it"
+            )
 
 
 def _held(final: Path) -> Path | None:

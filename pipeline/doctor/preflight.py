@@ -11,7 +11,7 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import image_folder, named_file
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
-from a2cap.pipeline.doctor.resources import NotKnownYet, Room
+from a2cap.pipeline.doctor.resources import NotKnownYet, Resources
 from a2cap.pipeline.engine.artifacts import (
     CALIBRATE,
     EVALUATE,
@@ -29,7 +29,7 @@ from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.weights.detectors import weights_file
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,18 @@ class Check:
     problem: A2Error | None = None
 
 
-def require(
-    plan: "Plan", names: Sequence[str], *, force: bool = False, output: Path | None = None
+def require_runnable(
+    experiment: "Experiment",
+    names: Sequence[str],
+    *,
+    force: bool = False,
+    output: Path | None = None,
 ) -> None:
     """Raises everything that keeps the named stages from running as one error.
 
     A single problem is raised as it is; several are a ConfigError where all of them are.
     """
-    checks = Preflight(plan, names, force=force, output=output).checks()
+    checks = Preflight(experiment, names, force=force, output=output).checks()
     problems = {str(check.problem): check.problem for check in checks if check.problem}
     if len(problems) == 1:
         raise next(iter(problems.values()))
@@ -72,14 +76,19 @@ class Preflight:
     """
 
     def __init__(
-        self, plan: "Plan", names: Sequence[str], *, force: bool = False, output: Path | None = None
+        self,
+        experiment: "Experiment",
+        names: Sequence[str],
+        *,
+        force: bool = False,
+        output: Path | None = None,
     ) -> None:
-        self._plan = plan
-        self._config = plan.config
+        self._experiment = experiment
+        self._config = experiment.config
         self._names = names
         self._force = force
         self._output = output
-        self._room = Room(plan, output=output)
+        self._room = Resources(experiment, output=output)
         self._runs: dict[str, bool] = {}
 
     def checks(self) -> list[Check]:
@@ -109,16 +118,16 @@ class Preflight:
     def _has_result(self, stage: str) -> bool:
         if self._output is not None:
             return self._output.exists()
-        if not any((self._plan.artifacts / stage).glob("*/")):
+        if not any((self._experiment.artifacts / stage).glob("*/")):
             return False  # told without the digests of all images, which may take minutes
         try:
-            return self._plan.status(stage).state == "done"
+            return self._experiment.status(stage).state == "done"
         except A2Error:
             return False
 
     def images(self, stage: str) -> str:
         """Whether the folder is there, and no more images are missing than may be left out."""
-        images = self._plan.images
+        images = self._experiment.images
         missing = [name for name in sorted(images) if images[name] is None]
         if len(missing) == len(images):
             folder = str(image_folder(self._config.data))
@@ -145,7 +154,7 @@ class Preflight:
         path = named_file(data.annotations, "data.annotations")
         if data.split_list is not None:
             named_file(data.split_list, "data.split_list")
-        found = self._plan.annotations
+        found = self._experiment.annotations
         unusable = preprocess.require_usable(found, path)
         return f"{len(found.images):,} images, {len(unusable):,} items left out"
 

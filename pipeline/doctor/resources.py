@@ -23,7 +23,7 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_XE,
     VOCABULARY,
 )
-from a2cap.pipeline.engine.stage import Place
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages import preprocess
@@ -32,7 +32,7 @@ from a2cap.pipeline.weights.detectors import weights_file
 if TYPE_CHECKING:
     import torch
 
-    from a2cap.pipeline.experiment import Plan
+    from a2cap.pipeline.experiment import Experiment
 
 T = TypeVar("T")
 
@@ -41,15 +41,15 @@ class NotKnownYet(Exception):
     """What is needed follows from something that is a problem of its own."""
 
 
-class Room:
-    """Disk and memory of the stages of a plan.
+class Resources:
+    """Disk and memory of the stages of a experiment.
 
     output: the place of the result, where that is not in the artifacts.
     """
 
-    def __init__(self, plan: "Plan", *, output: Path | None = None) -> None:
-        self._plan = plan
-        self._config = plan.config
+    def __init__(self, experiment: "Experiment", *, output: Path | None = None) -> None:
+        self._experiment = experiment
+        self._config = experiment.config
         self._output = output
 
     def for_features(self) -> str:
@@ -140,13 +140,13 @@ class Room:
         from a2cap.pipeline.extraction.extract import given_boxes
 
         path = named_file(self._config.data.instances, "data.instances")
-        images = _known(lambda: self._plan.images)
+        images = _known(lambda: self._experiment.images)
         given = given_boxes(path, images) or {}
         return sum(len(given[name]) for name, file in images.items() if file is not None)
 
     def folder(self, stage: str) -> Path:
         """The folder nearest to where a stage's result will lie that is there already."""
-        place = self._plan.artifacts / stage / "key" if self._output is None else self._output
+        place = self._experiment.artifacts / stage / "key" if self._output is None else self._output
         return next(folder for folder in place.absolute().parents if folder.is_dir())
 
     def _fits(self, needed: int, what: str, remedy: str) -> str:
@@ -177,12 +177,12 @@ class Room:
     def _vocabulary(self) -> int:
         """V, as preprocessing has found or will find it."""
         try:
-            done = self._plan.result(PREPROCESS, wanted_by=TRAIN_XE)
+            done = self._experiment.result(PREPROCESS, needed_by=TRAIN_XE)
             return len(Vocabulary.load(done.directory / VOCABULARY))
         except A2Error:
             config = self._config.preprocess
             make = preprocess.make_vocabulary
-            return len(_known(lambda: make(self._plan.annotations, config)))
+            return len(_known(lambda: make(self._experiment.annotations, config)))
 
     @cached_property
     def _parameters(self) -> int:
@@ -198,7 +198,7 @@ class Room:
         if config.boxes == "given":
             count = _known(lambda: self.given_regions)
             return count * each, count * each
-        images = _known(lambda: self._plan.images)
+        images = _known(lambda: self._experiment.images)
         count = sum(file is not None for file in images.values())
         least, most = config.region_counts
         return least * count * each, most * count * each
@@ -206,12 +206,12 @@ class Room:
     def _begun(self, name: str) -> int:
         """Bytes that an unfinished run of a stage has written."""
         if self._output is not None:
-            return size_of(Place(self._output).partial)
+            return size_of(StagePaths(self._output).partial)
         try:
-            stage = self._plan.stage(name)
+            stage = self._experiment.stage(name)
         except A2Error:
             return 0
-        return size_of(Place.in_artifacts(self._plan.artifacts, stage).partial)
+        return size_of(StagePaths.in_artifacts(self._experiment.artifacts, stage).partial)
 
     def _free(self, stage: str) -> int:
         return shutil.disk_usage(self.folder(stage)).free

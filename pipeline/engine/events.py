@@ -56,7 +56,7 @@ class EventLog:
     def running(self, **fields: object) -> Iterator[dict[str, object]]:
         """Brackets a run by `start` and `end`, which also has what the caller puts into the dict.
 
-        In the block, `running_events` finds this log.
+        In the block, `current_events` finds this log.
         """
         self.write("start", **fields, pid=os.getpid(), host=socket.gethostname())
         started = time.monotonic()
@@ -81,6 +81,6 @@ class EventLog:
         self.write("end", outcome=outcome, seconds=seconds, **more)
 
 
-def running_events() -> EventLog | None:
+def current_events() -> EventLog | None:
     """The log of the stage that this process is running; None where it runs none."""
     return _running.get()

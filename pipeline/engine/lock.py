@@ -29,7 +29,7 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
         lock.acquire(timeout=_PATIENCE, poll_interval=_PATIENCE / 10)
     except Timeout as error:
         raise LockedError(
-            f"{what} is already running: {holder(path)}; wait for it, or stop it"
+            f"{what} is already running: {lock_holder(path)}; wait for it, or stop it"
         ) from error
     try:
         with suppress(OSError):  # on a full disk the lock holds all the same
@@ -53,7 +53,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def holder(path: Path) -> str:
+def lock_holder(path: Path) -> str:
     """The holder of a lock in words: process, host and start."""
     try:
         found = json.loads(_holder_file(path).read_text())

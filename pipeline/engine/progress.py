@@ -14,7 +14,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from a2cap.pipeline.engine.events import EventLog, running_events
+from a2cap.pipeline.engine.events import EventLog, current_events
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,9 @@ class _LineProgress:
         if now - self.last >= _SECONDS_BETWEEN_LINES and self.done < self.total:
             self.last = now
             left = (self.total - self.done) * (now - self.started) / self.done_here
-            logger.info("%s: %d of %d, %s left", self.what, self.done, self.total, duration(left))
+            logger.info(
+                "%s: %d of %d, %s left", self.what, self.done, self.total, format_duration(left)
+            )
 
 
 @dataclass
@@ -55,7 +57,7 @@ class _BarProgress:
 
 
 @dataclass
-class Tracked:
+class TrackedWork:
     """Work whose progress is shown, and is written into the events of a stage."""
 
     what: str
@@ -80,13 +82,13 @@ class Tracked:
 
 
 @contextmanager
-def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterator[Tracked]:
+def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterator[TrackedWork]:
     """Shows how far `what` is; call `advance(count)` on what it yields.
 
     shown: False in a process that is not to take a terminal's last line.
     """
     with _shown(what, total=total, done=done, bar=shown and sys.stderr.isatty()) as progress:
-        tracked = Tracked(what, total, done, progress, running_events())
+        tracked = TrackedWork(what, total, done, progress, current_events())
         tracked.write()
         yield tracked
         tracked.write()
@@ -105,14 +107,14 @@ def _shown(
         yield _BarProgress(drawn)
 
 
-def counted(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:
+def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:
     """The items as they are, with `advance(1)` after each."""
     for item in items:
         yield item
         advance(1)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds in words: `42 s`, `3 min 20 s`, `5 h 12 min`."""
     whole = round(seconds)
     if whole < 60:

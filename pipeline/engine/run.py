@@ -19,9 +19,9 @@ from a2cap.data.features.shard import Shard
 from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
 from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
-from a2cap.pipeline.engine.stage import EventLog, Place, Stage
+from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
 
 logger = logging.getLogger(__name__)
 
@@ -40,59 +40,61 @@ class Outcome:
     ran: bool
 
 
-def finished(stage: Stage, place: Place) -> Outcome | None:
+def finished(stage: Stage, paths: StagePaths) -> Outcome | None:
     """The stage's result if it is there already, else None."""
-    if not place.final.is_dir():
+    if not paths.final.is_dir():
         return None
-    manifest = read_manifest(place.final)
+    manifest = read_manifest(paths.final)
     if manifest.pre_image.key != stage.pre_image.key:
         changes = "; ".join(difference(manifest.pre_image, stage.pre_image))
         raise A2Error(
-            f"{str(place.final)!r} holds the result of other settings ({changes}); "
+            f"{str(paths.final)!r} holds the result of other settings ({changes}); "
             "name another place, or use --force to replace it"
         )
-    return Outcome(place.final, manifest, ran=False)
+    return Outcome(paths.final, manifest, ran=False)
 
 
-def run_stage(stage: Stage, place: Place, *, resolved_config: str, force: bool = False) -> Outcome:
+def run_stage(
+    stage: Stage, paths: StagePaths, *, resolved_config: str, force: bool = False
+) -> Outcome:
     """Runs `stage` unless its result is there; resumes what an earlier run left.
 
     With `force` it runs again beside the old result and takes its place on success. Raises
     LockedError where another process runs it, and whatever the work raises; the partial directory
     then stays for the next run.
     """
-    with naming(place.partial), stage_lock(place.lock, what=stage.name):
-        found = None if force else finished(stage, place)
+    with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
+        found = None if force else finished(stage, paths)
         if found is not None:
             return found
-        refuse_running_shards(stage, place)
+        require_no_running_shard(stage, paths)
         if force:
-            _put_back(place)
-            discard(place.partial)
-        return complete(stage, place, resolved_config=resolved_config)
+            _put_back(paths)
+            discard(paths.partial)
+        return complete(stage, paths, resolved_config=resolved_config)
 
 
-def refuse_running_shards(stage: Stage, place: Place, *, but: Shard | None = None) -> None:
+def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> None:
     """LockedError where a process works on a shard of the stage, `but` one of our own."""
-    for shard, lock in place.shard_locks().items():
+    for shard, lock in paths.shard_locks().items():
         if shard != but and is_locked(lock):
             raise LockedError(
-                f"shard {shard} of {stage.name} is already running: {holder(lock)}; "
+                f"shard {shard} of {stage.name} is already running: {lock_holder(lock)}; "
                 "wait for it, or stop it"
             )
 
 
-def complete(stage: Stage, place: Place, *, resolved_config: str) -> Outcome:
+def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcome:
     """Does what is left of the work and publishes it; the caller holds the stage's lock."""
-    prepare(stage, place)
-    if not (place.partial / FILE_NAME).exists():
-        _work(stage, place.partial, resolved_config)
-    _publish(place)
-    return Outcome(place.final, read_manifest(place.final), ran=True)
+    prepare(stage, paths)
+    if not (paths.partial / FILE_NAME).exists():
+        _work(stage, paths.partial, resolved_config)
+    _publish(paths)
+    return Outcome(paths.final, read_manifest(paths.final), ran=True)
 
 
 @contextmanager
-def naming(folder: Path) -> Iterator[None]:
+def name_in_disk_errors(folder: Path) -> Iterator[None]:
     """Errors of the block that name no file, as those of writing to a full disk, name `folder`."""
     try:
         yield
@@ -131,26 +133,26 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
     ).write(partial)
 
 
-def prepare(stage: Stage, place: Place) -> None:
+def prepare(stage: Stage, paths: StagePaths) -> None:
     """Makes the partial directory, or takes up the one that an earlier run left.
 
     A2Error where that was begun for other settings. A run that died between its manifest and the
     rename left a partial directory that is complete.
     """
-    earlier = unfinished(place.partial)
+    earlier = unfinished(paths.partial)
     if earlier is not None and earlier.key != stage.pre_image.key:
         changes = "; ".join(difference(earlier, stage.pre_image))
         raise A2Error(
-            f"unfinished work of other settings in {str(place.partial)!r} ({changes}); "
+            f"unfinished work of other settings in {str(paths.partial)!r} ({changes}); "
             "name another place, or use --force to discard it"
         )
     if earlier is not None:
         logger.info("%s: resuming what an earlier run left", stage.name)
         return
     logger.info("%s: begins", stage.name)
-    place.partial.mkdir(parents=True, exist_ok=True)
+    paths.partial.mkdir(parents=True, exist_ok=True)
     content = json.dumps(stage.pre_image.as_dict(), indent=1)
-    write_durably(place.partial / _PRE_IMAGE, content.encode())
+    write_durably(paths.partial / _PRE_IMAGE, content.encode())
 
 
 def unfinished(partial: Path) -> PreImage | None:
@@ -162,21 +164,21 @@ def unfinished(partial: Path) -> PreImage | None:
     return None
 
 
-def _publish(place: Place) -> None:
+def _publish(paths: StagePaths) -> None:
     """Swaps the finished work in, setting an older result aside only for the two renames."""
-    (place.partial / _PRE_IMAGE).unlink(missing_ok=True)
-    fsync(place.partial)
-    if place.final.exists():
-        shutil.rmtree(place.replaced, ignore_errors=True)
-        rename_durably(place.final, place.replaced)
-    rename_durably(place.partial, place.final)
-    shutil.rmtree(place.replaced, ignore_errors=True)
+    (paths.partial / _PRE_IMAGE).unlink(missing_ok=True)
+    fsync(paths.partial)
+    if paths.final.exists():
+        shutil.rmtree(paths.replaced, ignore_errors=True)
+        rename_durably(paths.final, paths.replaced)
+    rename_durably(paths.partial, paths.final)
+    shutil.rmtree(paths.replaced, ignore_errors=True)
 
 
-def _put_back(place: Place) -> None:
+def _put_back(paths: StagePaths) -> None:
     """Ends what a run began that was killed between its two renames: the older result is back."""
-    if place.replaced.exists() and not place.final.exists():
-        rename_durably(place.replaced, place.final)
+    if paths.replaced.exists() and not paths.final.exists():
+        rename_durably(paths.replaced, paths.final)
 
 
 def write_skipped(directory: Path, items: Sequence[SkippedItem]) -> None:

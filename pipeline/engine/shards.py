@@ -23,12 +23,12 @@ from a2cap.pipeline.engine.run import (
     Outcome,
     complete,
     finished,
-    naming,
+    name_in_disk_errors,
     prepare,
-    refuse_running_shards,
+    require_no_running_shard,
     unfinished,
 )
-from a2cap.pipeline.engine.stage import EventLog, Place, ShardWork, Stage
+from a2cap.pipeline.engine.stage import EventLog, ShardWork, Stage, StagePaths
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ShardOutcome:
 
 
 def run_shard(
-    stage: Stage, place: Place, shard: Shard, *, resolved_config: str, force: bool = False
+    stage: Stage, paths: StagePaths, shard: Shard, *, resolved_config: str, force: bool = False
 ) -> ShardOutcome:
     """Does one shard unless it is there, resuming what an earlier run left; publishes the last.
 
@@ -56,28 +56,28 @@ def run_shard(
     work = stage.shards
     if work is None:
         raise A2Error(f"{stage.name} is not done in shards; run it as a whole")
-    with naming(place.partial), ExitStack() as working:
-        with _locked(stage, place):
-            found = None if force else finished(stage, place)
+    with name_in_disk_errors(paths.partial), ExitStack() as working:
+        with _locked(stage, paths):
+            found = None if force else finished(stage, paths)
             if found is not None:
                 return ShardOutcome(shard, 0, [], found)
             what = f"shard {shard} of {stage.name}"
-            working.enter_context(stage_lock(place.shard_lock(shard), what=what))
-            folder = _prepare_shard(stage, work, place, shard, force=force)
+            working.enter_context(stage_lock(paths.shard_lock(shard), what=what))
+            folder = _prepare_shard(stage, work, paths, shard, force=force)
         events = EventLog(folder)
         with events.running(stage=stage.name, key=stage.pre_image.key, shard=str(shard)) as end:
-            skipped = len(work.fill(shard, place.partial, events))
+            skipped = len(work.fill(shard, paths.partial, events))
             end.update(shard=str(shard), skipped=skipped)
-    with naming(place.partial), _locked(stage, place):
-        if not place.partial.exists():
-            return ShardOutcome(shard, skipped, [], finished(stage, place))
-        waiting = _waiting(place, place.partial / work.output, shard.count)
-        outcome = None if waiting else complete(stage, place, resolved_config=resolved_config)
+    with name_in_disk_errors(paths.partial), _locked(stage, paths):
+        if not paths.partial.exists():
+            return ShardOutcome(shard, skipped, [], finished(stage, paths))
+        waiting = _waiting(paths, paths.partial / work.output, shard.count)
+        outcome = None if waiting else complete(stage, paths, resolved_config=resolved_config)
         return ShardOutcome(shard, skipped, waiting, outcome)
 
 
 @contextmanager
-def queue(lock: Path) -> Iterator[None]:
+def wait_for_lock(lock: Path) -> Iterator[None]:
     """Holds a lock file for the block, after waiting for those who hold it for moments."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
@@ -85,55 +85,55 @@ def queue(lock: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(stage: Stage, place: Place) -> Iterator[None]:
+def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
     """Holds the stage's lock; LockedError where the stage runs without shards."""
     with (
-        queue(place.final.with_name(f"{place.final.name}.shards.lock")),
-        stage_lock(place.lock, what=stage.name),
+        wait_for_lock(paths.final.with_name(f"{paths.final.name}.shards.lock")),
+        stage_lock(paths.lock, what=stage.name),
     ):
         yield
 
 
 def _prepare_shard(
-    stage: Stage, work: ShardWork, place: Place, shard: Shard, *, force: bool
+    stage: Stage, work: ShardWork, paths: StagePaths, shard: Shard, *, force: bool
 ) -> Path:
     """Makes the shard's folder in the partial directory, or takes up what is there."""
-    folder = place.partial / work.output / shard.folder
+    folder = paths.partial / work.output / shard.folder
     if force:
-        begun = unfinished(place.partial)
+        begun = unfinished(paths.partial)
         if begun is not None and begun.key == stage.pre_image.key:
             # what says that they are finished goes first, lest a crash leave half of one so named
-            (place.partial / MANIFEST).unlink(missing_ok=True)
+            (paths.partial / MANIFEST).unlink(missing_ok=True)
             (folder / SEAL_FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            refuse_running_shards(stage, place, but=shard)
-            discard(place.partial)
-    prepare(stage, place)
-    _require_same_division(place, folder.parent, shard)
+            require_no_running_shard(stage, paths, but=shard)
+            discard(paths.partial)
+    prepare(stage, paths)
+    _require_same_division(paths, folder.parent, shard)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _require_same_division(place: Place, output: Path, shard: Shard) -> None:
+def _require_same_division(paths: StagePaths, output: Path, shard: Shard) -> None:
     if (output / DATA_FILE).exists():
         raise A2Error(
-            f"unfinished work in {str(place.partial)!r} is not in shards; "
+            f"unfinished work in {str(paths.partial)!r} is not in shards; "
             "finish it without --shard, or remove it"
         )
     counts = {found.count for found in shards_in(output)} - {shard.count}
     if counts:
         raise A2Error(
-            f"unfinished work in {str(place.partial)!r} is in shards of {min(counts)}, "
+            f"unfinished work in {str(paths.partial)!r} is in shards of {min(counts)}, "
             f"not of {shard.count}; finish it so, or remove it"
         )
 
 
-def _waiting(place: Place, output: Path, count: int) -> list[Shard]:
+def _waiting(paths: StagePaths, output: Path, count: int) -> list[Shard]:
     """The shards that are not sealed, or that a process is at."""
     shards = [Shard(number, count) for number in range(count)]
     return [
         shard
         for shard in shards
-        if not (output / shard.folder / SEAL_FILE).exists() or is_locked(place.shard_lock(shard))
+        if not (output / shard.folder / SEAL_FILE).exists() or is_locked(paths.shard_lock(shard))
     ]

@@ -69,13 +69,13 @@ def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class StagePaths:
     """Where a stage's result lies: finished, in the making, and its lock."""
 
     final: Path
 
     @classmethod
-    def in_artifacts(cls, artifacts: Path, stage: Stage) -> "Place":
+    def in_artifacts(cls, artifacts: Path, stage: Stage) -> "StagePaths":
         """The usual place: artifacts/<stage>/<key12>/."""
         return cls(artifacts / stage.name / stage.pre_image.key)
 

@@ -31,7 +31,7 @@ from a2cap.pipeline.engine.artifacts import (
     RESULTS,
 )
 from a2cap.pipeline.engine.hash_cache import sha256_of
-from a2cap.pipeline.engine.progress import counted, track
+from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.baseline import read_baseline
@@ -256,7 +256,7 @@ def _attend(
         found = attention_of_captions(
             model.captioner, batches, captions, model.vocabulary, device=device
         )
-        write_attention(directory / ATTENTION, counted(found, progress.advance))
+        write_attention(directory / ATTENTION, advance_after_each(found, progress.advance))
     return AttentionFile(directory / ATTENTION)
 
 

@@ -19,7 +19,7 @@ import torch
 from a2cap.data.batches.batches import loader_error
 from a2cap.data.errors import A2Error, LoaderError
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
-from a2cap.pipeline.engine.progress import duration, track
+from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.distributed import LostProcesses, Processes
 from a2cap.pipeline.training.checkpoints import (
@@ -282,7 +282,7 @@ class Training(Generic[Part]):
             " (best)" if better else "",
             f"{line[f'{unit}_per_second']:,.0f}",
             unit,
-            duration((self._config.epochs - self.position.epoch) * seconds),
+            format_duration((self._config.epochs - self.position.epoch) * seconds),
         )
 
     def _save(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.faults.trial import (
         PROMISED,
         STAGES,
-        Experiment,
+        FaultExperiment,
         Trial,
         Uninterrupted,
         Verdict,
@@ -38,7 +38,7 @@ else:
     from trial import (
         PROMISED,
         STAGES,
-        Experiment,
+        FaultExperiment,
         Trial,
         Uninterrupted,
         Verdict,
@@ -119,7 +119,7 @@ def main(kills: int, seed: int, stages: Sequence[str]) -> None:
     _import_all()
     chosen = [name for name in STAGES if name in (stages or STAGES)]
     with tempfile.TemporaryDirectory(prefix="a2-faults-") as folder:
-        experiment = Experiment(Path(folder))
+        experiment = FaultExperiment(Path(folder))
         started = time.monotonic()
         experiment.make(chosen)
         tallies = {
@@ -151,7 +151,7 @@ def _shared(kills: int, stages: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def _kill(experiment: Experiment, stage: str, kills: int, chance: random.Random) -> Tally:
+def _kill(experiment: FaultExperiment, stage: str, kills: int, chance: random.Random) -> Tally:
     """Trials of one stage until it has been killed that often."""
     tally = Tally()
     faults = _faults(experiment.uninterrupted[stage], stage, chance)
@@ -173,7 +173,7 @@ def _kill(experiment: Experiment, stage: str, kills: int, chance: random.Random)
 
 
 def _trial(
-    experiment: Experiment,
+    experiment: FaultExperiment,
     stage: str,
     number: int,
     faults: Iterator[Fault],

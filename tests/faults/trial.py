@@ -16,7 +16,7 @@ import torch
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import extract as extraction
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Verdict:
 
 
 @dataclass
-class Experiment:
+class FaultExperiment:
     """Scenes, a configuration, and the results of all stages that were left alone."""
 
     folder: Path
@@ -138,8 +138,8 @@ class Experiment:
 
     def run(self, stage: str, trial: str, *, force: bool = False) -> bool:
         """Runs a stage in this process; returns whether it had to work."""
-        with Plan(load_config(self.folder / "config.yaml"), self.artifacts(trial)) as plan:
-            return plan.run(stage, force=force).ran
+        with Experiment(load_config(self.folder / "config.yaml"), self.artifacts(trial)) as opened:
+            return opened.run(stage, force=force).ran
 
     def result(self, stage: str, trial: str) -> Path:
         """Where the stage's result lies, once it is there."""
@@ -195,7 +195,7 @@ class Trial:
     force: each killed run is started with --force over a finished result.
     """
 
-    experiment: Experiment
+    experiment: FaultExperiment
     name: str
     stage: str
     kills: Sequence[Fault | float]

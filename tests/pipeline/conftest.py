@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.distributed import Processes
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -37,24 +37,24 @@ runtime: {device: cpu, threads: 1}
 
 
 @dataclass(frozen=True)
-class Experiment:
+class FinishedExperiment:
     """A configuration file and the artifacts folder that its stages filled."""
 
     config_file: Path
     scenes: Path
     artifacts: Path
 
-    def plan(self, *overrides: str, artifacts: Path | None = None) -> Plan:
+    def open(self, *overrides: str, artifacts: Path | None = None) -> Experiment:
         """The experiment's stages, with some fields changed, over its artifacts or others."""
-        return Plan(load_config(self.config_file, overrides), artifacts or self.artifacts)
+        return Experiment(load_config(self.config_file, overrides), artifacts or self.artifacts)
 
     def directory(self, stage: str) -> Path:
         """Where a stage's result lies."""
-        return self.plan().result(stage, wanted_by="a test").directory
+        return self.open().result(stage, needed_by="a test").directory
 
 
 @pytest.fixture(scope="session")
-def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Experiment:
+def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> FinishedExperiment:
     """All four stages, run once for all test processes; tests must not change what is there."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "tiny experiment"
@@ -62,8 +62,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Expe
         return _make(folder)
 
 
-def _make(folder: Path) -> Experiment:
-    made = Experiment(folder / "config.yaml", folder / "scenes", folder / "artifacts")
+def _make(folder: Path) -> FinishedExperiment:
+    made = FinishedExperiment(folder / "config.yaml", folder / "scenes", folder / "artifacts")
     folder.mkdir(exist_ok=True)
     write_scenes(made.scenes, count=40, seed=0, side=96)
     places = {
@@ -72,10 +72,10 @@ def _make(folder: Path) -> Experiment:
         "instances": str(made.scenes / "instances.json"),
     }
     made.config_file.write_text(f"data: {json.dumps(places)}\n{CONFIG}")
-    plan = made.plan()
-    for name in plan.names:
-        plan.run(name)
-    plan.close()
+    opened = made.open()
+    for name in opened.names:
+        opened.run(name)
+    opened.close()
     return made
 
 

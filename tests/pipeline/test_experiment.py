@@ -1,4 +1,4 @@
-"""The plan: which stages a changed setting or a changed file reruns, and why.
+"""The experiment: which stages a changed setting or a changed file reruns, and why.
 
 Every field is in the matrix of test_rerun_matrix.py; here are stages with results on disk.
 """
@@ -10,8 +10,8 @@ import pytest
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import override
-from a2cap.pipeline.doctor.preflight import require
-from a2cap.pipeline.experiment import NotFinished, Plan
+from a2cap.pipeline.doctor.preflight import require_runnable
+from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
 from a2cap.pipeline.metrics.java import JavaError
 
 READERS = {
@@ -24,23 +24,23 @@ READERS = {
 """Stage -> the stages that read what it makes."""
 
 
-def states(plan):
-    with plan:
-        return {name: plan.status(name).state for name in plan.names}
+def states(opened):
+    with opened:
+        return {name: opened.status(name).state for name in opened.names}
 
 
-def expected_states(plan, rerun):
+def expected_states(opened, rerun):
     waiting = {reader for name in rerun for reader in READERS[name]}
     return {
         name: "to run" if name in rerun else "waiting" if name in waiting else "done"
-        for name in plan.names
+        for name in opened.names
     }
 
 
 def test_every_stage_of_the_experiment_is_done(experiment):
-    plan = experiment.plan()
-    assert plan.names == ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
-    assert states(plan) == dict.fromkeys(plan.names, "done")
+    opened = experiment.open()
+    assert opened.names == ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
+    assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,19 @@ def test_every_stage_of_the_experiment_is_done(experiment):
     ],
 )
 def test_a_changed_field_reruns_a_stage_and_lets_its_readers_wait(experiment, change, rerun):
-    plan = experiment.plan(change)
-    assert states(plan) == expected_states(plan, rerun)
+    opened = experiment.open(change)
+    assert states(opened) == expected_states(opened, rerun)
 
 
 def test_a_stage_that_reads_from_a_rerun_one_waits_for_it(experiment):
-    with experiment.plan("train.seed=1") as plan:
-        assert plan.status("evaluate").why == ["waits for train-xe"]
+    with experiment.open("train.seed=1") as opened:
+        assert opened.status("evaluate").why == ["waits for train-xe"]
 
 
 def test_nothing_of_a_new_experiment_is_done(experiment, tmp_path):
-    with experiment.plan(artifacts=tmp_path / "new") as plan:
-        assert plan.status("calibrate").why == ["no earlier result"]
-    assert states(experiment.plan(artifacts=tmp_path / "new")) == {
+    with experiment.open(artifacts=tmp_path / "new") as opened:
+        assert opened.status("calibrate").why == ["no earlier result"]
+    assert states(experiment.open(artifacts=tmp_path / "new")) == {
         "calibrate": "to run",
         "extract": "waiting",
         "preprocess": "to run",
@@ -91,41 +91,43 @@ def copied_scenes(experiment, tmp_path):
 
 def test_data_that_moved_rerun_nothing(experiment, copied_scenes):
     _, overrides = copied_scenes
-    plan = experiment.plan(*overrides)
-    assert states(plan) == dict.fromkeys(plan.names, "done")
+    opened = experiment.open(*overrides)
+    assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
 def test_detector_weights_count_by_their_content_and_not_by_their_name(experiment, tmp_path):
     weights = tmp_path / "my weights.safetensors"
     shutil.copyfile(experiment.directory("calibrate") / "weights.safetensors", weights)
-    plan = experiment.plan(override("extract.weights", weights))
-    assert states(plan) == dict.fromkeys(["extract", "preprocess", "train-xe", "evaluate"], "done")
+    opened = experiment.open(override("extract.weights", weights))
+    assert states(opened) == dict.fromkeys(
+        ["extract", "preprocess", "train-xe", "evaluate"], "done"
+    )
 
 
 def test_a_baseline_counts_by_its_content_and_reruns_evaluation(experiment, tmp_path):
     metrics = tmp_path / "metrics.json"
     metrics.write_text('{"metrics": {"CIDEr": 0.5}}')
-    with experiment.plan(override("evaluate.baseline", metrics)) as plan:
-        assert plan.status("evaluate").why == ["inputs.baseline changed"]
-        first = plan.stage("evaluate").pre_image.key
+    with experiment.open(override("evaluate.baseline", metrics)) as opened:
+        assert opened.status("evaluate").why == ["inputs.baseline changed"]
+        first = opened.stage("evaluate").pre_image.key
     moved = tmp_path / "moved.json"
     metrics.rename(moved)
-    with experiment.plan(override("evaluate.baseline", moved)) as plan:
-        assert plan.stage("evaluate").pre_image.key == first
+    with experiment.open(override("evaluate.baseline", moved)) as opened:
+        assert opened.stage("evaluate").pre_image.key == first
 
 
 def test_an_ensemble_counts_by_what_its_captioners_hold_and_reruns_evaluation(experiment, tmp_path):
     folder = shutil.copytree(experiment.directory("train-xe"), tmp_path / "another captioner")
-    with experiment.plan(override("evaluate.ensemble", (folder,))) as plan:
-        assert plan.status("evaluate").why == ["inputs.model.2 changed"]
-        first = plan.stage("evaluate").pre_image.key
+    with experiment.open(override("evaluate.ensemble", (folder,))) as opened:
+        assert opened.status("evaluate").why == ["inputs.model.2 changed"]
+        first = opened.stage("evaluate").pre_image.key
     (folder / "manifest.json").unlink()
     moved = folder.rename(tmp_path / "moved")
-    with experiment.plan(override("evaluate.ensemble", (moved,))) as plan:
-        assert plan.stage("evaluate").pre_image.key == first
+    with experiment.open(override("evaluate.ensemble", (moved,))) as opened:
+        assert opened.stage("evaluate").pre_image.key == first
     (moved / "model.json").write_text("{}")
-    with experiment.plan(override("evaluate.ensemble", (moved,))) as plan:
-        assert plan.stage("evaluate").pre_image.key != first
+    with experiment.open(override("evaluate.ensemble", (moved,))) as opened:
+        assert opened.stage("evaluate").pre_image.key != first
 
 
 @pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
@@ -135,10 +137,10 @@ def test_a_changed_image_reruns_the_stages_that_look_at_it(
     scenes, overrides = copied_scenes
     with (scenes / "images" / f"{number:012d}.jpg").open("ab") as file:
         file.write(b" ")
-    with experiment.plan(*overrides) as plan:
-        assert plan.status(first).why == ["inputs.images changed"]
-    plan = experiment.plan(*overrides)
-    assert states(plan) == expected_states(plan, (first,))
+    with experiment.open(*overrides) as opened:
+        assert opened.status(first).why == ["inputs.images changed"]
+    opened = experiment.open(*overrides)
+    assert states(opened) == expected_states(opened, (first,))
 
 
 def test_a_changed_caption_reruns_preprocessing_and_no_extraction(experiment, copied_scenes):
@@ -147,8 +149,8 @@ def test_a_changed_caption_reruns_preprocessing_and_no_extraction(experiment, co
     content = json.loads(path.read_text())
     content["images"][0]["sentences"][0]["tokens"][0] = "one"
     path.write_text(json.dumps(content))
-    plan = experiment.plan(*overrides)
-    assert states(plan) == expected_states(plan, ("preprocess",))
+    opened = experiment.open(*overrides)
+    assert states(opened) == expected_states(opened, ("preprocess",))
 
 
 def test_a_changed_box_reruns_extraction(experiment, copied_scenes):
@@ -157,30 +159,32 @@ def test_a_changed_box_reruns_extraction(experiment, copied_scenes):
     content = json.loads(path.read_text())
     content["annotations"][0]["bbox"][2] += 1
     path.write_text(json.dumps(content))
-    plan = experiment.plan(*overrides)
-    assert states(plan) == expected_states(plan, ("extract",))
+    opened = experiment.open(*overrides)
+    assert states(opened) == expected_states(opened, ("extract",))
 
 
 def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
     captions = override("data.annotations", experiment.scenes / "captions.json")
     split_list = tmp_path / "splits.txt"
     split_list.write_text("1 train\n2 val\n3 test\n")
-    with experiment.plan(captions, override("data.split_list", split_list)) as plan:
-        assert sorted(plan.images) == [f"{number:012d}" for number in (1, 2, 3)]
-        assert "split_list" in plan.stage("preprocess").inputs
+    with experiment.open(captions, override("data.split_list", split_list)) as opened:
+        assert sorted(opened.images) == [f"{number:012d}" for number in (1, 2, 3)]
+        assert "split_list" in opened.stage("preprocess").inputs
 
 
 def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp_path):
-    with experiment.plan(artifacts=tmp_path / "new") as plan:
-        with pytest.raises(NotFinished) as raised:
-            plan.run("train-xe")
+    with experiment.open(artifacts=tmp_path / "new") as opened:
+        with pytest.raises(UnfinishedStageError) as raised:
+            opened.run("train-xe")
         assert str(raised.value) == (
             'extract needs calibrate, which is not done; run "a2 extract" or "a2 run"'
         )
     weights = experiment.directory("calibrate") / "weights.safetensors"
-    with experiment.plan(override("extract.weights", weights), artifacts=tmp_path / "new") as plan:
-        with pytest.raises(NotFinished) as raised:
-            plan.run("train-xe")
+    with experiment.open(
+        override("extract.weights", weights), artifacts=tmp_path / "new"
+    ) as opened:
+        with pytest.raises(UnfinishedStageError) as raised:
+            opened.run("train-xe")
         assert str(raised.value) == (
             'train-xe needs extract, which is not done; run "a2 extract" or "a2 run"'
         )
@@ -193,8 +197,8 @@ def test_images_come_from_the_folder_where_there_are_no_annotations(experiment, 
         path.write_bytes(b"x") if path.suffix else path.mkdir()
     (tmp_path / "own" / "sub" / "7.png").write_bytes(b"y")
     images = override("data.images", tmp_path / "own")
-    with experiment.plan(images, "data.annotations=null") as plan:
-        assert plan.images == {
+    with experiment.open(images, "data.annotations=null") as opened:
+        assert opened.images == {
             "000000000007": tmp_path / "own" / "sub" / "7.png",
             "b": tmp_path / "own" / "b.jpg",
         }
@@ -221,15 +225,15 @@ def test_images_come_from_the_folder_where_there_are_no_annotations(experiment, 
     ],
 )
 def test_a_place_that_a_stage_needs_is_asked_for(experiment, field, stage, message):
-    with experiment.plan(f"{field}=null") as plan, pytest.raises(ConfigError) as raised:
-        plan.stage(stage)
+    with experiment.open(f"{field}=null") as opened, pytest.raises(ConfigError) as raised:
+        opened.stage(stage)
     assert str(raised.value) == message
 
 
 def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
     images = override("data.images", tmp_path / "none")
-    with experiment.plan(images) as plan, pytest.raises(ConfigError) as raised:
-        plan.stage("calibrate")
+    with experiment.open(images) as opened, pytest.raises(ConfigError) as raised:
+        opened.stage("calibrate")
     assert str(raised.value) == (
         f"data.images is no folder: {str(tmp_path / 'none')!r}; check the path"
     )
@@ -240,20 +244,20 @@ def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
 )
 def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, field):
     named = override(field, tmp_path / "none.json")
-    with experiment.plan(named) as plan, pytest.raises(InputError) as raised:
-        for stage in plan.names:
-            plan.stage(stage)
+    with experiment.open(named) as opened, pytest.raises(InputError) as raised:
+        for stage in opened.names:
+            opened.stage(stage)
     assert str(raised.value) == (
         f"file of {field} not found: {str(tmp_path / 'none.json')!r}; check the path"
     )
 
 
 def test_an_ensemble_of_what_is_no_captioner_is_refused(experiment, tmp_path):
-    with experiment.plan(override("evaluate.ensemble", (tmp_path,))) as plan:
+    with experiment.open(override("evaluate.ensemble", (tmp_path,))) as opened:
         with pytest.raises(InputError) as raised:
-            plan.stage("evaluate")
+            opened.stage("evaluate")
         with pytest.raises(InputError):
-            require(plan, ["evaluate"])
+            require_runnable(opened, ["evaluate"])
     assert str(raised.value) == (
         f"evaluate.ensemble names no trained captioner: {str(tmp_path)!r} has no "
         'model.safetensors; name a directory that "a2 train" has finished'
@@ -264,14 +268,14 @@ def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_
     artifacts = tmp_path / "new"
     missing = override("evaluate.baseline", tmp_path / "none.json")
     for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
-        with experiment.plan(*overrides, artifacts=artifacts) as plan, pytest.raises(error):
-            require(plan, plan.names)
+        with experiment.open(*overrides, artifacts=artifacts) as opened, pytest.raises(error):
+            require_runnable(opened, opened.names)
     monkeypatch.setattr("a2cap.pipeline.doctor.preflight.find_java", no_java)
-    with experiment.plan(artifacts=artifacts) as plan:
-        require(plan, ["calibrate", "extract", "train-xe"])
+    with experiment.open(artifacts=artifacts) as opened:
+        require_runnable(opened, ["calibrate", "extract", "train-xe"])
         for name in ("preprocess", "evaluate"):
             with pytest.raises(JavaError):
-                require(plan, [name])
+                require_runnable(opened, [name])
 
 
 def no_java():
@@ -285,10 +289,10 @@ def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_pat
     (tmp_path / "file").write_text("dear")
     trained = shutil.copytree(experiment.directory("train-xe"), tmp_path / "trained")
     before = sorted(tmp_path.rglob("*"))
-    with experiment.plan() as plan:
+    with experiment.open() as opened:
         for place in (tmp_path / "folder", tmp_path / "empty", tmp_path / "file", trained):
             with pytest.raises(InputError) as raised:
-                plan.run("extract", force=True, output=place)
+                opened.run("extract", force=True, output=place)
             assert str(raised.value) == (
                 f"output {str(place)!r} is there already and is no result of extract; "
                 "name a place that does not exist"
@@ -297,6 +301,6 @@ def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_pat
 
 
 def test_a_plan_is_closed_when_it_is_left(experiment):
-    with experiment.plan() as plan:
-        assert isinstance(plan, Plan)
+    with experiment.open() as opened:
+        assert isinstance(opened, Experiment)
     assert (experiment.artifacts / "hashes.sqlite").is_file()

@@ -23,7 +23,7 @@ from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages import (
     calibrate,
     evaluate,
@@ -166,8 +166,8 @@ def make(folder):
     }
     sections = {**CONFIG, "data": places, "detector": detector}
     (folder / "config.yaml").write_text(yaml.safe_dump(sections))
-    with Plan(load_config(folder / "config.yaml"), folder / "artifacts") as plan:
-        return {name: plan.run(name).directory for name in plan.shown}
+    with Experiment(load_config(folder / "config.yaml"), folder / "artifacts") as opened:
+        return {name: opened.run(name).directory for name in opened.shown}
 
 
 def of_calibrate(directory):

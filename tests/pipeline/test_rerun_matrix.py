@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 
 READERS = {
     "calibrate": ("extract",),
@@ -319,20 +319,20 @@ class Keys:
         return self.known[asked]
 
     def _pre_images(self, overrides, *, propagate):
-        plan = Plan(load_config(self.config_file, overrides), self.folder / "artifacts")
+        opened = Experiment(load_config(self.config_file, overrides), self.folder / "artifacts")
         made = {}
 
-        def result(name, *, wanted_by):
+        def result(name, *, needed_by):
             directory = self.folder / "made" / made[name]
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "weights.safetensors").write_text(made[name])
             return SimpleNamespace(directory=directory, manifest=SimpleNamespace(digest=made[name]))
 
-        plan.result = result
+        opened.result = result
         found = {}
-        with plan:
-            for name in (*plan.names, "train-detector"):
-                found[name] = plan.stage(name).pre_image
+        with opened:
+            for name in (*opened.names, "train-detector"):
+                found[name] = opened.stage(name).pre_image
                 made[name] = found[name].key if propagate else f"made by {name}"
         return found
 
@@ -403,17 +403,17 @@ def test_the_same_content_at_another_place_reruns_nothing(keys, field):
 
 
 def test_the_table_of_readers_is_what_the_stages_say(keys):
-    plan = Plan(load_config(keys.config_file), keys.folder / "artifacts")
+    opened = Experiment(load_config(keys.config_file), keys.folder / "artifacts")
     inputs = {"features": "extract", "captions": "preprocess"}
     found = {name: set() for name in READERS}
-    plan.result = lambda name, *, wanted_by: (
-        found[name].add(wanted_by)
+    opened.result = lambda name, *, needed_by: (
+        found[name].add(needed_by)
         or SimpleNamespace(directory=keys.folder, manifest=SimpleNamespace(digest="made"))
     )
     (keys.folder / "weights.safetensors").write_bytes(b"calibrated")
-    with plan:
-        for name in plan.names:
-            stage = plan.stage(name)
+    with opened:
+        for name in opened.names:
+            stage = opened.stage(name)
             inputs["model"] = "train-scst" if name == "evaluate" else "train-xe"
             assert {inputs[key] for key in stage.inputs if key in inputs} == {
                 made for made, readers in READERS.items() if name in readers and made != "calibrate"

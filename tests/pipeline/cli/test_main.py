@@ -19,13 +19,13 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.cli.output import say_outcome
+from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 from a2cap.pipeline.engine.run import Outcome, read_skipped
-from a2cap.pipeline.engine.stage import Place
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.metrics import java
 from a2cap.pipeline.metrics import score as metrics
 
@@ -396,7 +396,7 @@ def test_a_read_only_folder_is_named(experiment, tmp_path):
 
 
 def test_a_stage_that_another_process_runs_is_refused_with_its_holder(copy):
-    lock = Place(copy.directory("extract")).lock
+    lock = StagePaths(copy.directory("extract")).lock
     with stage_lock(lock, what="a test"):
         answer = copy("extract")
         status = copy("status", "--explain")
@@ -657,7 +657,7 @@ def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
 def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
     (tmp_path / "skipped.jsonl").write_text('{"id": "7", "reason": "odd"}\n' * 12)
     manifest = Manifest(PreImage("extract", 1, {}, {}), {}, 12, 0.0, 61.0, {})
-    say_outcome("extract", Outcome(tmp_path, manifest, ran=True))
+    print_outcome("extract", Outcome(tmp_path, manifest, ran=True))
     said = capsys.readouterr()
     assert said.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
     assert said.err.splitlines() == [

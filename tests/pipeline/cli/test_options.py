@@ -9,14 +9,14 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.pipeline.cli.options import Commands, Experiment, trains_together
+from a2cap.pipeline.cli.options import Commands, ExperimentOptions, trains_together
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.stages import train_xe as train
 
 NOT_THERE = Path("/nowhere")
 ANNOUNCED = {"stage": TRAIN_XE}
-EXPERIMENT = Experiment(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
+EXPERIMENT = ExperimentOptions(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_without_torchrun_the_command_just_runs(monkeypatch, said):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_wrong_configuration_ends_every_process_before_it_waits_for_another(start, rank):
-    wrong = Experiment(None, ("train.epochs=0",), NOT_THERE, verbose=False)
+    wrong = ExperimentOptions(None, ("train.epochs=0",), NOT_THERE, verbose=False)
     with pytest.raises(ConfigError, match=r"train\.epochs"):
         start(rank, 2, wrong)
 

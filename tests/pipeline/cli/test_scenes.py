@@ -142,9 +142,9 @@ def test_arguments_that_make_no_scenes_are_one_line(tmp_path, options, code, mes
 STOPPING = """
 import os, signal
 from a2cap.pipeline.cli.main import main
-from a2cap.pipeline.engine.progress import Tracked
+from a2cap.pipeline.engine.progress import TrackedWork
 # to the whole group, as a terminal does
-Tracked.advance = lambda tracked, count: os.killpg(0, signal.{signal})
+TrackedWork.advance = lambda tracked, count: os.killpg(0, signal.{signal})
 main()
 """
 

@@ -13,7 +13,7 @@ from a2cap.pipeline.doctor.clean import named, removable, remove, size_of
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.experiment import Experiment
 
 
 class Copy:
@@ -32,8 +32,8 @@ class Copy:
         }
 
     def items(self, *overrides, keep=()):
-        with Plan(load_config(self.config_file, overrides), self.artifacts) as plan:
-            return removable(plan, keep=keep)
+        with Experiment(load_config(self.config_file, overrides), self.artifacts) as opened:
+            return removable(opened, keep=keep)
 
     def result(self, stage):
         [found] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
@@ -93,8 +93,8 @@ def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
 
 
 def test_without_a_configuration_nothing_is_decided(copy):
-    with Plan(load_config(None), copy.artifacts) as plan:
-        kinds = {item.path.parent.name: item.kind for item in removable(plan)}
+    with Experiment(load_config(None), copy.artifacts) as opened:
+        kinds = {item.path.parent.name: item.kind for item in removable(opened)}
     assert kinds == {
         "calibrate": "stale",
         "extract": "undecided",

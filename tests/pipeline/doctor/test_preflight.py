@@ -15,9 +15,9 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine, preflight
 from a2cap.pipeline.doctor import resources as room
 from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
-from a2cap.pipeline.doctor.preflight import Preflight, require
-from a2cap.pipeline.doctor.resources import Room
-from a2cap.pipeline.experiment import Plan
+from a2cap.pipeline.doctor.preflight import Preflight, require_runnable
+from a2cap.pipeline.doctor.resources import Resources
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import java
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
@@ -41,22 +41,22 @@ def without_java(monkeypatch, tmp_path):
 def new(experiment, tmp_path):
     """Makes a plan of the experiment over artifacts where nothing is done."""
 
-    def plan(*overrides):
-        return experiment.plan(*overrides, artifacts=tmp_path / "new")
+    def opened(*overrides):
+        return experiment.open(*overrides, artifacts=tmp_path / "new")
 
-    return plan
+    return opened
 
 
-def problems(plan, *names, **options):
+def problems(opened, *names, **options):
     """What keeps the stages, or all of them, from running; each text once."""
-    with plan:
-        checks = Preflight(plan, names or plan.names, **options).checks()
+    with opened:
+        checks = Preflight(opened, names or opened.names, **options).checks()
     return list(dict.fromkeys(check.found for check in checks if check.problem))
 
 
-def found(plan, stage, need, **options):
-    with plan:
-        checks = Preflight(plan, plan.names, **options).checks()
+def found(opened, stage, need, **options):
+    with opened:
+        checks = Preflight(opened, opened.names, **options).checks()
     [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
     return check
 
@@ -65,17 +65,17 @@ def found(plan, stage, need, **options):
 
 
 def test_an_experiment_that_can_run_has_no_problem(experiment, new):
-    assert problems(experiment.plan()) == []
+    assert problems(experiment.open()) == []
     assert problems(new()) == []
-    with new() as plan:
-        require(plan, plan.names)
+    with new() as opened:
+        require_runnable(opened, opened.names)
 
 
 def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
     missing = override("evaluate.baseline", tmp_path / "none.json")
     config = load_config(None, [missing, "runtime.device=tpu"])
-    with Plan(config, tmp_path / "new") as plan, pytest.raises(A2Error) as raised:
-        require(plan, plan.names)
+    with Experiment(config, tmp_path / "new") as opened, pytest.raises(A2Error) as raised:
+        require_runnable(opened, opened.names)
     first, *lines = str(raised.value).splitlines()
     assert type(raised.value) is A2Error
     assert first == "6 problems, nothing was begun:"
@@ -92,10 +92,10 @@ def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
 
 def test_problems_that_are_all_of_the_configuration_are_a_configuration_error(new):
     with (
-        new("data.images=null", "data.annotations=null") as plan,
+        new("data.images=null", "data.annotations=null") as opened,
         pytest.raises(ConfigError) as raised,
     ):
-        require(plan, ["calibrate", "preprocess"])
+        require_runnable(opened, ["calibrate", "preprocess"])
     assert str(raised.value) == (f"2 problems, nothing was begun:\n  {NO_IMAGES}\n  {NO_CAPTIONS}")
 
 
@@ -108,8 +108,8 @@ def test_problems_that_are_all_of_the_configuration_are_a_configuration_error(ne
     ],
 )
 def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
-    with new(*overrides) as plan, pytest.raises(kind) as raised:
-        require(plan, plan.names)
+    with new(*overrides) as opened, pytest.raises(kind) as raised:
+        require_runnable(opened, opened.names)
     assert "problems" not in str(raised.value)
 
 
@@ -136,8 +136,8 @@ def test_boxes_that_the_attention_is_compared_with_must_be_there(new, tmp_path):
     missing = f"file of data.instances not found: {str(tmp_path / 'none.json')!r}; check the path"
     assert (check.state, check.found) == ("problem", missing)
     for unread in ("data.instances=null", "evaluate.attention=none"):
-        plan = new(gone, "extract.boxes=detect", unread)
-        assert found(plan, "evaluate", "things").found == "none"
+        opened = new(gone, "extract.boxes=detect", unread)
+        assert found(opened, "evaluate", "things").found == "none"
 
 
 def test_a_stage_has_only_its_own_needs(new, without_java):
@@ -145,8 +145,8 @@ def test_a_stage_has_only_its_own_needs(new, without_java):
         assert problems(new(), stage) == []
     for stage in ("preprocess", "evaluate"):
         assert problems(new(), stage) == [NO_JAVA]
-        with new() as plan, pytest.raises(JavaError):
-            require(plan, [stage])
+        with new() as opened, pytest.raises(JavaError):
+            require_runnable(opened, [stage])
 
 
 def test_what_follows_from_another_problem_is_not_told_twice(new):
@@ -266,23 +266,23 @@ def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatc
         "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
         "make room, or lower extract.min_regions"
     )
-    with new(*detection, *wide) as plan, pytest.raises(StoreError):
-        require(plan, ["extract"])
+    with new(*detection, *wide) as opened, pytest.raises(StoreError):
+        require_runnable(opened, ["extract"])
 
 
 def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
     free(monkeypatch, 0)
-    assert problems(experiment.plan()) == []
-    assert found(experiment.plan(), "extract", "disk").found == "the result is there"
-    [problem] = problems(experiment.plan(), "extract", force=True)
+    assert problems(experiment.open()) == []
+    assert found(experiment.open(), "extract", "disk").found == "the result is there"
+    [problem] = problems(experiment.open(), "extract", force=True)
     assert problem.startswith("disk too small for the features: ")
 
 
 def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, new, monkeypatch):
-    with new() as plan:
-        plan.run("calibrate")
-        key = plan.stage("extract").pre_image.key
-        store = plan.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
+    with new() as opened:
+        opened.run("calibrate")
+        key = opened.stage("extract").pre_image.key
+        store = opened.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
     free(monkeypatch, 0)
     assert len(problems(new(), "extract")) == 1
     shutil.copytree(experiment.directory("extract") / "features.lmdb", store)
@@ -293,25 +293,25 @@ def test_what_an_unfinished_training_has_written_counts_as_room(experiment, tmp_
     passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
     artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
 
-    def plan():
-        return experiment.plan("train.seed=5", artifacts=artifacts)
+    def opened():
+        return experiment.open("train.seed=5", artifacts=artifacts)
 
-    with plan() as found:
+    with opened() as found:
         key = found.stage("train-xe").pre_image.key
-        needed = training_disk(Room(found)._parameters)
+        needed = training_disk(Resources(found)._parameters)
     free(monkeypatch, 0)
-    assert len(problems(plan(), "train-xe")) == 1
+    assert len(problems(opened(), "train-xe")) == 1
     checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / "tensors").write_bytes(bytes(needed))
-    assert problems(plan(), "train-xe") == []
+    assert problems(opened(), "train-xe") == []
 
 
 def test_checkpoints_come_after_the_features(new, monkeypatch):
     many = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
     features = 40 * 100 * 64 * 2
-    with new(*many) as plan:
-        checkpoints = training_disk(Room(plan)._parameters)
+    with new(*many) as opened:
+        checkpoints = training_disk(Resources(opened)._parameters)
     free(monkeypatch, checkpoints)
     assert problems(new(*many), "train-xe") == []
     free(monkeypatch, features + checkpoints)
@@ -323,9 +323,9 @@ def test_checkpoints_come_after_the_features(new, monkeypatch):
 
 
 def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
-    with new("scst.epochs=1") as plan:
-        one = training_disk(Room(plan)._parameters)
-        features = Room(plan)._feature_bytes()[0]
+    with new("scst.epochs=1") as opened:
+        one = training_disk(Resources(opened)._parameters)
+        features = Resources(opened)._feature_bytes()[0]
     free(monkeypatch, features + 2 * one)
     assert problems(new("scst.epochs=1")) == []
     free(monkeypatch, features + 2 * one - 1)
@@ -381,16 +381,16 @@ def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, 
     memory(10**9)
     captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
     config = load_config(None, ["extract.weights=calibrated-random", captions])
-    assert problems(Plan(config, tmp_path), "train-xe") == [
+    assert problems(Experiment(config, tmp_path), "train-xe") == [
         "memory too small for training: about 1.4 GB are needed, 1.0 GB are available; "
         "end other programs, or raise train.accumulate"
     ]
 
 
 def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
-    done = Room(experiment.plan())._vocabulary
-    assert Room(new())._vocabulary == done
-    assert Room(new("preprocess.min_count=100"))._vocabulary < done
+    done = Resources(experiment.open())._vocabulary
+    assert Resources(new())._vocabulary == done
+    assert Resources(new("preprocess.min_count=100"))._vocabulary < done
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -405,9 +405,9 @@ def test_the_place_of_a_result_is_tried(new, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
-    plan = new()
-    assert problems(plan) == [
-        f"cannot write in {str(plan.artifacts)!r} (Permission denied); "
+    opened = new()
+    assert problems(opened) == [
+        f"cannot write in {str(opened.artifacts)!r} (Permission denied); "
         "mend that, or name another place"
     ]
 
@@ -419,9 +419,9 @@ def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_place_is_a_problem(new):
-    plan = new()
-    plan.artifacts.chmod(0o555)
-    assert problems(plan, "preprocess")[0].endswith("mend that, or name another place")
+    opened = new()
+    opened.artifacts.chmod(0o555)
+    assert problems(opened, "preprocess")[0].endswith("mend that, or name another place")
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -505,12 +505,12 @@ def test_doctor_tells_whether_spice_will_run_and_its_absence_is_no_problem(new, 
 def detector_plan(labelled, artifacts, **changes):
     path = artifacts.parent / "detector.yaml"
     path.write_text(json.dumps({"detector": labelled.fields(**changes)}))
-    return Plan(load_config(path), artifacts)
+    return Experiment(load_config(path), artifacts)
 
 
-def of_detector(plan, **options):
-    with plan:
-        checks = Preflight(plan, ["train-detector"], **options).checks()
+def of_detector(opened, **options):
+    with opened:
+        checks = Preflight(opened, ["train-detector"], **options).checks()
     return {check.need: check.found for check in checks}
 
 
@@ -526,8 +526,8 @@ def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
 
 def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
     config = load_config(None, [override("detector.start", tmp_path / "none.pth")])
-    with Plan(config, tmp_path / "new") as plan:
-        assert problems(plan, "train-detector") == [
+    with Experiment(config, tmp_path / "new") as opened:
+        assert problems(opened, "train-detector") == [
             "detector.labels is not set; name the file with --set detector.labels=FILE",
             "detector.images is not set; name the folder with --set detector.images=DIR",
             f"file of detector.start not found: {str(tmp_path / 'none.pth')!r}; check the path",
@@ -536,29 +536,29 @@ def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
 
 def test_a_start_that_is_no_weights_is_known_before_any_work(labelled, tmp_path):
     (tmp_path / "start.pth").write_bytes(b"not weights at all")
-    plan = detector_plan(labelled, tmp_path / "new", start=str(tmp_path / "start.pth"))
-    assert "'start.pth'" in of_detector(plan)["start"]
-    with plan, pytest.raises(WeightsError):
-        require(plan, ["train-detector"])
+    opened = detector_plan(labelled, tmp_path / "new", start=str(tmp_path / "start.pth"))
+    assert "'start.pth'" in of_detector(opened)["start"]
+    with opened, pytest.raises(WeightsError):
+        require_runnable(opened, ["train-detector"])
 
 
 def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
-    plan = detector_plan(labelled, tmp_path / "new", width=64)
-    needed = detector_training_disk(plan.config.detector)
+    opened = detector_plan(labelled, tmp_path / "new", width=64)
+    needed = detector_training_disk(opened.config.detector)
     free(monkeypatch, needed)
-    assert of_detector(plan)["disk"] == (
+    assert of_detector(opened)["disk"] == (
         f"checkpoints take {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB are left by then"
     )
     free(monkeypatch, needed - 1)
-    assert of_detector(plan)["disk"] == (
+    assert of_detector(opened)["disk"] == (
         f"disk too small for checkpoints: {needed / 1e9:.1f} GB are needed, "
         f"{needed / 1e9:.1f} GB are left by then; make room"
     )
 
 
 def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labelled, tmp_path):
-    plan = detector_plan(labelled, tmp_path / "new")
-    plan.close()
+    opened = detector_plan(labelled, tmp_path / "new")
+    opened.close()
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "new")
     assert a2("status", *place).stdout == "train-detector to run\n"
     doctor = a2("doctor", *place)
@@ -568,7 +568,7 @@ def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labe
 
 
 def test_a_detectors_training_stands_beside_the_experiments_stages(experiment, labelled, new):
-    own = experiment.plan().names
+    own = experiment.open().names
     labels = override("detector.labels", labelled.folder / "train" / "instances.json")
     assert new().shown == new().names == own
     assert new(labels).shown == ["train-detector", *own]

@@ -9,10 +9,10 @@ import pytest
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.events import EventLog, running_events
+from a2cap.pipeline.engine.events import EventLog, current_events
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import Place, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
 
 
 def events(folder):
@@ -34,7 +34,7 @@ def stage(work):
 def run(folder, work):
     """Runs a stage; what it raised, and the events of its result or of what is left of it."""
     ready = stage(work)
-    place = Place.in_artifacts(folder, ready)
+    place = StagePaths.in_artifacts(folder, ready)
     try:
         run_stage(ready, place, resolved_config="")
     except BaseException as error:
@@ -130,7 +130,7 @@ def test_an_event_stands_on_a_line_of_its_own_also_after_one_that_a_kill_cut_off
 
 def test_the_log_of_the_running_stage_is_found_in_it_and_nowhere_else(tmp_path):
     found = []
-    assert running_events() is None
-    run(tmp_path, lambda log: found.append(running_events() is log) or [])
+    assert current_events() is None
+    run(tmp_path, lambda log: found.append(current_events() is log) or [])
     assert found == [True]
-    assert running_events() is None
+    assert current_events() is None

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from a2cap.data.errors import LockedError
-from a2cap.pipeline.engine.lock import holder, is_locked, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def lock(tmp_path):
 def test_the_holder_is_named_while_it_holds_and_not_after(lock):
     with stage_lock(lock, what="train-xe"):
         assert is_locked(lock)
-        said = holder(lock)
+        said = lock_holder(lock)
         with pytest.raises(LockedError) as raised, stage_lock(lock, what="train-xe"):
             pytest.fail("two hold one lock")
     assert re.fullmatch(
@@ -46,7 +46,7 @@ def test_a_holder_that_cannot_be_read_has_just_started(lock, content):
     lock.parent.mkdir()
     if content is not None:
         lock.with_suffix(".holder.json").write_text(content)
-    assert holder(lock) == "a process that has just started"
+    assert lock_holder(lock) == "a process that has just started"
 
 
 def test_an_error_frees_the_lock(lock):
@@ -87,11 +87,11 @@ def test_a_killed_holder_blocks_nobody_and_is_not_named_for_the_next(lock):
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        assert f"process {process.pid} on " in holder(lock)
+        assert f"process {process.pid} on " in lock_holder(lock)
         process.kill()
     assert not is_locked(lock)
     with stage_lock(lock, what="count"):
-        assert f"process {os.getpid()} on " in holder(lock)
+        assert f"process {os.getpid()} on " in lock_holder(lock)
 
 
 def test_a_lock_holds_where_its_holder_cannot_be_written_down(lock):
@@ -100,7 +100,7 @@ def test_a_lock_holds_where_its_holder_cannot_be_written_down(lock):
     try:
         with stage_lock(lock, what="count"):
             assert is_locked(lock)
-            assert holder(lock) == "a process that has just started"
+            assert lock_holder(lock) == "a process that has just started"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not is_locked(lock)

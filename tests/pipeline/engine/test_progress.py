@@ -9,7 +9,7 @@ import pytest
 
 from a2cap.pipeline.engine import progress
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.progress import counted, duration, track
+from a2cap.pipeline.engine.progress import advance_after_each, format_duration, track
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from a2cap.pipeline.engine.progress import counted, duration, track
     ],
 )
 def test_durations_are_said_in_words(seconds, words):
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 class Clock:
@@ -117,7 +117,7 @@ def test_work_of_no_stage_writes_no_event(clock, tmp_path, monkeypatch):
 
 def test_counted_items_are_the_items_and_each_advances_once_it_is_done_with():
     advanced = []
-    items = counted("ab", advanced.append)
+    items = advance_after_each("ab", advanced.append)
     assert next(items) == "a"
     assert advanced == []
     assert list(items) == ["b"]

@@ -12,7 +12,7 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
-from a2cap.pipeline.engine.stage import Input, Place, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
 
 
 def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
@@ -45,7 +45,7 @@ def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_v
 
 def run(stage, artifacts, **options):
     return run_stage(
-        stage, Place.in_artifacts(artifacts, stage), resolved_config="count: {}\n", **options
+        stage, StagePaths.in_artifacts(artifacts, stage), resolved_config="count: {}\n", **options
     )
 
 
@@ -59,7 +59,7 @@ def test_a_finished_stage_holds_outputs_manifest_config_and_events(tmp_path):
     events = [json.loads(x) for x in (outcome.directory / "events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "end"]
     assert outcome.manifest.pre_image == stage.pre_image
-    assert not Place(outcome.directory).partial.exists()
+    assert not StagePaths(outcome.directory).partial.exists()
     assert not (outcome.directory / "key.json").exists()
 
 
@@ -74,7 +74,7 @@ def test_an_interrupted_run_leaves_no_result_and_the_next_one_resumes(tmp_path):
     stage, _ = counting_stage(fail_after=4)
     with pytest.raises(RuntimeError, match="killed"):
         run(stage, tmp_path)
-    assert not Place.in_artifacts(tmp_path, stage).final.exists()
+    assert not StagePaths.in_artifacts(tmp_path, stage).final.exists()
     stage, made = counting_stage()
     outcome = run(stage, tmp_path)
     assert made == [4, 5, 6, 7, 8, 9]
@@ -85,7 +85,7 @@ def test_an_interrupted_run_leaves_no_result_and_the_next_one_resumes(tmp_path):
 def test_a_run_that_died_between_manifest_and_rename_is_published_without_work(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
-    place = Place(outcome.directory)
+    place = StagePaths(outcome.directory)
     place.final.rename(place.partial)
     again, made = counting_stage()
     assert run(again, tmp_path).directory == outcome.directory
@@ -93,7 +93,7 @@ def test_a_run_that_died_between_manifest_and_rename_is_published_without_work(t
 
 
 def test_a_complete_partial_of_other_settings_is_not_published_as_these(tmp_path):
-    place = Place(tmp_path / "store")
+    place = StagePaths(tmp_path / "store")
     run_stage(counting_stage()[0], place, resolved_config="")
     place.final.rename(place.partial)
     with pytest.raises(A2Error, match=r"unfinished work of other settings in .*factor 2 -> 3"):
@@ -120,7 +120,7 @@ def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
 
 
 def test_a_result_set_aside_by_a_killed_run_is_back_before_it_is_forced_again(tmp_path):
-    place = Place(run(counting_stage()[0], tmp_path).directory)
+    place = StagePaths(run(counting_stage()[0], tmp_path).directory)
     place.final.rename(place.replaced)
     stage, _ = counting_stage(fail_after=3)
     with pytest.raises(RuntimeError):
@@ -139,7 +139,7 @@ def test_another_parameter_input_or_code_version_is_another_result(tmp_path, cha
 
 
 def test_a_named_place_with_the_result_of_other_settings_is_refused(tmp_path):
-    place = Place(tmp_path / "my store")
+    place = StagePaths(tmp_path / "my store")
     run_stage(counting_stage()[0], place, resolved_config="")
     with pytest.raises(A2Error) as raised:
         run_stage(counting_stage(factor=3)[0], place, resolved_config="")
@@ -150,7 +150,7 @@ def test_a_named_place_with_the_result_of_other_settings_is_refused(tmp_path):
 
 
 def test_unfinished_work_of_other_settings_is_not_mixed_in(tmp_path):
-    place = Place(tmp_path / "store")
+    place = StagePaths(tmp_path / "store")
     with pytest.raises(RuntimeError):
         run_stage(counting_stage(fail_after=2)[0], place, resolved_config="")
     with pytest.raises(A2Error) as raised:
@@ -174,7 +174,7 @@ def test_a_manifest_that_cannot_be_read_says_what_to_do(tmp_path):
     outcome = run(stage, tmp_path)
     (outcome.directory / "manifest.json").write_text("{}")
     with pytest.raises(A2Error) as raised:
-        finished(stage, Place(outcome.directory))
+        finished(stage, StagePaths(outcome.directory))
     assert str(raised.value) == (
         f"manifest cannot be read: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
         "rerun the stage with --force"
@@ -189,7 +189,7 @@ def test_an_error_of_the_disk_names_a_file_or_else_the_unfinished_work(tmp_path,
     stage = replace(counting_stage()[0], work=work)
     with pytest.raises(OSError, match="No space left") as raised:
         run(stage, tmp_path)
-    partial = Place.in_artifacts(tmp_path, stage).partial
+    partial = StagePaths.in_artifacts(tmp_path, stage).partial
     assert raised.value.filename == (named or str(partial))
 
 
@@ -206,7 +206,7 @@ with stage_lock(Path(sys.argv[1]), what="count"):
 
 def test_a_second_run_fails_at_once_and_names_the_holder_and_a_killed_holder_frees_it(tmp_path):
     stage, _ = counting_stage()
-    lock = Place.in_artifacts(tmp_path, stage).lock
+    lock = StagePaths.in_artifacts(tmp_path, stage).lock
     command = [sys.executable, "-c", HOLDER, str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.read(4) == b"held"

@@ -17,7 +17,7 @@ from a2cap.pipeline.engine import shards
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.run import finished, run_stage
 from a2cap.pipeline.engine.shards import run_shard
-from a2cap.pipeline.engine.stage import Input, Place, ShardWork, Stage
+from a2cap.pipeline.engine.stage import Input, ShardWork, Stage, StagePaths
 
 NUMBERS = range(20)
 
@@ -61,7 +61,7 @@ def summing_stage(*, factor=1, fail_in=None, skipped=()):
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path / "my sum")
+    return StagePaths(tmp_path / "my sum")
 
 
 def run(stage, place, number, count=3, **options):
@@ -92,7 +92,7 @@ def test_the_number_of_shards_is_in_no_key_and_in_no_digest(place, tmp_path, cou
     stage, _ = summing_stage()
     for number in range(count):
         outcome = run(stage, place, number, count)
-    whole = run_stage(stage, Place(tmp_path / "whole"), resolved_config="")
+    whole = run_stage(stage, StagePaths(tmp_path / "whole"), resolved_config="")
     assert outcome.stage.manifest.pre_image == whole.manifest.pre_image
     assert outcome.stage.manifest.digest == whole.manifest.digest
 
@@ -130,7 +130,7 @@ def test_what_the_last_shard_could_not_publish_any_later_run_does(tmp_path):
     ):
         stage, _ = summing_stage()
         unlucky = replace(stage, work=lambda directory, events: 1 / 0)
-        there = Place(tmp_path / name)
+        there = StagePaths(tmp_path / name)
         run(unlucky, there, 0, 2)
         with pytest.raises(ZeroDivisionError):
             run(unlucky, there, 1, 2)
@@ -266,7 +266,7 @@ def test_a_shard_that_ends_after_another_has_published_says_where(place, monkeyp
         yield
 
     run_beside = shards.run_shard
-    monkeypatch.setattr(shards, "queue", queue_and_be_late)
+    monkeypatch.setattr(shards, "wait_for_lock", queue_and_be_late)
     outcome = run(stage, place, 1, 2)
     assert (outcome.waiting, outcome.stage.ran) == ([], False)
     assert total(outcome.stage) == str(sum(NUMBERS))
@@ -286,8 +286,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from test_shards import run, summing_stage
-from a2cap.pipeline.engine.stage import Place
-outcome = run(summing_stage()[0], Place(Path(sys.argv[2])), int(sys.argv[3]), 4)
+from a2cap.pipeline.engine.stage import StagePaths
+outcome = run(summing_stage()[0], StagePaths(Path(sys.argv[2])), int(sys.argv[3]), 4)
 print(bool(outcome.stage and outcome.stage.ran))
 """
 

@@ -55,8 +55,8 @@ def run(experiment, inputs, tmp_path, without_jvm):
     directory.mkdir()
 
     def evaluate(config=CONFIG, **changed):
-        with experiment.plan() as plan:
-            images = plan.images
+        with experiment.open() as opened:
+            images = opened.images
         found = {**inputs, **changed}
         events = EventLog(directory)
         return evaluate_captioner(
@@ -119,7 +119,7 @@ def test_attention_is_kept_of_as_many_images_as_asked(run, attention, kept):
 
 def test_only_the_attention_that_is_kept_is_a_declared_output_and_reads_the_boxes(experiment):
     for value, has in (("all", True), ("none", False)):
-        stage = experiment.plan(f"evaluate.attention={value}").stage("evaluate")
+        stage = experiment.open(f"evaluate.attention={value}").stage("evaluate")
         assert ("attention.h5" in stage.outputs) is has
         assert ("instances" in stage.inputs) is has
 

@@ -20,7 +20,7 @@ from a2cap.extract.extractor import Extractor
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.engine.stage import EventLog, Place
+from a2cap.pipeline.engine.stage import EventLog, StagePaths
 from a2cap.pipeline.extraction import extract as extraction
 from a2cap.pipeline.extraction.shards import extract_shard, join_shards
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -326,7 +326,7 @@ def test_a_shard_with_skipped_images_ends_with_exit_code_3(
 def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):
     assert a2_extract("--shard", "0/2").exit_code == 0
     key = experiment.directory("extract").name
-    place = Place(tmp_path / "artifacts" / "extract" / key)
+    place = StagePaths(tmp_path / "artifacts" / "extract" / key)
     with stage_lock(place.shard_lock(Shard(1, 2)), what="a test"):
         options = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
         answer = CliRunner().invoke(cli, ["status", *options, "--explain"])

@@ -253,8 +253,8 @@ def test_under_torchrun_a_stopped_stage_resumes_and_ends_as_if_left_alone(
     assert together(2, lambda _: how_it_ended(lambda: train(alone, *settings))) == [None, None]
     ignored = shutil.ignore_patterns("train-xe", "evaluate")
     artifacts = Path(shutil.copytree(experiment.artifacts, tmp_path / "artifacts", ignore=ignored))
-    with experiment.plan(*settings, artifacts=artifacts) as plan:
-        key = plan.stage("train-xe").pre_image.key
+    with experiment.open(*settings, artifacts=artifacts) as opened:
+        key = opened.stage("train-xe").pre_image.key
     partial = artifacts / "train-xe" / f"{key}.partial"
     started = torchrun(experiment, artifacts, *settings, "runtime.workers=1")
     while started.poll() is None and not (partial / "checkpoints" / "step-00000020").exists():

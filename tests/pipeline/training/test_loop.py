@@ -183,7 +183,7 @@ def captioned_by_their_largest_things(experiment, folder):
         "annotations": folder / "captions.json",
         "instances": scenes / "instances.json",
     }
-    return experiment.plan(
+    return experiment.open(
         *(f"data.{name}={place}" for name, place in places.items()), artifacts=folder / "artifacts"
     )
 
@@ -191,11 +191,12 @@ def captioned_by_their_largest_things(experiment, folder):
 @pytest.mark.slow
 def test_a_captioner_that_trains_longer_describes_the_validation_scenes(experiment, tmp_path):
     """CIDEr of 60 scenes, mean of five epochs: 1.3 to 1.8 with three seeds, blind 0.4 to 0.6."""
-    with captioned_by_their_largest_things(experiment, tmp_path) as plan:
+    with captioned_by_their_largest_things(experiment, tmp_path) as opened:
         for stage in ("calibrate", "extract", "preprocess"):
-            plan.run(stage)
+            opened.run(stage)
         folders = [
-            plan.result(stage, wanted_by="a test").directory for stage in ("extract", "preprocess")
+            opened.result(stage, needed_by="a test").directory
+            for stage in ("extract", "preprocess")
         ]
     train = Trainer(experiment.config_file, *folders)
     sizes = ("model.width=32", "model.feed_forward=64", "train.batch_size=8")
@@ -522,16 +523,16 @@ def copied_artifacts(experiment, folder):
 def test_a_stopped_stage_ends_with_the_same_digest(experiment, tmp_path, signals):
     artifacts = copied_artifacts(experiment, tmp_path)
     signals.update({3: [signal.SIGTERM], 4: [signal.SIGINT], 6: [signal.SIGTERM]})
-    plan = experiment.plan(artifacts=artifacts)
+    opened = experiment.open(artifacts=artifacts)
     for _ in range(3):
         with pytest.raises(Interrupted):
-            plan.run("train-xe")
-        assert plan.status("train-xe").state == "partial"
-    outcome = plan.run("train-xe")
+            opened.run("train-xe")
+        assert opened.status("train-xe").state == "partial"
+    outcome = opened.run("train-xe")
     assert outcome.ran
-    assert not plan.run("train-xe").ran
-    plan.close()
-    expected = experiment.plan().result("train-xe", wanted_by="a test")
+    assert not opened.run("train-xe").ran
+    opened.close()
+    expected = experiment.open().result("train-xe", needed_by="a test")
     assert outcome.manifest.digest == expected.manifest.digest
     assert outcome.directory.name == expected.directory.name
 
@@ -563,8 +564,8 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(experiment, tm
     (tmp_path / "killed").mkdir()
     (tmp_path / "alone").mkdir()
     artifacts = copied_artifacts(experiment, tmp_path / "killed")
-    plan = experiment.plan(*overrides, artifacts=artifacts)
-    partial = artifacts / "train-xe" / f"{plan.stage('train-xe').pre_image.key}.partial"
+    opened = experiment.open(*overrides, artifacts=artifacts)
+    partial = artifacts / "train-xe" / f"{opened.stage('train-xe').pre_image.key}.partial"
     command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts)]
     command += [word for override in overrides for word in ("--set", override)]
@@ -574,12 +575,12 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(experiment, tm
         assert killed_after(process, partial, checkpoints) == -signal.SIGKILL
         positions.append(Checkpoints(partial / "checkpoints").latest().state["position"]["batch"])
     assert any(positions), "all kills came at the end of an epoch"
-    outcome = plan.run("train-xe")
-    plan.close()
+    outcome = opened.run("train-xe")
+    opened.close()
     assert len(events(outcome.directory, "resume")) == 3
     assert [line["epoch"] for line in lines(outcome.directory)] == [1, 2, 3, 4]
 
-    alone = experiment.plan(*overrides, artifacts=copied_artifacts(experiment, tmp_path / "alone"))
+    alone = experiment.open(*overrides, artifacts=copied_artifacts(experiment, tmp_path / "alone"))
     expected = alone.run("train-xe")
     alone.close()
     assert outcome.manifest.digest == expected.manifest.digest
@@ -592,8 +593,8 @@ def test_a_signal_to_the_command_and_its_loaders_ends_it_resumable(experiment, t
     """Ctrl-C reaches the loader's processes too; a scheduler's SIGTERM often does."""
     artifacts = copied_artifacts(experiment, tmp_path)
     overrides = ("train.epochs=2", "train.batch_size=1", "runtime.workers=2")
-    plan = experiment.plan(*overrides, "train.checkpoint_every=1", artifacts=artifacts)
-    partial = artifacts / "train-xe" / f"{plan.stage('train-xe').pre_image.key}.partial"
+    opened = experiment.open(*overrides, "train.checkpoint_every=1", artifacts=artifacts)
+    partial = artifacts / "train-xe" / f"{opened.stage('train-xe').pre_image.key}.partial"
     command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts), "--set", "train.checkpoint_every=1"]
     command += [word for override in overrides for word in ("--set", override)]
@@ -612,8 +613,8 @@ def test_a_signal_to_the_command_and_its_loaders_ends_it_resumable(experiment, t
     assert process.returncode == 128 + sent
     assert said.endswith("a2: stopped; the same command takes up where this one left\n"), said
     assert Checkpoints(partial / "checkpoints").latest() is not None
-    resumed = plan.run("train-xe")
-    plan.close()
+    resumed = opened.run("train-xe")
+    opened.close()
     assert [line["epoch"] for line in lines(resumed.directory)] == [1, 2]
 
 

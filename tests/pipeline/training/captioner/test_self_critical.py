@@ -387,8 +387,8 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
     (tmp_path / "killed").mkdir()
     (tmp_path / "alone").mkdir()
     artifacts = copied(experiment, tmp_path / "killed")
-    plan = experiment.plan(*overrides, artifacts=artifacts)
-    partial = artifacts / "train-scst" / f"{plan.stage('train-scst').pre_image.key}.partial"
+    opened = experiment.open(*overrides, artifacts=artifacts)
+    partial = artifacts / "train-scst" / f"{opened.stage('train-scst').pre_image.key}.partial"
     command = [sys.executable, "-m", "a2cap.pipeline", "train", "-c", str(experiment.config_file)]
     command += ["--artifacts", str(artifacts), "--phase", "scst"]
     command += [word for override in overrides for word in ("--set", override)]
@@ -403,39 +403,39 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    outcome = plan.run("train-scst")
-    plan.close()
-    with experiment.plan(*overrides, artifacts=copied(experiment, tmp_path / "alone")) as alone:
+    outcome = opened.run("train-scst")
+    opened.close()
+    with experiment.open(*overrides, artifacts=copied(experiment, tmp_path / "alone")) as alone:
         expected = alone.run("train-scst")
     assert outcome.manifest.digest == expected.manifest.digest
     assert_equal_results(outcome.directory, expected.directory)
 
 
 def test_the_stage_reads_what_cross_entropy_made_and_is_evaluated(experiment, tmp_path):
-    plan = experiment.plan(*SMALL, artifacts=copied(experiment, tmp_path))
-    with plan:
-        assert plan.names[-3:] == ["train-xe", "train-scst", "evaluate"]
-        assert plan.status("train-xe").state == "done"
-        assert plan.status("evaluate").why == ["waits for train-scst"]
-        refined = plan.run("train-scst")
-        assert plan.stage("evaluate").inputs["model"].path == refined.directory
-        assert not plan.run("train-scst").ran
+    opened = experiment.open(*SMALL, artifacts=copied(experiment, tmp_path))
+    with opened:
+        assert opened.names[-3:] == ["train-xe", "train-scst", "evaluate"]
+        assert opened.status("train-xe").state == "done"
+        assert opened.status("evaluate").why == ["waits for train-scst"]
+        refined = opened.run("train-scst")
+        assert opened.stage("evaluate").inputs["model"].path == refined.directory
+        assert not opened.run("train-scst").ran
 
 
 def test_a_changed_field_reruns_self_critical_training_and_not_cross_entropy(experiment):
-    with experiment.plan(*SMALL, "scst.lr=1e-6", "scst.eos=false") as plan:
-        assert plan.status("train-xe").state == "done"
-        assert plan.status("train-scst").state == "to run"
-    with experiment.plan("scst.lr=1e-6", "scst.eos=false") as plan:
-        assert plan.status("evaluate").state == "done"
+    with experiment.open(*SMALL, "scst.lr=1e-6", "scst.eos=false") as opened:
+        assert opened.status("train-xe").state == "done"
+        assert opened.status("train-scst").state == "to run"
+    with experiment.open("scst.lr=1e-6", "scst.eos=false") as opened:
+        assert opened.status("evaluate").state == "done"
 
 
 @pytest.mark.slow
 def test_the_report_says_what_was_rewarded_and_how_cross_entropy_trained(experiment, tmp_path):
-    with experiment.plan(*SMALL, artifacts=copied(experiment, tmp_path)) as plan:
-        before = plan.run("train-xe").manifest.pre_image.params["train"]
-        plan.run("train-scst")
-        evaluated = plan.run("evaluate")
+    with experiment.open(*SMALL, artifacts=copied(experiment, tmp_path)) as opened:
+        before = opened.run("train-xe").manifest.pre_image.params["train"]
+        opened.run("train-scst")
+        evaluated = opened.run("evaluate")
     provenance = json.loads((evaluated.directory / "metrics.json").read_text())["provenance"]
     assert {name: provenance[f"scst.{name}"] for name in ("baseline", "idf", "eos")} == {
         "baseline": "leave_one_out",
