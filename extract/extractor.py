@@ -21,8 +21,8 @@ from a2cap.extract.detector.input import ScaledSize, scaled_image
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2cap.extract.detector.proposals import SMALLEST_REGION
 from a2cap.extract.detector.selection import select_regions
-from a2cap.extract.fingerprint import fingerprint
 from a2cap.extract.grid import GridExtractor, load_grid_weights
+from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 
 MARGIN = 8
@@ -70,16 +70,17 @@ class Extractor:
         """Writes the detector's weights, from which `load_extractor` makes an equal extractor."""
         save_detector(self.detector, path)
 
-    def account(self, weights: Path) -> dict[str, object]:
-        """What determines the features, JSON-ready; weights: the file that `save` wrote."""
+    def record(self, weights: Path) -> ExtractorRecord:
+        """Return what determines the features; weights: the file that `save` wrote."""
         architecture, meta = self.detector.architecture, self.detector.meta
-        return {
-            "summary": f"ResNet-{architecture.depth}, {meta.origin}, {self.config.boxes} boxes",
-            "feature_width": self.feature_width,
-            "architecture": asdict(architecture),
-            "meta": meta.model_dump(mode="json"),
-            **fingerprint(weights=weights, config=self.config),
-        }
+        return ExtractorRecord.create(
+            weights,
+            self.config,
+            summary=f"ResNet-{architecture.depth}, {meta.origin}, {self.config.boxes} boxes",
+            feature_width=self.feature_width,
+            architecture=asdict(architecture),
+            meta=meta.model_dump(mode="json"),
+        )
 
     def extract_many(
         self, images: Sequence[AnnotatedImage], boxes: Sequence[Boxes | None]

@@ -22,7 +22,7 @@ from a2cap.data.errors import ConfigError, WeightsError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
-from a2cap.extract.fingerprint import fingerprint
+from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.torch_files import load_torch_file
 
 GRID_KEY = "a2.grid"
@@ -84,15 +84,16 @@ class GridExtractor:
         save_file(tensors, partial, metadata={GRID_KEY: self.config.grid_backbone})
         partial.replace(path)
 
-    def account(self, weights: Path) -> dict[str, object]:
-        """What determines the features, JSON-ready; weights: the file that `save` wrote."""
+    def record(self, weights: Path) -> ExtractorRecord:
+        """Return what determines the features; weights: the file that `save` wrote."""
         config = self.config
-        return {
-            "summary": f"{config.grid_size} x {config.grid_size} grid of {config.grid_layer} of "
-            f"torchvision's {config.grid_backbone}",
-            "feature_width": self.feature_width,
-            **fingerprint(weights=weights, config=config),
-        }
+        summary = (
+            f"{config.grid_size} x {config.grid_size} grid of {config.grid_layer} of "
+            f"torchvision's {config.grid_backbone}"
+        )
+        return ExtractorRecord.create(
+            weights, config, summary=summary, feature_width=self.feature_width
+        )
 
     def _blob(self, image: NDArray[np.uint8]) -> Tensor:
         """(1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import ValidationError
 
 from a2cap.data.batches.batches import Batch, Item, collate, strongest
-from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.files.json_file import read_json
+from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
@@ -82,17 +81,8 @@ def caption_files(
 
 
 def extract_config(model: Path) -> ExtractConfig:
-    """How the regions were made that the captioner in `model` was trained on."""
-    content = read_json(model / EXTRACTOR)
-    try:
-        if isinstance(content, dict):
-            return ExtractConfig.model_validate(content.get("config"))
-    except ValidationError as error:
-        logger.debug("%s", error)
-    raise InputError(
-        f"extractor.json does not say how regions are made: {str(model)!r}; "
-        "copy the whole directory again, or train again"
-    )
+    """Return the configuration of the extractor that the captioner was trained with."""
+    return ExtractorRecord.read(model / EXTRACTOR).config
 
 
 @dataclass(frozen=True)

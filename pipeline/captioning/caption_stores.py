@@ -3,15 +3,14 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from a2cap.data.batches.batches import image_batches
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import sample_ids
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
@@ -22,9 +21,6 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
 logger = logging.getLogger(__name__)
-
-_READ_FROM_WEIGHTS = {"depth", "width", "seed"}
-"""Fields of the extractor's configuration that count for random weights only."""
 
 
 def stored_images(
@@ -55,7 +51,7 @@ def require_same_regions(stores: Sequence[Path], model: Path) -> None:
 
     A store that was copied without its extractor.json is taken as it is, with a warning.
     """
-    expected = _account(model / EXTRACTOR)
+    expected = ExtractorRecord.read(model / EXTRACTOR)
     for path in stores:
         folder = path if (path / FEATURES).is_dir() else path.parent
         if not (folder / EXTRACTOR).is_file():
@@ -63,8 +59,7 @@ def require_same_regions(stores: Sequence[Path], model: Path) -> None:
                 "no %s beside %s: what made its features is not checked", EXTRACTOR, path
             )
             continue
-        found = _account(folder / EXTRACTOR)
-        different = [name for name in expected if found.get(name) != expected[name]]
+        different = ExtractorRecord.read(folder / EXTRACTOR).differences(expected)
         if different:
             raise InputError(
                 f"features of {str(path)!r} were made otherwise than those of {str(model)!r} "
@@ -121,14 +116,3 @@ def _decoded(
 def best_with_words(beams: Sequence[Beam]) -> str:
     """The best caption that is not empty, or "" where there is none."""
     return next((beam.caption for beam in beams if beam.caption.strip()), "")
-
-
-def _account(path: Path) -> dict[str, Any]:
-    """What made regions, entry by entry, without what makes no difference to them."""
-    content = read_json(path)
-    account = dict(content) if isinstance(content, dict) else {}
-    account.pop("libraries", None)
-    config = account.pop("config", None)
-    settings = config if isinstance(config, dict) else {}
-    chosen = {f"config.{k}": v for k, v in settings.items() if k not in _READ_FROM_WEIGHTS}
-    return account | chosen

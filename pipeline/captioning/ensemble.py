@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.json_file import read_json
+from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.pipeline.captioning.saved_captioner import (
@@ -73,8 +72,7 @@ def _require_fellow(
 
 
 def _require_same_extractor(directory: Path, first: Path) -> None:
-    found, expected = _extractor(directory), _extractor(first)
-    different = [name for name in expected if found.get(name) != expected[name]]
+    different = _extractor(directory).differences(_extractor(first))
     if different:
         raise InputError(
             f"regions of {str(directory)!r} were made otherwise than those of {str(first)!r} "
@@ -82,14 +80,11 @@ def _require_same_extractor(directory: Path, first: Path) -> None:
         )
 
 
-def _extractor(directory: Path) -> dict[str, Any]:
-    """What made the regions; the libraries' versions are no difference that counts here."""
+def _extractor(directory: Path) -> ExtractorRecord:
     path = directory / EXTRACTOR
     if not path.is_file():
         raise A2Error(
             f"no trained model in {str(directory)!r}: {EXTRACTOR} is missing; "
             'name a directory that "a2 train" has finished'
         )
-    content = read_json(path)
-    found = content if isinstance(content, dict) else {}
-    return {name: value for name, value in found.items() if name != "libraries"}
+    return ExtractorRecord.read(path)

@@ -9,9 +9,10 @@ import json
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from safetensors import SafetensorError, safe_open
 
@@ -20,6 +21,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import (
     CALIBRATE,
     EVALUATE,
@@ -272,7 +274,8 @@ def _weights_damages(path: Path, data: bool) -> Iterator[str]:
     if not (path / WEIGHTS).is_file():
         yield f"{str(path / WEIGHTS)!r} is missing"
         return
-    if data and sha256_of(path / WEIGHTS) != _extractor(path).get("weights_sha256"):
+    made = _extractor(path)
+    if data and (made is None or sha256_of(path / WEIGHTS) != made.weights_sha256):
         yield f"{str(path / WEIGHTS)!r} holds other bytes than {EXTRACTOR} says"
     elif not data:
         yield from _cut_tensors(path / WEIGHTS)
@@ -281,36 +284,34 @@ def _weights_damages(path: Path, data: bool) -> Iterator[str]:
 def _fingerprint(path: Path) -> tuple[str, ...]:
     """How the features in a folder were made, or those that a captioner was trained on."""
     found = _extractor(path)
-    if not found:
+    if found is None:
         return ()
-    meta, libraries = (_words(found.get(name)) for name in ("meta", "libraries"))
+    meta = "none" if found.meta is None else _words(found.meta)
     return (
-        f"extractor: {found.get('summary')}",
-        f"extractor's weights: sha256 {found.get('weights_sha256')}",
+        f"extractor: {found.summary}",
+        f"extractor's weights: sha256 {found.weights_sha256}",
         f"extractor's meta: {meta}",
-        f"extractor's code version: {found.get('code_version')}; libraries: {libraries}",
+        f"extractor's code version: {found.code_version}; libraries: {_words(found.libraries)}",
     )
 
 
-def _extractor(path: Path) -> dict[str, object]:
+def _extractor(path: Path) -> ExtractorRecord | None:
+    """Return the record of the extractor; None where it is missing or incomplete."""
     try:
-        found = read_json(path / EXTRACTOR)
+        return ExtractorRecord.read(path / EXTRACTOR)
     except InputError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
 
 
-def _words(section: object) -> str:
-    """A section of extractor.json in one line; lists, such as the anchors, by their length."""
-    if not isinstance(section, dict):
-        return "not said"
+def _words(section: Mapping[str, object]) -> str:
+    """Format a section of the record in one line; tables, such as the anchors, by their length."""
     return ", ".join(
         f"{name} {len(value)} rows" if _is_table(value) else f"{name} {value}"
         for name, value in section.items()
     )
 
 
-def _is_table(value: object) -> bool:
+def _is_table(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list) and any(isinstance(row, list) for row in value)
 
 

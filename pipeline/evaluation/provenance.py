@@ -6,11 +6,10 @@ reward of self-critical training and the other fields of training, the extractor
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from a2cap.data.errors import A2Error
-from a2cap.data.files.json_file import read_json
 from a2cap.data.files.yaml_file import read_yaml
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2cap.pipeline.engine.artifacts import TRAIN_SCST
@@ -95,6 +94,6 @@ def _cross_entropy(refined: Path) -> dict[str, object]:
 
 
 def _extractor(model: Path) -> str:
-    """What made the regions, in a line; the whole account is in the model's extractor.json."""
-    account = cast("dict[str, Any]", read_json(model / EXTRACTOR))
-    return f"{account['summary']}, weights {account['weights_sha256'][:12]}"
+    """Return a line about the extractor of the regions."""
+    record = ExtractorRecord.read(model / EXTRACTOR)
+    return f"{record.summary}, weights {record.weights_sha256[:12]}"

@@ -18,7 +18,6 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.files.json_file import write_json
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
@@ -91,7 +90,7 @@ def commits_in(events: EventLog) -> Callable[[int], None]:
 def describe_extractor(extractor: AnyExtractor, directory: Path) -> None:
     """Writes the weights and how they are used, so that a captioner can make the same regions."""
     extractor.save(directory / WEIGHTS)
-    write_json(directory / EXTRACTOR, extractor.account(directory / WEIGHTS))
+    extractor.record(directory / WEIGHTS).write(directory / EXTRACTOR)
 
 
 def describe_images(

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
+from a2cap.extract.record import ExtractorRecord
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128
@@ -93,11 +96,14 @@ def test_weights_that_were_saved_give_the_same_cells(extractor, tmp_path, make_i
     assert (tmp_path / "again.safetensors").read_bytes() == saved
 
 
-def test_the_account_says_what_made_the_cells(extractor, tmp_path):
+def test_the_record_describes_the_grid_and_has_no_detector(extractor, tmp_path):
     extractor.save(tmp_path / "weights.safetensors")
-    account = extractor.account(tmp_path / "weights.safetensors")
-    assert account["summary"] == "7 x 7 grid of layer4 of torchvision's resnet18"
-    assert account["feature_width"] == 512
+    record = extractor.record(tmp_path / "weights.safetensors")
+    assert record.summary == "7 x 7 grid of layer4 of torchvision's resnet18"
+    assert (record.feature_width, record.architecture, record.meta) == (512, None, None)
+    record.write(tmp_path / "extractor.json")
+    assert ExtractorRecord.read(tmp_path / "extractor.json") == record
+    assert "meta" not in json.loads((tmp_path / "extractor.json").read_text())
 
 
 @pytest.mark.parametrize(

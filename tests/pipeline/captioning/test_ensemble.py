@@ -131,7 +131,7 @@ def test_regions_made_otherwise_are_refused_but_not_by_other_libraries(trained, 
     rewrite(other / "extractor.json", lambda found: found["config"].update(confidence=0.7))
     assert refusal(trained, other) == (
         f"regions of {str(other)!r} were made otherwise than those of {str(trained)!r} "
-        f"(extractor.json differs in config); {ADVICE}"
+        f"(extractor.json differs in config.confidence); {ADVICE}"
     )
 
 

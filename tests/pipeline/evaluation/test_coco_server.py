@@ -378,14 +378,14 @@ def test_features_of_another_extractor_are_refused(experiment, submit, trained, 
     account["config"]["depth"] = 101  # says nothing where weights are read from a file
     (store / "extractor.json").write_text(json.dumps(account))
     assert submit(*trained[:2], "--features", store, *trained[4:]).exit_code == 0
-    account["config"]["max_regions"] = 7
+    account["config"]["confidence"] = 0.7
     account["weights_sha256"] = "0" * 64
     (store / "extractor.json").write_text(json.dumps(account))
     answer = submit(*trained[:2], "--features", store, *trained[4:], "--force")
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
         f"a2: features of {str(store)!r} were made otherwise than those of {str(trained[1])!r} "
-        "(extractor.json differs in weights_sha256, config.max_regions); "
+        "(extractor.json differs in weights_sha256, config.confidence); "
         "extract with the model's weights and configuration"
     )
 

@@ -1,0 +1,125 @@
+"""The record of an extractor: everything that determines its features (`extractor.json`).
+
+It is stored beside a feature store and copied beside each captioner that was trained on that
+store, so that new images get the same features and another extractor's features are refused.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.extract.config import ExtractConfig
+
+CODE_VERSION = 1
+"""Raised by hand whenever extract/ would give another result for the same weights and image."""
+
+_FOR_RANDOM_WEIGHTS = ("depth", "width", "seed")
+"""Fields of the configuration that determine calibrated-random weights and nothing else."""
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute features."""
+    import cv2  # imported late, because readers of records need none of these
+    import numpy as np
+    import PIL
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),
+        "opencv": cv2.__version__,
+        "pillow": PIL.__version__,
+        "numpy": np.__version__,
+    }
+
+
+class ExtractorRecord(BaseModel):
+    """An extractor, its weights and its code, as plain values."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    summary: str
+    """The extractor in one line."""
+    feature_width: int
+    """F, numbers per region."""
+    weights_sha256: str
+    """Digest of the weights file, which is stored beside the record."""
+    config: ExtractConfig
+    """Configuration of the extraction, without the path of the weights."""
+    code_version: int
+    """`CODE_VERSION` of the extraction."""
+    libraries: dict[str, str]
+    """Versions of the libraries."""
+    architecture: Mapping[str, object] | None = None
+    """Sizes of the detector; None for a grid."""
+    meta: Mapping[str, object] | None = None
+    """Conventions of the detector's weights, as `DetectorMeta`; None for a grid."""
+
+    @classmethod
+    def create(
+        cls,
+        weights: Path,
+        config: ExtractConfig,
+        *,
+        summary: str,
+        feature_width: int,
+        architecture: Mapping[str, object] | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Return the record of an extractor that this process runs; weights: its saved file."""
+        with weights.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(
+            summary=summary,
+            feature_width=feature_width,
+            weights_sha256=digest,
+            config=config.model_copy(update={"weights": None}),
+            code_version=CODE_VERSION,
+            libraries=library_versions(),
+            architecture=architecture,
+            meta=meta,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read an `extractor.json`.
+
+        Raises InputError where the file is missing, is not JSON, or lacks a field.
+        """
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            fields = sorted({".".join(map(str, problem["loc"])) for problem in error.errors()})
+            raise InputError(
+                f"{str(path)!r} does not state how regions are made: missing or invalid "
+                f"{', '.join(filter(None, fields)) or 'content'}; "
+                "copy the whole directory again, or train again"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Write an `extractor.json`; equal records give equal bytes."""
+        content = self.model_dump(mode="json", exclude={"config": {"weights"}})
+        write_json(path, {name: value for name, value in content.items() if value is not None})
+
+    def differences(self, other: "ExtractorRecord") -> list[str]:
+        """Return the names of the fields that make the features of two extractors differ.
+
+        Library versions are ignored, because their effect is rounding; so are the fields of the
+        configuration that only calibrated-random weights depend on, which the digest covers.
+        """
+        ours, theirs = self._comparable(), other._comparable()
+        return sorted(
+            (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)),
+            key=lambda name: (name.startswith("config."), name),
+        )
+
+    def _comparable(self) -> dict[str, object]:
+        fields = self.model_dump(exclude={"libraries", "config"})
+        config = self.config.model_dump(exclude={"weights", *_FOR_RANDOM_WEIGHTS})
+        return fields | {f"config.{name}": value for name, value in config.items()}

@@ -1,0 +1,84 @@
+import hashlib
+import json
+
+import pytest
+
+from a2cap.data.errors import InputError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.record import CODE_VERSION, ExtractorRecord
+from a2cap.extract.weights.load import load_detector, save_detector
+
+
+@pytest.fixture
+def weights(detector, tmp_path):
+    save_detector(detector, tmp_path / "detector.safetensors")
+    return tmp_path / "detector.safetensors"
+
+
+def record(weights, **config):
+    settings = ExtractConfig(weights=str(weights), **config)
+    return Extractor(load_detector(weights), config=settings).record(weights)
+
+
+def test_a_record_states_everything_that_features_depend_on(weights, detector, tmp_path):
+    record(weights).write(tmp_path / "extractor.json")
+    found = json.loads((tmp_path / "extractor.json").read_text())
+    assert found.pop("config") == ExtractConfig().model_dump(mode="json", exclude={"weights"})
+    assert set(found.pop("libraries")) == {"torch", "torchvision", "opencv", "pillow", "numpy"}
+    architecture = found.pop("architecture")
+    assert (architecture["depth"], architecture["classes"]) == (18, 12)
+    assert found == {
+        "summary": "ResNet-18, calibrated-random, seed 0, detect boxes",
+        "feature_width": 64,
+        "meta": json.loads(detector.meta.model_dump_json()),
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "code_version": CODE_VERSION,
+    }
+
+
+def test_a_record_that_was_written_is_read_equal(weights, tmp_path):
+    record(weights).write(tmp_path / "extractor.json")
+    assert ExtractorRecord.read(tmp_path / "extractor.json") == record(weights)
+
+
+def test_a_record_does_not_depend_on_the_path_of_the_weights(weights, tmp_path):
+    moved = tmp_path / "elsewhere.safetensors"
+    moved.write_bytes(weights.read_bytes())
+    assert record(weights) == record(moved)
+
+
+def test_differences_name_the_fields_that_change_features(weights):
+    first = record(weights)
+    assert first.differences(record(weights, depth=50, width=8, seed=3)) == []
+    assert first.differences(first.model_copy(update={"libraries": {"torch": "9"}})) == []
+    other = record(weights, min_regions=36, max_regions=36)
+    other = other.model_copy(update={"weights_sha256": "0" * 64, "meta": None})
+    assert first.differences(other) == [
+        "meta",
+        "weights_sha256",
+        "config.max_regions",
+        "config.min_regions",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "fields"),
+    [
+        ("[]", "content"),
+        ("{}", "code_version, config, feature_width, libraries, summary, weights_sha256"),
+        (None, "config.depth"),
+    ],
+)
+def test_an_incomplete_record_is_refused(weights, tmp_path, content, fields):
+    path = tmp_path / "extractor.json"
+    record(weights).write(path)
+    whole = json.loads(path.read_text())
+    whole["config"]["depth"] = 5
+    path.write_text(json.dumps(whole) if content is None else content)
+    with pytest.raises(InputError) as error:
+        ExtractorRecord.read(path)
+    assert str(error.value) == (
+        f"{str(path)!r} does not state how regions are made: missing or invalid {fields}; "
+        "copy the whole directory again, or train again"
+    )
