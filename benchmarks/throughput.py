@@ -16,7 +16,7 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.compile import compile_layers
 from a2cap.model.config import ModelConfig

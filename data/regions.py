@@ -1,6 +1,6 @@
-"""The regions of one image: what the extractor makes and the feature store keeps."""
+"""Regions of one image, as extractors make them and feature stores keep them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Regions:
-    """R regions of one image, in the order in which the extractor chose them.
+    """R regions of one image, in the extractor's order.
 
     boxes: (R, 4) float32, x1 y1 x2 y2 in pixels of the original image.
     features: (R, F) float32 or float16.
     scores: (R,) float32 in [0, 1], the detector's confidence.
-    class_ids: (R,) int32; attribute_ids: (R,) int32, or None where the detector has no attributes.
+    class_ids: (R,) int32; attribute_ids: (R,) int32, or None if the detector has no attributes.
     width, height: size of the original image in pixels.
     """
 
@@ -27,3 +27,19 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+
+def top_scoring(regions: Regions, most: int | None) -> Regions:
+    """Return the `most` top-scoring regions in their original order; the first of equals wins."""
+    if most is None or len(regions) <= most:
+        return regions
+    kept = np.sort(np.argsort(-regions.scores, kind="stable")[:most])
+    attribute_ids = regions.attribute_ids
+    return replace(
+        regions,
+        boxes=regions.boxes[kept],
+        features=regions.features[kept],
+        scores=regions.scores[kept],
+        class_ids=regions.class_ids[kept],
+        attribute_ids=None if attribute_ids is None else attribute_ids[kept],
+    )

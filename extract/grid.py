@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.files.atomic import replacing
+from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
@@ -79,10 +80,8 @@ class GridExtractor:
 
     def save(self, path: Path) -> None:
         """Writes the backbone's weights; equal ones give equal bytes, a reader sees all or none."""
-        partial = path.with_name(f"{path.name}.partial")
-        tensors = {key: tensor.contiguous() for key, tensor in self._weights.items()}
-        save_file(tensors, partial, metadata={GRID_KEY: self.config.grid_backbone})
-        partial.replace(path)
+        with replacing(path) as partial:
+            save_tensors(partial, self._weights, {GRID_KEY: self.config.grid_backbone})
 
     def record(self, weights: Path) -> ExtractorRecord:
         """Return what determines the features; weights: the file that `save` wrote."""

@@ -4,7 +4,6 @@ It is stored beside a feature store and copied beside each captioner that was tr
 store, so that new images get the same features and another extractor's features are refused.
 """
 
-import hashlib
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.extract.config import ExtractConfig
 
@@ -73,12 +73,10 @@ class ExtractorRecord(BaseModel):
         meta: Mapping[str, object] | None = None,
     ) -> Self:
         """Return the record of an extractor that this process runs; weights: its saved file."""
-        with weights.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
         return cls(
             summary=summary,
             feature_width=feature_width,
-            weights_sha256=digest,
+            weights_sha256=sha256_of(weights),
             config=config.model_copy(update={"weights": None}),
             code_version=CODE_VERSION,
             libraries=library_versions(),

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.annotations.instances import Instances, read_instances
-from a2cap.data.batches.batches import Batch, image_batches
+from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import EOS, PAD

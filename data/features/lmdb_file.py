@@ -16,7 +16,8 @@ import lmdb
 from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_check import tree_problem
 from a2cap.data.features.record import check_record
-from a2cap.data.features.seal import DATA_FILE, StoreSeal, file_sha256, logical_digest
+from a2cap.data.features.seal import DATA_FILE, StoreSeal, logical_digest
+from a2cap.data.files.checksum import sha256_of
 
 Record = tuple[memoryview, memoryview]
 """Key and value, in LMDB's own memory."""
@@ -73,7 +74,7 @@ class FeatureFile:
 
     def _damages(self) -> list[str]:
         damages = []
-        if file_sha256(self.path / DATA_FILE) != self.seal.file_sha256:
+        if sha256_of(self.path / DATA_FILE) != self.seal.file_sha256:
             damages.append(self._differs("is not the file that was sealed"))
         if logical_digest(_checked(self.records(), damages)) != self.seal.digest:
             damages.append(self._differs("holds other records than were sealed"))

@@ -5,7 +5,6 @@ runs that stored the same images, so stores are compared by the digest over thei
 """
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from a2cap.data.errors import StoreError
 from a2cap.data.features.record import FeatureType
 from a2cap.data.features.shard import shards_in
+from a2cap.data.files.atomic import write_durably
 
 DATA_FILE = "data.mdb"
 SEAL_FILE = "seal.json"
@@ -53,25 +53,9 @@ def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryvie
     return digest.hexdigest()
 
 
-def file_sha256(path: Path) -> str:
-    """sha256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def write_seal(store: Path, seal: StoreSeal) -> None:
     """Seal a store: after this returns, the seal survives a power cut; before, there is none."""
-    partial = store / f"{SEAL_FILE}.partial"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(seal.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(store / SEAL_FILE)
-    directory = os.open(store, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_durably(store / SEAL_FILE, (seal.model_dump_json(indent=2) + "\n").encode())
 
 
 def read_seal(store: Path) -> StoreSeal:

@@ -27,10 +27,10 @@ from a2cap.data.features.seal import (
     DATA_FILE,
     SEAL_FILE,
     StoreSeal,
-    file_sha256,
     logical_digest,
     write_seal,
 )
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class FeatureWriter:
             dtype=self._dtype,
             bytes=data.stat().st_size,
             digest=digest,
-            file_sha256=file_sha256(data),
+            file_sha256=sha256_of(data),
             extra=dict(extra or {}),
         )
         try:

@@ -1,32 +1,40 @@
-"""Writes that survive a power cut: temporary name, fsync, rename, fsync of the folder.
+"""Atomic, durable writes: temporary name, fsync, rename, fsync of the folder.
 
-Temporary names do not differ between processes, so that a rerun takes up, and none keeps, what a
-killed run left. Two processes never write at once: they would need the same lock.
+A crash or power cut leaves the old file or the new one, whole.
 """
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replaces `path` with `content`, so that a crash leaves the old file or the new, whole."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to, which replaces `path` unless the block raises."""
+    # The same temporary name in every process: a rerun overwrites what a killed run left. Callers
+    # hold a lock; without one, write with `a2cap.data.files.cache`.
     temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    yield temporary
+    fsync(temporary)
     rename_durably(temporary, path)
 
 
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def rename_durably(source: Path, target: Path) -> None:
-    """Renames within one folder and waits until the folder's entry is on disk."""
+    """Rename within one folder and wait until the folder's entry is on disk."""
     source.rename(target)
     fsync(target.parent)
 
 
 def discard(folder: Path) -> None:
-    """Removes a folder, so that a crash leaves it whole or without its name."""
+    """Remove a folder; a crash leaves it whole or without its name."""
     removed = folder.with_name(f"{folder.name}.removed")
     shutil.rmtree(removed, ignore_errors=True)
     if folder.exists():
@@ -35,7 +43,7 @@ def discard(folder: Path) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Waits until a file's content, or the names in a folder, are on disk."""
+    """Wait until a file's content, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

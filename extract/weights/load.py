@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
-from a2cap.data.files.tensors import save_tensors
-from a2cap.data.files.unfilled import Unfilled
+from a2cap.data.files.atomic import replacing
+from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
@@ -64,11 +64,10 @@ def save_detector(detector: Detector, path: Path, *, dtype: torch.dtype = torch.
     has one axis stays float32: variances of pixels pass float16's 65,504. Raises WeightsError
     where a weight does.
     """
-    partial = path.with_name(path.name + ".partial")
     # One metadata entry only: the library writes several in an order of its own.
     meta = {META_KEY: detector.meta.model_dump_json()}
-    save_tensors(partial, _stored(detector.state_dict(), dtype), meta)
-    partial.replace(path)
+    with replacing(path) as partial:
+        save_tensors(partial, _stored(detector.state_dict(), dtype), meta)
 
 
 def _stored(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -87,7 +86,7 @@ def assemble_detector(
 ) -> Detector:
     """Detector made of exactly these tensors; name is the file's, for messages."""
     _check_meta(meta, architecture, name=name)
-    with torch.device("meta"), Unfilled():
+    with torch.device("meta"), skip_init():
         detector = Detector(architecture, meta)
     expected = {key: tuple(tensor.shape) for key, tensor in detector.state_dict().items()}
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore

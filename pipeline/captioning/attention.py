@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from a2cap.data.annotations.instances import Instances
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions

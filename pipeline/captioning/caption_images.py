@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from a2cap.data.batches.batches import Batch, Item, collate, strongest
+from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.errors import A2Error, ConfigError
-from a2cap.data.regions import Regions
+from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
@@ -139,7 +139,7 @@ def _regions(
         return error
     # Rounded and chosen as in training: its regions came out of a store of this dtype.
     stored = replace(found, features=found.features.astype(extractor.config.dtype))
-    return strongest(stored, max_regions)
+    return top_scoring(stored, max_regions)
 
 
 def _batch(images: Sequence[Regions]) -> Batch:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.image_ids import sample_ids

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import torch
 
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances
+from a2cap.data.boxes import box_iou
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.metrics.word_pairs import plurals
 
@@ -108,7 +109,7 @@ def ground(
 
     words: L of them; boxes: (R, 4) x1 y1 x2 y2, of the regions that were attended.
     """
-    overlapping = overlaps(boxes, instances.boxes) >= LEAST_OVERLAP
+    overlapping = box_iou(boxes, instances.boxes) >= LEAST_OVERLAP
     shares = []
     for span, category in names.find(words):
         of_category = np.array([name == category for name in instances.names], dtype=bool)
@@ -135,24 +136,11 @@ def mean_grounding(found: Iterable[Grounding]) -> Grounding | None:
     return Grounding(original, aligned, uniform, int(words.sum()))
 
 
-def overlaps(regions: NDArray[np.floating], boxes: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Intersection over union; (R, 4) and (N, 4) x1 y1 x2 y2 -> (R, N) in [0, 1]."""
-    one, other = regions[:, None].astype(float), boxes[None].astype(float)
-    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
-    shared = sides.clip(min=0).prod(axis=-1)
-    areas = [(found[..., 2:] - found[..., :2]).prod(axis=-1) for found in (one, other)]
-    union = areas[0] + areas[1] - shared
-    shares: NDArray[np.float64] = np.divide(
-        shared, union, out=np.zeros_like(shared), where=union > 0
-    )
-    return shares
-
-
 def region_names(boxes: NDArray[np.floating], instances: Instances) -> list[str]:
     """The category of the annotated box that each region overlaps most, empty below IoU 0.5."""
     if not len(instances.boxes):
         return [""] * len(boxes)
-    found = overlaps(boxes, instances.boxes)
+    found = box_iou(boxes, instances.boxes)
     best = found.argmax(axis=1)
     return [
         instances.names[place] if found[row, place] >= LEAST_OVERLAP else ""

@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.data.files.tensors import save_tensors
-from a2cap.data.files.unfilled import Unfilled
+from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
@@ -99,7 +98,7 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
             f"{vocabulary.digest[:12]}, the model was trained with "
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
-    with Unfilled():
+    with skip_init():
         captioner = new_captioner(description)
     try:
         captioner.load_state_dict(load_file(directory / TENSORS))

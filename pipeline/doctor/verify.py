@@ -20,6 +20,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import (
@@ -33,7 +34,6 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_XE,
     WEIGHTS,
 )
-from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.key import KEY_LENGTH
 from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
 from a2cap.pipeline.engine.run import SKIPPED

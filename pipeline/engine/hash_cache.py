@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.checksum import sha256_of
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +21,6 @@ _COMMITTED_TOGETHER = 256
 
 _FIND = "SELECT size, mtime_ns, inode, sha256 FROM files WHERE path = ?"
 _REMEMBER = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)"
-
-
-def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class HashCache:

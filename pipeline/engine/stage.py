@@ -6,8 +6,8 @@ from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard
+from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
-from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.key import PreImage
 
 

@@ -10,12 +10,13 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
@@ -30,7 +31,6 @@ from a2cap.pipeline.engine.artifacts import (
     REPORT,
     RESULTS,
 )
-from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.annotations.instances import Instances
-from a2cap.data.batches.batches import strongest
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.regions import Regions
+from a2cap.data.regions import Regions, top_scoring
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.report.image_card import ShownImage
@@ -31,7 +30,7 @@ class EvaluatedImages:
 
     def regions(self, image_id: str) -> Regions:
         """The regions that the captioner was given."""
-        return strongest(self.store[image_id], self.max_regions)
+        return top_scoring(self.store[image_id], self.max_regions)
 
     def ground(self, captions: Mapping[str, str]) -> dict[str, Grounding]:
         """The grounding of each caption that names an annotated thing; captions: by image id."""

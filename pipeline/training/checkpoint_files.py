@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from a2cap.pipeline.engine.hash_cache import sha256_of
+from a2cap.data.files.checksum import sha256_of
 
 TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
 FILES = (TENSORS, STATE)

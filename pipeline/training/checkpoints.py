@@ -21,8 +21,8 @@ from torch import Tensor
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import fsync, rename_durably, write_durably
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.tensors import save_tensors
-from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.training.checkpoint_files import (
     FILES,
     MANIFEST,

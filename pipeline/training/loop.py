@@ -16,7 +16,7 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from a2cap.data.batches.batches import loader_error
+from a2cap.data.batches.loader import loader_error
 from a2cap.data.errors import A2Error, LoaderError
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.weights.detectors import sha256_of
+from a2cap.pipeline.weights.detectors import weights_sha256
 
 
 def describe_detector(weights: Path) -> dict[str, str]:
@@ -14,7 +14,7 @@ def describe_detector(weights: Path) -> dict[str, str]:
     conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
     return {
         "file": str(weights),
-        "sha256": sha256_of(weights),
+        "sha256": weights_sha256(weights),
         "origin": meta.origin,
         "network": f"ResNet-{architecture.depth}, {architecture.feature_width:,} per region",
         "classes": f"{architecture.classes:,}",

@@ -5,7 +5,6 @@ the first download is recorded and later downloads must match it. A download is 
 canonical safetensors without running any code in it, and is then deleted.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import cast
 
 from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import named_file
 from a2cap.extract.config import CALIBRATED_RANDOM, ExtractConfig
@@ -164,7 +164,7 @@ def import_detector(path: Path) -> Path:
 
     Files of equal content share one canonical file. Raises WeightsError for an unknown layout.
     """
-    target = _folder("imported") / f"{sha256_of(path)[:12]}.safetensors"
+    target = _folder("imported") / f"{weights_sha256(path)[:12]}.safetensors"
     if not target.is_file():
         _convert(path, target)
     return target
@@ -203,11 +203,10 @@ def weights_file(config: ExtractConfig) -> Path | None:
     return named_file(resolve_weights(config.weights), "extract.weights")
 
 
-def sha256_of(path: Path) -> str:
+def weights_sha256(path: Path) -> str:
     """Return the sha256 of a weights file; raise WeightsError if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise WeightsError(
             f"cannot read weights {str(path)!r}: {error.strerror}; correct the path"
@@ -221,7 +220,7 @@ def _folder(name: str) -> Path:
 def _keep(name: str, file: Path, url: str) -> Path:
     """Check a download against the recorded sha256 and convert it to canonical weights."""
     target, record = _folder(name) / DETECTOR, _folder(name) / RECORD
-    found = {"address": url, "size": file.stat().st_size, "sha256": sha256_of(file)}
+    found = {"address": url, "size": file.stat().st_size, "sha256": weights_sha256(file)}
     if record.is_file():
         first = cast("dict[str, object]", read_json(record))
         if first["sha256"] != found["sha256"]:

@@ -3,7 +3,6 @@
 Every file is checked by size and sha256, whatever its source.
 """
 
-import hashlib
 import logging
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.cache import cache_folder
+from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
@@ -192,8 +192,7 @@ def _require(path: Path, file: RemoteFile) -> None:
         raise DownloadError(
             f"{str(path)!r} has {size:,} bytes, expected {file.size:,}; download it again"
         )
-    with path.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = sha256_of(path)
     if digest != file.sha256:
         raise DownloadError(
             f"sha256 of {str(path)!r} is {digest}, expected {file.sha256}; "

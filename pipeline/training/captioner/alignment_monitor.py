@@ -5,7 +5,7 @@ import logging
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.faithfulness import divergence_by_layer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from a2cap.data.batches.batches import CaptionDataset
+from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.model.compile import compile_layers
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.captioning.saved_captioner import (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.pipeline.runtime.distributed import ALONE, Processes

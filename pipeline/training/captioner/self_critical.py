@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2cap.data.batches.batches import Batch, CaptionDataset
+from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner

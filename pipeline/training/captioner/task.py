@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from a2cap.data.batches.batches import (
-    Batch,
-    CaptionDataset,
-    Share,
-    batches_per_epoch,
-    image_batches,
-    training_batches,
-)
+from a2cap.data.batches.collate import Batch, collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.score import cider
@@ -80,8 +75,9 @@ class CaptionBatches:
 
     def of_epoch(self, epoch: int, *, start: int) -> Iterator[list[Batch]]:
         """The parts of each batch from number `start` on."""
-        return training_batches(
+        return epoch_batches(
             self.dataset,
+            collate,
             batch_size=self.settings.batch_size,
             seed=self.settings.seed,
             epoch=epoch,

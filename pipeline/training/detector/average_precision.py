@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from a2cap.data.boxes import box_iou
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
-from a2cap.pipeline.captioning.grounding import overlaps
 
 MOST_DETECTIONS = (1, 10, 100)
 """For which COCO reports average recall; average precision is at the last."""
@@ -108,7 +108,7 @@ def proposal_recall(
 def _first_fitting(image: LabelledImage, proposals: NDArray[np.float32], overlap: float) -> _Table:
     """Place of the first proposal that fits each box that is no crowd, (N,); infinity: none."""
     boxes = image.boxes[~image.crowd]
-    ranks, places = np.nonzero(overlaps(proposals, boxes) >= overlap)
+    ranks, places = np.nonzero(box_iou(proposals, boxes) >= overlap)
     first = np.full(len(boxes), np.inf)
     np.minimum.at(first, places, ranks)
     return first

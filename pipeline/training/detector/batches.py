@@ -1,7 +1,7 @@
 """Batches of labelled images, as a detector learns from them.
 
 An item is named by (epoch, index) and is a pure function of these and the seed, as in
-`a2cap.data.batches.batches`.
+`a2cap.data.batches.dataset`.
 """
 
 import math
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from a2cap.data.batches.batches import ItemKey, Share, epoch_batches
+from a2cap.data.batches.dataset import ItemKey
+from a2cap.data.batches.loader import Share, epoch_batches
 from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.extract.detector.conventions import DetectorMeta
@@ -98,7 +99,6 @@ class DetectorBatches:
         return epoch_batches(
             self.dataset,
             partial(collate, meta=self.meta),
-            count=len(self.dataset),
             batch_size=self.config.batch_size,
             seed=self.config.seed,
             epoch=epoch,

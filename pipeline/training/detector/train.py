@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from a2cap.data.batches.batches import Share
+from a2cap.data.batches.loader import Share
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.json_file import write_json

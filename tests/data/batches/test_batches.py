@@ -13,19 +13,10 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data._utils import signal_handling
 
-from a2cap.data.batches import batches as batches_module
-from a2cap.data.batches.batches import (
-    ALL,
-    Batch,
-    CaptionDataset,
-    Item,
-    Share,
-    batches_per_epoch,
-    collate,
-    epoch_batches,
-    image_batches,
-    training_batches,
-)
+from a2cap.data.batches import loader as batches_module
+from a2cap.data.batches.collate import Batch, Item, collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
 from a2cap.data.batches.sampling import caption_choice, epoch_order
 from a2cap.data.errors import ConfigError, InputError, LoaderError, StoreError
 from a2cap.data.features.store import FeatureStore
@@ -108,7 +99,7 @@ def items(batch):
 
 def whole_batches(dataset, **options):
     """The batches of an epoch as one process sees them that computes each at once."""
-    return (batch for [batch] in training_batches(dataset, **options))
+    return (batch for [batch] in epoch_batches(dataset, collate, **options))
 
 
 def test_a_batch_has_the_documented_shapes_and_types(store):
@@ -206,6 +197,9 @@ class Numbers(Dataset[int]):
     def __init__(self, unreadable):
         self._unreadable = unreadable
 
+    def __len__(self):
+        return 8
+
     def __getitem__(self, key):
         _, index = key
         if index == self._unreadable:
@@ -233,12 +227,9 @@ def test_an_error_in_a_loader_process_keeps_its_type_and_its_text(
     batches = epoch_batches(
         dataset,
         collated,
-        count=8,
         batch_size=2,
         seed=0,
         epoch=0,
-        start=0,
-        share=Share(),
         workers=workers,
     )
     with pytest.raises(error) as raised:
@@ -265,7 +256,7 @@ def test_a_signal_to_a_loader_that_has_just_started_does_not_end_it(store, monke
 HELD_AT_ITS_END = """
 import sys
 from pathlib import Path
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 
 store, *image_ids = sys.argv[1:]
 held = iter(image_batches(Path(store), image_ids, batch_size=1, workers=2))
@@ -312,14 +303,12 @@ def test_a_loader_that_dies_while_it_hands_over_a_batch_is_lost(monkeypatch, err
             raise error
 
     monkeypatch.setattr(batches_module, "DataLoader", Dying)
-    found = epoch_batches(
-        Numbers(None), list, count=4, batch_size=2, seed=0, epoch=0, start=0, share=ALL, workers=1
-    )
+    found = epoch_batches(Numbers(None), list, batch_size=2, seed=0, epoch=0, workers=1)
     assert next(found) == [[0, 1]]
     with pytest.raises(LoaderError) as raised:
         next(found)
-    assert str(raised.value).startswith(f"a loader process has ended: {reason}")
-    assert str(raised.value).endswith(" where memory ran out, and run again")
+    assert str(raised.value).startswith(f"a data loader worker died: {reason}")
+    assert str(raised.value).endswith(" if memory ran out, and run again")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -347,7 +336,7 @@ def test_the_shares_of_all_processes_are_the_batches_of_one(store, grouping, pro
     options = {"batch_size": 4, "seed": 7, "epoch": 1, "start": 1}
     whole = list(whole_batches(dataset, **options))
     shared = [
-        list(training_batches(dataset, **options, share=Share(rank, processes, parts)))
+        list(epoch_batches(dataset, collate, **options, share=Share(rank, processes, parts)))
         for rank in range(processes)
     ]
     assert [len(batches) for batches in shared] == [len(whole)] * processes
@@ -361,22 +350,27 @@ def test_a_batch_is_dealt_out_in_turn(store):
     [whole] = whole_batches(dataset, batch_size=11, seed=7, epoch=0)
     names = whole.image_ids
     for rank in range(2):
-        [parts] = training_batches(
-            dataset, batch_size=11, seed=7, epoch=0, share=Share(rank, processes=2, parts=2)
+        [parts] = epoch_batches(
+            dataset,
+            collate,
+            batch_size=11,
+            seed=7,
+            epoch=0,
+            share=Share(rank, ranks=2, micro_batches=2),
         )
         assert [part.image_ids for part in parts] == [names[rank::4], names[rank + 2 :: 4]]
 
 
 def test_a_process_without_an_item_of_the_last_batch_has_no_part_of_it(store):
-    batches = training_batches(
-        make_dataset(store), batch_size=10, seed=7, epoch=0, share=Share(1, processes=2)
+    batches = epoch_batches(
+        make_dataset(store), collate, batch_size=10, seed=7, epoch=0, share=Share(1, ranks=2)
     )
     assert [[len(part.image_ids) for part in parts] for parts in batches] == [[5], []]
 
 
 def test_parts_differ_by_one_item_at_most_and_none_is_empty(store):
-    batches = training_batches(
-        make_dataset(store), batch_size=9, seed=7, epoch=0, share=Share(parts=4)
+    batches = epoch_batches(
+        make_dataset(store), collate, batch_size=9, seed=7, epoch=0, share=Share(micro_batches=4)
     )
     assert [[len(part.image_ids) for part in parts] for parts in batches] == [[3, 2, 2, 2], [1, 1]]
 
@@ -479,7 +473,7 @@ def test_an_empty_split_is_refused(store):
 def test_an_image_without_captions_is_named(store, grouping):
     with pytest.raises(InputError) as raised:
         make_dataset(store, {IDS[0]: 5, IDS[1]: 0}, grouping=grouping)
-    assert str(raised.value) == (f"image {IDS[1]!r} has no captions; take it out of the split")
+    assert str(raised.value) == (f"image {IDS[1]!r} has no captions; remove it from the split")
 
 
 @pytest.mark.parametrize(
@@ -491,7 +485,7 @@ def test_an_image_without_captions_is_named(store, grouping):
         (lambda s: image_batches(s, IDS, batch_size=1, max_regions=0), "max regions: 0"),
         (lambda s: image_batches(s, IDS, batch_size=0), "batch size: 0"),
         (
-            lambda s: training_batches(make_dataset(s), batch_size=0, seed=7, epoch=0),
+            lambda s: epoch_batches(make_dataset(s), collate, batch_size=0, seed=7, epoch=0),
             "batch size: 0",
         ),
         (lambda s: batches_per_epoch(make_dataset(s), batch_size=0), "batch size: 0"),

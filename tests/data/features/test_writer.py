@@ -425,7 +425,7 @@ def test_the_first_error_is_the_one_that_is_raised(tmp_path, caplog):
 
 def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
     path = tmp_path / "s"
-    (path / "seal.json.partial").mkdir(parents=True)
+    (path / ".seal.json.partial").mkdir(parents=True)
     with pytest.raises(StoreError) as raised:
         write(path, ["1"])
     assert str(raised.value).startswith(f"cannot write {str(path)!r}: ")

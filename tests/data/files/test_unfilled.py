@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from a2cap.data.files.unfilled import Unfilled
+from a2cap.data.files.tensors import skip_init
 
 
 class Part(nn.Module):
@@ -27,14 +27,14 @@ class Part(nn.Module):
 
 def test_nothing_is_drawn_from_the_global_random_state():
     before = torch.random.get_rng_state()
-    with Unfilled():
+    with skip_init():
         Part()
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_filled_from_a_file_it_is_the_module_that_was_saved():
     plain = Part()
-    with Unfilled():
+    with skip_init():
         part = Part()
     part.load_state_dict(plain.state_dict())
     assert part.state_dict().keys() == plain.state_dict().keys()
@@ -44,13 +44,13 @@ def test_filled_from_a_file_it_is_the_module_that_was_saved():
 
 
 def test_what_no_file_holds_is_computed_as_ever():
-    with Unfilled():
+    with skip_init():
         part = Part()
     assert torch.equal(part.table, torch.arange(6.0).reshape(2, 3).sin())
 
 
 def test_modules_are_filled_again_outside():
-    with Unfilled():
+    with skip_init():
         pass
     torch.manual_seed(0)
     first = Part().gate
@@ -63,8 +63,8 @@ def test_modules_are_filled_again_outside():
 def test_on_the_meta_device_the_compiler_is_not_loaded():
     script = (
         "import sys, torch\n"
-        "from a2cap.data.files.unfilled import Unfilled\n"
-        "with torch.device('meta'), Unfilled():\n"
+        "from a2cap.data.files.tensors import skip_init\n"
+        "with torch.device('meta'), skip_init():\n"
         "    made = torch.nn.Linear(3, 4)\n"
         "assert made.weight.is_meta\n"
         "sys.exit('torch._dynamo' in sys.modules)\n"

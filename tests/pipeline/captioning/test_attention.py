@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from a2cap.data.annotations.instances import read_instances
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json

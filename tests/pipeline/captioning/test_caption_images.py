@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from a2cap.data.batches.batches import collate
+from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError, WeightsError
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning

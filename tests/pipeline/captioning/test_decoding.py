@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner

@@ -13,7 +13,6 @@ from a2cap.pipeline.captioning.grounding import (
     category_names,
     ground,
     mean_grounding,
-    overlaps,
     region_names,
 )
 
@@ -117,15 +116,6 @@ def test_the_mean_is_over_words():
     found = mean_grounding([Grounding(1.0, 0.5, 0.25, 3), Grounding(0.0, 0.5, 0.25, 1)])
     assert found == Grounding(0.75, 0.5, 0.25, 4)
     assert mean_grounding([]) is None
-
-
-def test_overlap_is_intersection_over_union():
-    found = overlaps(REGIONS, BOXES)
-    assert found.shape == (4, 2)
-    assert found[:, 0] == pytest.approx([1.0, 0.0, 100 / 1600, 0.9])
-    assert found[:, 1] == pytest.approx([0.0, 0.9, 0.25, 0.0])
-    empty = np.zeros((1, 4), dtype=np.float32)
-    assert overlaps(empty, empty).tolist() == [[0.0]]
 
 
 def test_regions_are_called_after_the_boxes_that_they_overlap():

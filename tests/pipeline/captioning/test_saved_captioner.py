@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2cap.data.batches.batches import image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.features.store import FeatureStore

@@ -7,8 +7,9 @@ import resource
 import pytest
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine import hash_cache as hashing
-from a2cap.pipeline.engine.hash_cache import HashCache, sha256_of
+from a2cap.pipeline.engine.hash_cache import HashCache
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError, LoaderError, StoreError
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import KINDS
 from a2cap.pipeline.captioning import saved_captioner as saved_model
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.engine.hash_cache import sha256_of
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training import loop as training
@@ -418,8 +418,8 @@ def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
         with pytest.raises(
             LoaderError,
             # which words torch or the system have for it depends on where it was just then
-            match=r"^a loader process has ended: .+; the newest checkpoint is kept, "
-            r"lower runtime\.workers or the batch size where memory ran out, and run again$",
+            match=r"^a data loader worker died: .+; the newest checkpoint is kept, "
+            r"lower runtime\.workers or the batch size if memory ran out, and run again$",
         ):
             train(found, "runtime.workers=1")
     assert max(checkpoint_steps(found)) == STEPS_PER_EPOCH

@@ -20,8 +20,8 @@ from a2cap.pipeline.weights.detectors import (
     downloaded_detector,
     import_detector,
     resolve_weights,
-    sha256_of,
     weights_file,
+    weights_sha256,
 )
 from a2cap.pipeline.weights.download import DownloadError
 
@@ -120,7 +120,7 @@ def test_every_published_detector_has_https_urls_alone():
 @pytest.mark.parametrize("name", BUNDLED)
 def test_a_bundled_detector_is_the_documented_one(name):
     bundled = BUNDLED[name]
-    assert sha256_of(bundled.path) == bundled.sha256
+    assert weights_sha256(bundled.path) == bundled.sha256
     assert bundled.path.stat().st_size <= 8_000_000
     assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == bundled.path
     documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()

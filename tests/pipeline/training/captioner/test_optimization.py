@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import AlignmentConfig, ModelConfig

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from a2cap.data.batches.batches import Batch
+from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig

@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from a2cap.data.batches.batches import CaptionDataset, training_batches
+from a2cap.data.batches.collate import collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
@@ -215,7 +217,7 @@ def ready(refine):
         captioner = load_model(refine.model, device=cpu).captioner
         data = read_training_data(refine.features, refine.captions)
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
-        batch = next(training_batches(dataset, batch_size=6, seed=0, epoch=0))
+        batch = next(epoch_batches(dataset, collate, batch_size=6, seed=0, epoch=0))
         rewards = ImageRewards.read(refine.captions, config, device=cpu)
         return captioner, batch, SelfCriticalOptimisation(captioner, config, rewards)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.batches.batches import ALL, Share
+from a2cap.data.batches.loader import ALL, Share
 from a2cap.data.batches.sampling import epoch_order, is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError

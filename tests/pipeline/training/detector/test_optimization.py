@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from a2cap.data.batches.batches import Share
+from a2cap.data.batches.loader import Share
 from a2cap.extract.training import trainable
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.runtime.distributed import Processes
@@ -37,7 +37,7 @@ def parts_of(labelled, data):
         config = labelled.config(accumulate=accumulate, **changes)
         meta = new_detector(config, data).meta
         dataset = DetectorDataset(data, flip=True, seed=0)
-        share = Share(parts=accumulate)
+        share = Share(micro_batches=accumulate)
         batches = DetectorBatches(dataset, config, meta, share=share, workers=0)
         return next(batches.of_epoch(0, start=0))
 

@@ -1,0 +1,101 @@
+"""Batches: images padded to a common number of regions, and their captions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a2cap.data.captions.vocabulary import PAD
+from a2cap.data.regions import Regions
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image; tokens: (K, L) int64 padded with 0, or None without captions."""
+
+    image_id: str
+    regions: Regions
+    tokens: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B images, padded to the largest number of regions R and the longest caption L among them.
+
+    features: (B, R, F) float32, 0 in padding.
+    boxes: (B, R, 5) float32: x1, y1, x2, y2 relative to the image's width and height, and the area
+    relative to the image's area; 0 in padding.
+    region_mask: (B, R) bool, True where a region exists.
+    tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
+    """
+
+    image_ids: tuple[str, ...]
+    features: Tensor
+    boxes: Tensor
+    region_mask: Tensor
+    tokens: Tensor | None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """Return the batch on a device; non_blocking only helps with a pinned batch."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """Return the batch in page-locked memory; DataLoader calls this if pin_memory is set."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(
+            image_ids=self.image_ids,
+            features=change(self.features),
+            boxes=change(self.boxes),
+            region_mask=change(self.region_mask),
+            tokens=None if self.tokens is None else change(self.tokens),
+        )
+
+
+def collate(items: Sequence[Item]) -> Batch:
+    """Return the batch of at least one item; all have the same K, or none has tokens."""
+    most = max(len(item.regions) for item in items)
+    width = items[0].regions.features.shape[1]
+    features = torch.zeros(len(items), most, width)
+    boxes = torch.zeros(len(items), most, 5)
+    region_mask = torch.zeros(len(items), most, dtype=torch.bool)
+    for row, item in enumerate(items):
+        count = len(item.regions)
+        features[row, :count] = torch.from_numpy(item.regions.features)
+        boxes[row, :count] = torch.from_numpy(_relative_boxes(item.regions))
+        region_mask[row, :count] = True
+    tokens = [item.tokens for item in items if item.tokens is not None]
+    return Batch(
+        image_ids=tuple(item.image_id for item in items),
+        features=features,
+        boxes=boxes,
+        region_mask=region_mask,
+        tokens=_pad(tokens) if tokens else None,
+    )
+
+
+def _relative_boxes(regions: Regions) -> NDArray[np.float32]:
+    """Return (R, 5) float32: x1, x2 over the image's width, y1, y2 over its height, the area."""
+    size = np.array([regions.width, regions.height] * 2, dtype=np.float32)
+    x1, y1, x2, y2 = (regions.boxes / size).T
+    return np.stack([x1, y1, x2, y2, (x2 - x1) * (y2 - y1)], axis=1)
+
+
+def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption."""
+    longest = max(_longest(captions) for captions in tokens)
+    padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
+    for row, captions in enumerate(tokens):
+        part = captions[:, :longest]
+        padded[row, :, : part.shape[1]] = torch.from_numpy(part)
+    return padded
+
+
+def _longest(captions: NDArray[np.int64]) -> int:
+    """Return L without the trailing columns that are padding in all captions."""
+    columns = np.flatnonzero((captions != PAD).any(axis=0))
+    return int(columns.max(initial=-1)) + 1

@@ -1,0 +1,118 @@
+"""Datasets of images with region features: with captions for training, without for decoding."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from a2cap.data.batches.collate import Item
+from a2cap.data.batches.sampling import caption_choice
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import top_scoring
+
+Grouping = Literal["image", "caption"]
+ItemKey = tuple[int, int]
+"""Epoch and index. An item is a pure function of both and the seed: random numbers drawn in a
+worker would start again from scratch when training resumes."""
+
+
+class CaptionSource(Protocol):
+    """The captions of a dataset: a `CaptionFile`, or a test double."""
+
+    def image_ids(self, split: str) -> list[str]:
+        """Return the images of a split, always in the same order."""
+
+    def captions(self, image_id: str) -> NDArray[np.int32]:
+        """Return the captions of an image: (n, L) int32, each ended by <eos>, padded with 0."""
+
+
+class CaptionDataset(Dataset[Item]):
+    """Images of a split with captions, by (epoch, index).
+
+    grouping: "image", an item is an image with `captions_per_image` of its captions, drawn again
+    in every epoch; "caption", an item is one pair of image and caption.
+    skipped: images that extraction could not read; they are left out.
+    Raises StoreError if any other image has no features, InputError if the split has no images or
+    an image has no captions, ConfigError for numbers below 1.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        captions: CaptionSource,
+        split: str,
+        *,
+        captions_per_image: int = 5,
+        max_regions: int | None = None,
+        seed: int,
+        grouping: Grouping = "image",
+        skipped: Collection[str] = (),
+    ) -> None:
+        require_positive(captions_per_image, "captions per image")
+        require_positive(max_regions, "max regions")
+        left_out = set(skipped)
+        self.image_ids = [name for name in captions.image_ids(split) if name not in left_out]
+        if not self.image_ids:
+            raise InputError(f"split {split!r} has no images; check the annotations")
+        self.store = FeatureStore(store)
+        self.store.require(self.image_ids)
+        self._captions = captions
+        self._counts = [self._count(image_id) for image_id in self.image_ids]
+        self._captions_per_image = captions_per_image
+        self._max_regions = max_regions
+        self._seed = seed
+        self._pairs = self._list_pairs() if grouping == "caption" else None
+
+    def __len__(self) -> int:
+        return len(self.image_ids if self._pairs is None else self._pairs)
+
+    def __getitem__(self, key: ItemKey) -> Item:
+        epoch, index = key
+        if self._pairs is None:
+            image, chosen = index, self._choose(epoch, index)
+        else:
+            image, caption = self._pairs[index]
+            chosen = [caption]
+        image_id = self.image_ids[image]
+        return Item(
+            image_id=image_id,
+            regions=top_scoring(self.store[image_id], self._max_regions),
+            tokens=self._captions.captions(image_id)[chosen].astype(np.int64),
+        )
+
+    def _choose(self, epoch: int, index: int) -> list[int]:
+        count, wanted = self._counts[index], self._captions_per_image
+        return caption_choice(count, wanted, seed=self._seed, epoch=epoch, index=index)
+
+    def _list_pairs(self) -> list[tuple[int, int]]:
+        return [
+            (image, caption) for image, count in enumerate(self._counts) for caption in range(count)
+        ]
+
+    def _count(self, image_id: str) -> int:
+        count = len(self._captions.captions(image_id))
+        if count == 0:
+            raise InputError(f"image {image_id!r} has no captions; remove it from the split")
+        return count
+
+
+class ImageDataset(Dataset[Item]):
+    """Images of a feature store by id, without captions."""
+
+    def __init__(self, store: FeatureStore, max_regions: int | None) -> None:
+        require_positive(max_regions, "max regions")
+        self._store = store
+        self._max_regions = max_regions
+
+    def __getitem__(self, image_id: str) -> Item:
+        return Item(image_id, top_scoring(self._store[image_id], self._max_regions), None)
+
+
+def require_positive(value: int | None, name: str) -> None:
+    """Raise ConfigError for a value below 1; None passes."""
+    if value is not None and value < 1:
+        raise ConfigError(f"{name}: {value} is below 1; raise it")

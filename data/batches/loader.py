@@ -1,0 +1,235 @@
+"""Data loading: the batches of an epoch, split over ranks and prefetched by worker processes."""
+
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from a2cap.data.batches.collate import Batch, collate
+from a2cap.data.batches.dataset import ImageDataset, ItemKey, require_positive
+from a2cap.data.batches.sampling import epoch_order
+from a2cap.data.errors import A2Error, LoaderError
+from a2cap.data.features.store import FeatureStore
+
+Key = TypeVar("Key")
+Element = TypeVar("Element")
+Element_co = TypeVar("Element_co", covariant=True)
+Collated = TypeVar("Collated")
+
+HANDLED_BY_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
+"""Signals that a worker ignores unless its parent sends them."""
+
+
+class EpochDataset(Protocol[Element_co]):
+    """A dataset whose items are named by epoch and index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: ItemKey, /) -> Element_co: ...
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of every batch that one rank computes, split into micro-batches.
+
+    Items are dealt out round-robin, so that the batch as a whole depends on none of the numbers.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    micro_batches: int = 1
+
+    def of(self, batch: Sequence[Key]) -> list[list[Key]]:
+        """Return the non-empty micro-batches of this rank."""
+        dealt = batch[self.rank :: self.ranks]
+        parts = [list(dealt[part :: self.micro_batches]) for part in range(self.micro_batches)]
+        return [part for part in parts if part]
+
+
+ALL = Share()
+
+
+def epoch_batches(
+    dataset: EpochDataset[Element],
+    collate: Callable[[Sequence[Element]], Collated],
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    share: Share = ALL,
+    workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[list[Collated]]:
+    """Return the batches of an epoch from number `start` on, each as the micro-batches of `share`.
+
+    The last batch holds the remaining items; a rank may have none of them. The batches are the
+    same for any number of workers. Neither reads nor changes the global RNG state.
+    """
+    require_positive(batch_size, "batch size")
+    order = epoch_order(len(dataset), seed=seed, epoch=epoch)
+    keys = [(epoch, int(index)) for index in order[start * batch_size :]]
+    batches = [share.of(batch) for batch in _chunks(keys, batch_size)]
+    parts = [part for batch in batches for part in batch]
+    loader = _load(dataset.__getitem__, parts, collate, workers=workers, pin_memory=pin_memory)
+    loaded = iter(loader)
+    return (list(islice(loaded, len(batch))) for batch in batches)
+
+
+def batches_per_epoch(dataset: Sized, *, batch_size: int) -> int:
+    """Return the number of batches of an epoch, including a last partial one."""
+    require_positive(batch_size, "batch size")
+    return math.ceil(len(dataset) / batch_size)
+
+
+def image_batches(
+    store: Path,
+    image_ids: Sequence[str],
+    *,
+    batch_size: int,
+    max_regions: int | None = None,
+    workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterable[Batch]:
+    """Return batches of these images in this order, without captions.
+
+    Raises StoreError before the first batch if an image has no features.
+    """
+    require_positive(batch_size, "batch size")
+    features = FeatureStore(store)
+    images = ImageDataset(features, max_regions)
+    features.require(image_ids)
+    chunks = _chunks(image_ids, batch_size)
+    return _load(images.__getitem__, chunks, collate, workers=workers, pin_memory=pin_memory)
+
+
+def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:
+    return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
+
+
+def _load(
+    read: Callable[[Key], Element],
+    batches: list[list[Key]],
+    collate: Callable[[Sequence[Element]], Collated],
+    *,
+    workers: int,
+    pin_memory: bool,
+) -> "_Loader[Collated]":
+    """Return the collated batches of keys in order, prefetched by `workers` processes."""
+    loaded: Iterable[Collated | _Failure] = DataLoader(
+        _GuardedDataset(read),
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=partial(_collate_guarded, collate),
+        pin_memory=pin_memory,
+        # without a generator of its own, iterating a DataLoader draws from the global RNG state
+        generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
+    )
+    return _Loader(loaded)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """The error in place of an item or batch that could not be made.
+
+    If a worker raised it, torch would replace the error's text by the worker's traceback.
+    """
+
+    error: A2Error
+
+
+class _GuardedDataset(Dataset[Element | _Failure]):
+    """A dataset that returns an A2Error as a failure."""
+
+    def __init__(self, read: Callable[[Key], Element]) -> None:
+        self._read: Callable[..., Element] = read
+
+    def __getitem__(self, key: object) -> Element | _Failure:
+        try:
+            return self._read(key)
+        except A2Error as error:
+            return _Failure(error)
+
+
+def _collate_guarded(
+    collate: Callable[[Sequence[Element]], Collated], items: Sequence[Element | _Failure]
+) -> Collated | _Failure:
+    whole: list[Element] = []
+    for item in items:
+        if isinstance(item, _Failure):
+            return item
+        whole.append(item)
+    try:
+        return collate(whole)
+    except A2Error as error:
+        return _Failure(error)
+
+
+@dataclass(frozen=True)
+class _Loader(Generic[Collated]):
+    """Batches that can be iterated repeatedly; raises the A2Error that a worker met."""
+
+    batches: Iterable[Collated | _Failure]
+
+    def __iter__(self) -> Iterator[Collated]:
+        with _signals_blocked():
+            batches = iter(self.batches)
+        try:
+            for batch in batches:
+                if isinstance(batch, _Failure):
+                    raise batch.error
+                yield batch
+        except (ConnectionError, EOFError) as error:  # a worker died while it sent a batch
+            raise _worker_died(str(error) or type(error).__name__) from error
+        finally:
+            del batches  # and with it the workers: the error's traceback holds this frame
+
+
+def loader_error(error: Exception) -> LoaderError | None:
+    """Return the error to raise if torch reports a dead worker, None for any other error."""
+    # torch raises a bare RuntimeError, from a signal handler: wherever the parent is
+    if not str(error).startswith("DataLoader worker"):
+        return None
+    return _worker_died(str(error))
+
+
+def _worker_died(reason: str) -> LoaderError:
+    return LoaderError(
+        f"a data loader worker died: {' '.join(reason.split())}; the newest checkpoint is kept, "
+        "lower runtime.workers or the batch size if memory ran out, and run again"
+    )
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """Let a worker survive signals to its process group, so that its parent can save and end it."""
+    # Ctrl-C and torchrun signal the group. The parent's own SIGTERM must still end the worker,
+    # or the parent could not exit after an error.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_BY_THE_PARENT)
+    threading.Thread(target=_exit_on_sigterm_from, args=(os.getppid(),), daemon=True).start()
+
+
+def _exit_on_sigterm_from(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)  # torch reports any other status as a failure
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals while workers start: they inherit the mask until their own is set."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_BY_THE_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,31 @@
+import pytest
+
+from a2cap.data.files.atomic import discard, replacing, write_durably
+
+
+def test_a_written_file_replaces_the_old_one_and_leaves_no_other(tmp_path):
+    path = tmp_path / "x"
+    for content in (b"old", b"new"):
+        write_durably(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_while_writing_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("old")
+    with pytest.raises(OSError, match="full"), replacing(path) as temporary:
+        temporary.write_text("part")
+        raise OSError("full")
+    assert path.read_text() == "old"
+    write_durably(path, b"new")  # overwrites the partial file
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_discarded_folder_is_gone_with_the_remains_of_an_interrupted_removal(tmp_path):
+    for name in ("a", "a.removed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    discard(tmp_path / "a")
+    discard(tmp_path / "a")  # removing nothing is not an error
+    assert list(tmp_path.iterdir()) == []
