@@ -430,7 +430,7 @@ def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
         write(path, ["1"])
     assert str(raised.value).startswith(f"cannot write {str(path)!r}: ")
     assert str(raised.value).endswith("; 1 images are kept, make room and run again to resume")
-    (path / "seal.json.partial").rmdir()
+    (path / ".seal.json.partial").rmdir()
     assert write(path, []).count == 1
 
 
