@@ -1,0 +1,175 @@
+"""Language of what people read: help texts, error messages, docstrings, README and docs.
+
+The terms are the field's (image, object, token, KV cache, ranks), the sentences plain English.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from a2cap.pipeline.cli.main import cli
+
+ROOT = Path(__file__).parents[1]
+SOURCE = [
+    path
+    for folder in ("a2cap", "pipeline", "extract", "model", "data")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+BANNED = {
+    r"pictures?": "image",
+    r"things?": "object",
+    r"somebody('s)?": "external, user-supplied",
+    r"comes? along": "bundled",
+    r"anew": "again, from scratch",
+    r"mend(ed|s)?": "fix, repair",
+    r"begun": "partial",
+    r"passed over": "skipped",
+    r"surest|strongest": "top-scoring",
+    r"stands? twice": "duplicate",
+    r"(stands?|lies|lie) (in|at|beside|below|above|for|on)": "is",
+    r"(is|are) no (?!longer)": "is not a",
+    r"(said|says|told|tells|knows)": "states, reports, contains",
+    r"peers?": "third-party",
+    r"surroundings": "environment",
+    r"word stores?": "KV cache",
+    r"look(s|ed)? (at|for|out)": "attend, read, search",
+    r"train together": "ranks",
+    r"noise (is|of) (the )?(drop|random)": "RNG state",
+}
+"""Regular expression -> what to write in its place."""
+
+NO_OPENERS = {
+    *{"a", "an", "the", "all", "any", "both", "each", "every", "one", "same", "some", "those"},
+    *{"of", "as", "at", "by", "for", "from", "in", "on", "over", "to", "with", "within", "without"},
+    *{"how", "what", "when", "where", "whether", "which", "who", "why", "so", "if", "no", "not"},
+    *{"it", "its", "this", "that", "there", "nothing", "everything", "only"},
+}
+"""Words with which no sentence in the imperative begins."""
+
+
+def banned_words(text):
+    """Return what of the text is banned, each with its replacement."""
+    return [
+        f"{found[0]!r} in {text[max(0, found.start() - 30) : found.end() + 30]!r}: write {instead}"
+        for pattern, instead in BANNED.items()
+        for found in re.finditer(rf"\b({pattern})\b", text, re.IGNORECASE)
+    ]
+
+
+def is_imperative(text):
+    """Return whether the first word can be a verb in the imperative.
+
+    Words in -s are verbs in the third person or plurals; shapes and names in code are no verbs.
+    """
+    word = re.match(r"[A-Za-z-]+(?=[ ,.:;\n]|$)", text.strip())
+    if word is None or word[0].lower() in NO_OPENERS or not word[0][0].isupper():
+        return False
+    return not re.search(r"[^s]s$", word[0]) and not word[0].endswith(("ing", "ed", "ly"))
+
+
+def commands(command=cli, name="a2"):
+    """Yield the name and the command of everything below `a2`."""
+    yield name, command
+    if isinstance(command, click.Group):
+        for below, one in sorted(command.commands.items()):
+            yield from commands(one, f"{name} {below}")
+
+
+COMMANDS = dict(commands())
+
+
+def messages(path):
+    """Yield the texts that a module raises or logs, values left out."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            call = node.exc
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in {"logger", "click"}
+        ):
+            call = node
+        else:
+            continue
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            yield from texts(argument)
+
+
+def texts(node):
+    """Yield the literal text of a string, a formatted string or a sum of both."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+        )
+    elif isinstance(node, ast.BinOp | ast.IfExp):
+        for part in ast.iter_child_nodes(node):
+            yield from texts(part)
+
+
+def functions(path):
+    """Yield the functions of a module, properties left out: those are nouns."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            names = {getattr(one, "id", getattr(one, "attr", "")) for one in node.decorator_list}
+            if not names & {"property", "cached_property"}:
+                yield node
+
+
+def prose(markdown):
+    """Return the text of a page without code, links' targets and captions quoted as examples."""
+    text = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"`[^`]*`", "", text)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def test_a_banned_word_is_found_and_its_replacement_named():
+    assert banned_words("no Picture; try again") == [
+        "'Picture' in 'no Picture; try again': write image"
+    ]
+    assert banned_words("'x' is no file; check it")
+    assert banned_words("the file is no longer there; run it again") == []
+    assert banned_words("a pictured object") == []
+
+
+@pytest.mark.parametrize("text", ["Return x.", "Load the file.", "Pass it on.", "Re-raise it."])
+def test_an_imperative_is_accepted(text):
+    assert is_imperative(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Returns x.", "Whether x.", "The x.", "(B, R) of x.", "`x` of y.", "x.", "Lines of x."]
+)
+def test_another_opening_is_found(text):
+    assert not is_imperative(text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_plain_english(name):
+    command = COMMANDS[name]
+    found = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
+    assert [banned for text in found for banned in banned_words(text)] == []
+    assert is_imperative(command.help or "")
+
+
+@pytest.mark.parametrize("path", SOURCE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_messages_are_plain_english(path):
+    assert [banned for text in messages(path) for banned in banned_words(text)] == []
+
+
+@pytest.mark.parametrize("path", SOURCE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_docstrings_of_functions_begin_with_a_verb(path):
+    found = [(node.name, ast.get_docstring(node)) for node in functions(path)]
+    assert [(name, text[:60]) for name, text in found if text and not is_imperative(text)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages_are_plain_english(path):
+    assert banned_words(prose(path.read_text(encoding="utf-8"))) == []

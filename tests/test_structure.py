@@ -1,0 +1,207 @@
+"""Structure of the source: boxes in their order, no import cycle, folders that can be read.
+
+Imports count wherever they are: at the top of a module, within functions, for type checks.
+"""
+
+import ast
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+MAY_IMPORT = {
+    "pipeline": {"pipeline", "extract", "model", "data"},
+    "extract": {"extract", "data"},
+    "model": {"model"},
+    "data": {"data"},
+}
+"""Top-level folder -> the folders that its modules may import."""
+
+ORDER = (
+    {"pipeline/__main__"},
+    {"pipeline/cli"},
+    {"pipeline/demo"},
+    {"pipeline/doctor"},
+    {"pipeline/experiment", "pipeline/config"},
+    {"pipeline/stages"},
+    {"pipeline/evaluation"},
+    {"pipeline/analysis", "pipeline/report"},
+    {"pipeline/training/captioner", "pipeline/training/detector"},
+    {"pipeline/captioning", "pipeline/extraction", "pipeline/training"},
+    {"pipeline/metrics"},
+    {"pipeline/runtime", "pipeline/weights"},
+    {"pipeline/engine", "data/batches"},
+    {"data", "extract", "model"},
+)
+"""Boxes from top to bottom: a box imports from boxes below it. docs/architecture.md draws them."""
+
+MOST_MODULES = 15
+
+
+def box_of(module):
+    """Return the most specific box that contains a module such as 'pipeline/engine/run'."""
+    boxes = [box for row in ORDER for box in row if f"{module}/".startswith(f"{box}/")]
+    return max(boxes, key=len, default=None)
+
+
+def row_of(box):
+    return next(number for number, row in enumerate(ORDER) if box in row)
+
+
+def unplaced(graph):
+    """Return the modules that are in no box."""
+    return sorted(module for module in graph if box_of(module) is None)
+
+
+def upward_imports(graph):
+    """Return the imports from a box into another one that is not below it."""
+    found = []
+    for module, imported in graph.items():
+        for other in imported:
+            box, others = box_of(module), box_of(other)
+            inside = box == others or row_of(box) == row_of(others) == len(ORDER) - 1
+            if not inside and row_of(box) >= row_of(others):
+                found.append(f"{module} -> {other}")
+    return sorted(found)
+
+
+def wrong_way_imports(graph):
+    """Return the imports between top-level folders that MAY_IMPORT does not allow."""
+    return sorted(
+        f"{module} -> {other}"
+        for module, imported in graph.items()
+        for other in imported
+        if other.split("/")[0] not in MAY_IMPORT[module.split("/")[0]]
+    )
+
+
+def cycle(graph):
+    """Return one import cycle as a list that ends where it begins; an empty list without any."""
+    done = set()
+
+    def visit(module, path):
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for other in sorted(graph.get(module, ())):
+            found = visit(other, [*path, module])
+            if found:
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(graph) if (found := visit(module, []))), [])
+
+
+def crowded_folders(graph):
+    """Return the folders with more than MOST_MODULES modules, `__init__` not counted."""
+    folders = [module.rpartition("/")[0] for module in graph]
+    return sorted({folder for folder in folders if folders.count(folder) > MOST_MODULES})
+
+
+def modules():
+    """Return module -> file of all source modules, packages left out."""
+    files = (path for folder in MAY_IMPORT for path in sorted((ROOT / folder).rglob("*.py")))
+    return {
+        path.relative_to(ROOT).with_suffix("").as_posix(): path
+        for path in files
+        if path.name != "__init__.py"
+    }
+
+
+def imported_names(path):
+    """Return the dotted names that a module imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write a2cap.…"
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def import_graph():
+    """Return module -> the source modules that it imports."""
+    found = modules()
+    as_paths = {
+        module: {
+            name.removeprefix("a2cap.").replace(".", "/")
+            for name in imported_names(path)
+            if name.startswith("a2cap.")
+        }
+        for module, path in found.items()
+    }
+    return {module: names & found.keys() for module, names in as_paths.items()}
+
+
+GRAPH = import_graph()
+
+
+def test_the_graph_covers_the_source():
+    assert len(GRAPH) > 150
+    assert "data/errors" in GRAPH["pipeline/cli/options"]
+
+
+def test_every_module_is_in_a_box():
+    assert unplaced(GRAPH) == []
+
+
+def test_boxes_import_only_from_boxes_below_them():
+    assert upward_imports(GRAPH) == []
+
+
+def test_folders_import_one_way():
+    assert wrong_way_imports(GRAPH) == []
+
+
+def test_no_modules_import_each_other_in_a_cycle():
+    assert cycle(GRAPH) == []
+
+
+def test_no_folder_has_more_modules_than_can_be_read():
+    assert crowded_folders(GRAPH) == []
+
+
+@pytest.mark.parametrize("above", ORDER[:-1], ids=str)
+def test_every_box_of_the_order_exists(above):
+    assert all((ROOT / box).is_dir() or (ROOT / f"{box}.py").is_file() for box in above)
+
+
+@pytest.mark.parametrize(
+    ("module", "other"),
+    [
+        *[(sorted(low)[0], sorted(high)[0]) for high, low in pairwise(ORDER[:-1])],
+        ("pipeline/evaluation/evaluate", "pipeline/stages/evaluate"),
+        ("pipeline/training/captioner/data", "pipeline/training/detector/data"),
+        ("data/features/store", "data/batches/loader"),
+    ],
+)
+def test_an_import_against_the_order_is_found(module, other):
+    assert upward_imports({module: {other}, other: set()}) == [f"{module} -> {other}"]
+
+
+@pytest.mark.parametrize(
+    ("module", "other"),
+    [("model/losses", "data/regions"), ("extract/image", "model/config"), ("data/a", "extract/b")],
+)
+def test_an_import_between_folders_that_is_not_allowed_is_found(module, other):
+    assert wrong_way_imports({module: {other}}) == [f"{module} -> {other}"]
+
+
+def test_a_cycle_is_found_however_long():
+    ring = {"data/a": {"data/b"}, "data/b": {"data/c"}, "data/c": {"data/a"}, "data/d": {"data/a"}}
+    assert cycle(ring) == ["data/a", "data/b", "data/c", "data/a"]
+
+
+def test_a_crowded_folder_is_found_and_a_full_one_is_not():
+    full = {f"data/m{number}": set() for number in range(MOST_MODULES)}
+    assert crowded_folders(full) == []
+    assert crowded_folders({**full, "data/one_more": set(), "model/config": set()}) == ["data"]
+
+
+def test_a_module_in_no_box_is_found():
+    assert unplaced({"pipeline/stray": set(), "pipeline/engine/run": set()}) == ["pipeline/stray"]
