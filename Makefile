@@ -33,7 +33,7 @@ test: lint types
 	$(BIN)/pytest -n 2 --cov
 
 faults: install
-	$(BIN)/python tests/faults/driver.py --kills 200 --seed 0
+	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0
 
 # All but the alignment study, which takes an hour: docs/alignment-study.md has its command.
 bench: install

@@ -1,7 +1,7 @@
-"""Named points of the product at which a run is killed: before, half way through, or after a call.
+"""Named points at which a run is killed: before, halfway through, or after a call.
 
-The product knows nothing of them. In a forked process a named function is replaced, wherever a
-module holds it, by one that counts its calls and kills the process at the chosen one.
+The program is not instrumented. In a forked process a named function is replaced, in every module
+that holds it, by one that counts its calls and kills the process at the chosen call.
 """
 
 import functools
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-Moment = Literal["before", "half way", "after"]
+Moment = Literal["before", "halfway", "after"]
 Function = Callable[..., Any]
 
 
@@ -24,8 +24,8 @@ Function = Callable[..., Any]
 class Point:
     """A function, as `module:name` or `module:Class.name`.
 
-    writes, removes: which argument names the file that it writes, or the folder that it removes;
-    such a call can also be cut off half way.
+    writes, removes: position of the argument that names the file it writes or the folder it
+    removes; such a call can also be interrupted halfway.
     """
 
     target: str
@@ -34,10 +34,10 @@ class Point:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """When a call of this function can be cut off."""
+        """Return when a call of this function can be interrupted."""
         if self.writes is None and self.removes is None:
             return ("before", "after")
-        return ("before", "half way", "after")
+        return ("before", "halfway", "after")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ _ENGINE = (
 _JSON = Point("a2cap.data.files.json_file:write_json", writes=0)
 _DETECTOR = Point("a2cap.extract.weights.load:save_detector", writes=1)
 
-_TRAINING_AT_ALL = (
+_ANY_TRAINING = (
     *_ENGINE,
     _JSON,
     Point("a2cap.pipeline.training.checkpoints:Checkpoints.save"),
@@ -84,8 +84,8 @@ _TRAINING_AT_ALL = (
     Point("a2cap.pipeline.training.loop:Training._end_epoch"),
 )
 
-_TRAINING = (
-    *_TRAINING_AT_ALL,
+_CAPTIONER_TRAINING = (
+    *_ANY_TRAINING,
     Point("a2cap.pipeline.training.captioner.task:CaptionValidation.figures"),
     Point("a2cap.pipeline.captioning.saved_captioner:save_model"),
     Point("shutil:copyfile", writes=1),
@@ -119,11 +119,11 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
-        *_TRAINING,
+        *_CAPTIONER_TRAINING,
         Point("a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step"),
     ),
     "train-scst": (
-        *_TRAINING,
+        *_CAPTIONER_TRAINING,
         Point("a2cap.model.self_critical.rollouts:attempt"),
         Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
     ),
@@ -138,7 +138,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.pipeline.report.report:write_report", writes=0),
     ),
     "train-detector": (
-        *_TRAINING_AT_ALL,
+        *_ANY_TRAINING,
         _DETECTOR,
         Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.data:read_detector_data"),
@@ -147,11 +147,11 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),
 }
-"""Stage -> where its runs are killed."""
+"""Stage -> points at which its runs are killed."""
 
 
 def wrap(target: str, make: Callable[[Function], Function]) -> None:
-    """Replaces a function by `make(function)` in its home and in every module of ours."""
+    """Replace a function by `make(function)` where it is defined and in every a2cap module."""
     home, _, path = target.partition(":")
     owner: object = importlib.import_module(home)
     *classes, name = path.split(".")
@@ -170,7 +170,7 @@ def _importers(original: Function, name: str) -> Iterator[ModuleType]:
 
 
 def count_calls(stage: str) -> Counter[str]:
-    """Lets every point of a stage count; what is returned grows as they are reached."""
+    """Count the calls of every point of a stage in the returned counter."""
     calls: Counter[str] = Counter()
 
     def counting(target: str) -> Callable[[Function], Function]:
@@ -189,7 +189,7 @@ def count_calls(stage: str) -> Counter[str]:
 
 
 def install(fault: Fault) -> None:
-    """From now on this process dies, as by kill -9, where the fault says."""
+    """Make this process kill itself, as by kill -9, at the fault."""
 
     def make(original: Function) -> Function:
         calls = 0
@@ -201,11 +201,11 @@ def install(fault: Fault) -> None:
                 return original(*arguments, **options)
             if fault.moment == "before":
                 die()
-            if fault.moment == "half way" and fault.point.removes is not None:
+            if fault.moment == "halfway" and fault.point.removes is not None:
                 _remove_half(Path(arguments[fault.point.removes]))
                 die()
             original(*arguments, **options)
-            if fault.moment == "half way" and fault.point.writes is not None:
+            if fault.moment == "halfway" and fault.point.writes is not None:
                 _halve(Path(arguments[fault.point.writes]))
             return die()
 
@@ -215,17 +215,17 @@ def install(fault: Fault) -> None:
 
 
 def die() -> None:
-    """Ends this process at once, as the kernel does when memory runs out: nothing is cleaned up."""
+    """End this process without cleanup, as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _halve(path: Path) -> None:
-    """What a process leaves that is killed while it writes a file."""
+    """Truncate a file as if the process had been killed while writing it."""
     os.truncate(path, path.stat().st_size // 2)
 
 
 def _remove_half(folder: Path) -> None:
-    """What a process leaves that is killed while it removes a folder."""
+    """Remove some files as if the process had been killed while removing the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files[: (len(files) + 1) // 2]:
         os.unlink(path)  # noqa: PTH108 - Path.unlink may be a point itself

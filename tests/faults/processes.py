@@ -1,4 +1,4 @@
-"""Runs in forked processes, which start at once because their parent has imported everything."""
+"""Forked processes, which start at once because their parent has imported everything."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class End:
-    """How a process ended: its id, exit code or negative signal number, and seconds of life."""
+class ProcessExit:
+    """Id, exit code (or negative signal number) and lifetime of an ended process."""
 
     process: int
     code: int
@@ -20,12 +20,12 @@ class End:
 
     @property
     def killed(self) -> bool:
-        """Whether kill -9 ended it."""
+        """Return whether kill -9 ended it."""
         return self.code == -signal.SIGKILL
 
 
-def run(work: Callable[[], object], *, log: Path, kill_after: float | None = None) -> End:
-    """Forks a process that does `work`, writes to `log`, and is killed after so many seconds."""
+def run(work: Callable[[], object], *, log: Path, kill_after: float | None = None) -> ProcessExit:
+    """Fork a process that does `work` and writes to `log`; kill it after `kill_after` seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
     started = time.monotonic()
@@ -34,15 +34,15 @@ def run(work: Callable[[], object], *, log: Path, kill_after: float | None = Non
         _child(work, log)
     if kill_after is not None:
         time.sleep(kill_after)
-        os.kill(process, signal.SIGKILL)  # not yet waited for, so the id is still its own
+        os.kill(process, signal.SIGKILL)  # before waitpid, so the id cannot be reused
     _, status = os.waitpid(process, 0)
-    return End(process, os.waitstatus_to_exitcode(status), time.monotonic() - started)
+    return ProcessExit(process, os.waitstatus_to_exitcode(status), time.monotonic() - started)
 
 
 def _child(work: Callable[[], object], log: Path) -> None:
     code = 1
     try:
-        os.setpgid(0, 0)  # what it starts is known by its group, also after its death
+        os.setpgid(0, 0)  # identifies its child processes, also after its death
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -56,12 +56,12 @@ def _child(work: Callable[[], object], log: Path) -> None:
         os._exit(code)
 
 
-def left_running(group: int, *, patience: float) -> list[int]:
-    """Processes of a dead run that still live after so many seconds; none outside of Linux."""
-    deadline = time.monotonic() + patience
-    while (left := _members(group)) and time.monotonic() < deadline:
+def orphans(group: int, *, timeout: float) -> list[int]:
+    """Return ids of a dead run's processes that are alive after `timeout` seconds (Linux only)."""
+    deadline = time.monotonic() + timeout
+    while (alive := _members(group)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return left
+    return alive
 
 
 def _members(group: int) -> list[int]:

@@ -1,0 +1,138 @@
+"""Log of one run's progress, written outside its artifacts so that a kill cannot lose it.
+
+An item is acknowledged when the program has made it safe: an image after its commit, a step after
+its checkpoint, a stage after its manifest. An acknowledged item that a rerun does not find is lost.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.fault_points import Function, wrap
+
+WRITER = "a2cap.data.features.writer:FeatureWriter"
+UPDATES = (
+    "a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
+    "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
+    "a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Progress of one run of a stage.
+
+    found: images in the store when it was opened, None where it was not opened.
+    extracted: images whose extraction began; committed: those whose commit returned.
+    resumed: the step at which training began, None where it did not begin.
+    step: the last trained step; checkpoint: the last saved one; both 0 without any.
+    worked: True if the stage's work began; sealed: True if its manifest was written.
+    """
+
+    found: frozenset[str] | None = None
+    extracted: frozenset[str] = frozenset()
+    committed: frozenset[str] = frozenset()
+    resumed: int | None = None
+    step: int = 0
+    checkpoint: int = 0
+    worked: bool = False
+    sealed: bool = False
+
+
+def start_logging(path: Path) -> None:
+    """Make this process write its progress to `path`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def log(event: str, value: object = True) -> None:
+        os.write(descriptor, f"{json.dumps([event, value])}\n".encode())
+
+    _observe(f"{WRITER}.__init__", after=lambda _, self, *__: log("found", sorted(self.done())))
+    _observe(
+        f"{WRITER}._commit",
+        before=lambda self: [key.decode() for key in self._pending],
+        after=lambda ids, _: log("committed", ids),
+    )
+    _observe(
+        "a2cap.pipeline.extraction.extract:_describe",
+        before=lambda _, jobs, *__: log("extracted", [job.image_id for job in jobs]),
+    )
+    _observe(
+        "a2cap.pipeline.training.loop:Training.resume",
+        after=lambda _, self: log("resumed", self.position.step),
+    )
+    for update in UPDATES:
+        _observe(update, after=lambda _, __, ___, number: log("step", number))
+    _observe(
+        "a2cap.pipeline.training.checkpoints:Checkpoints.save",
+        after=lambda _, __, step: log("checkpoint", step),
+    )
+    _observe("a2cap.pipeline.engine.run:_work", before=lambda *_: log("worked"))
+    _observe("a2cap.pipeline.engine.manifest:Manifest.write", after=lambda *_: log("sealed"))
+
+
+def _observe(
+    target: str,
+    *,
+    before: Callable[..., Any] = lambda *_: None,
+    after: Callable[..., None] = lambda *_: None,
+) -> None:
+    """Call `before` and `after` around each call; `after` takes the result of `before` first."""
+
+    def make(original: Function) -> Function:
+        def call(*arguments: Any, **options: Any) -> Any:
+            noted = before(*arguments)
+            result = original(*arguments, **options)
+            after(noted, *arguments)
+            return result
+
+        return call
+
+    wrap(target, make)
+
+
+def read_log(path: Path) -> Run:
+    """Read a run's log; a run without a log has done nothing."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    events = [json.loads(line) for line in lines]
+
+    def values(event: str) -> list[Any]:
+        return [value for name, value in events if name == event]
+
+    found = values("found")
+    return Run(
+        found=frozenset(found[0]) if found else None,
+        extracted=_union(values("extracted")),
+        committed=_union(values("committed")),
+        resumed=next(iter(values("resumed")), None),
+        step=max(values("step"), default=0),
+        checkpoint=max(values("checkpoint"), default=0),
+        worked="worked" in dict(events),
+        sealed="sealed" in dict(events),
+    )
+
+
+def lost(earlier: list[Run], rerun: Run) -> int:
+    """Count the items that earlier runs acknowledged and the rerun did not find."""
+    if any(run.sealed for run in earlier):
+        return int(rerun.worked)
+    if rerun.found is not None:
+        return len(_union(run.committed for run in earlier) - rerun.found)
+    if rerun.resumed is not None:
+        return max(0, max(run.checkpoint for run in earlier) - rerun.resumed)
+    return 0
+
+
+def repeated(earlier: list[Run], rerun: Run) -> int:
+    """Count the images, steps or stages that both an earlier run and the rerun worked on."""
+    if rerun.found is not None:
+        return len(_union(run.extracted for run in earlier) & rerun.extracted)
+    if rerun.resumed is not None:
+        return max(0, max(run.step for run in earlier) - rerun.resumed)
+    return int(rerun.worked and any(run.worked for run in earlier))
+
+
+def _union(ids: Iterable[Iterable[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*ids)
