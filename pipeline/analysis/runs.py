@@ -8,8 +8,8 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, METRICS, PREPROCESS
-from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
+from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, MANIFEST, METRICS, PREPROCESS
+from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 
@@ -61,12 +61,12 @@ def trainings_in(path: Path) -> list[Path]:
 
 
 def _is_training(folder: Path) -> bool:
-    return (folder / FILE_NAME).is_file() and (folder / "model.safetensors").is_file()
+    return (folder / MANIFEST).is_file() and (folder / "model.safetensors").is_file()
 
 
 def _results(places: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:
     for place in places:
-        for path in sorted((place / stage).glob(f"*/{FILE_NAME}")):
+        for path in sorted((place / stage).glob(f"*/{MANIFEST}")):
             if path.parent.suffix:
                 continue
             try:

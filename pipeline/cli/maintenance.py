@@ -16,7 +16,7 @@ from a2cap.pipeline.cli.options import (
 
 if TYPE_CHECKING:
     from a2cap.pipeline.doctor.clean import Removable
-    from a2cap.pipeline.doctor.verify import Verified
+    from a2cap.pipeline.doctor.verify import VerifiedItem
 
 
 @click.command()
@@ -130,7 +130,7 @@ def _bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
 
 
-def _say_verified(verified: "Verified") -> None:
+def _say_verified(verified: "VerifiedItem") -> None:
     state = "damaged" if verified.damages else "sound"
     click.echo(f"{state:<8} {verified.kind:<11} {verified.path}")
     for line in (*verified.damages, *verified.notes):

@@ -41,7 +41,7 @@ def print_shard(outcome: "ShardOutcome") -> None:
 
 
 def _say_skipped(name: str, outcome: "Outcome") -> None:
-    from a2cap.pipeline.engine.run import SKIPPED
+    from a2cap.pipeline.engine.artifacts import SKIPPED
 
     listed = outcome.directory / SKIPPED
     click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)

@@ -133,7 +133,7 @@ def _judge_result(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
     try:
         before = read_manifest(path).pre_image
     except A2Error:
-        return STALE, "its manifest cannot be read"
+        return STALE, "its manifest is unreadable"
     return STALE, _why(before, use)
 
 

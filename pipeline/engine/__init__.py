@@ -1,1 +1,1 @@
-"""Cached, locked, resumable stages: key -> partial directory -> manifest -> rename."""
+"""Cached, locked and resumable stages: key -> partial directory -> manifest -> rename."""

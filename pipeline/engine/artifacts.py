@@ -1,4 +1,4 @@
-"""Names of the stages and of the files that each writes into its artifacts folder."""
+"""Names of the stages and of the files that they write into the artifacts folder."""
 
 CALIBRATE = "calibrate"
 EXTRACT = "extract"
@@ -7,6 +7,11 @@ TRAIN_XE = "train-xe"
 TRAIN_SCST = "train-scst"
 TRAIN_DETECTOR = "train-detector"
 EVALUATE = "evaluate"
+
+# every stage
+MANIFEST, EVENTS, SKIPPED = "manifest.json", "events.jsonl", "skipped.jsonl"
+RESOLVED_CONFIG = "config.yaml"
+"""The whole configuration of the run. The key covers only the fields that the stage reads."""
 
 # calibrate, extract
 WEIGHTS = "weights.safetensors"
@@ -27,4 +32,4 @@ RESULTS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
 ATTENTION = "attention.h5"
 PER_IMAGE = "per_picture.json"
 FURTHER_MODEL = "model."
-"""Prefix of the inputs that are further captioners of an ensemble."""
+"""Prefix of the input names of an ensemble's second and later captioners."""

@@ -1,14 +1,15 @@
-"""Why a stage runs: the difference between two pre-images, in the words of the config."""
+"""Reasons for a rerun: differences between two pre-images, named by their config fields."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, read_manifest
+from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 
 _ABSENT = object()
 
-RENAMED = {
+RENAMED_FIELDS = {
     "inputs.pictures": "inputs.images",
     "detector.validation_pictures": "detector.max_validation_images",
     "evaluate.report_pictures": "evaluate.report_images",
@@ -17,29 +18,33 @@ RENAMED = {
     "train.captions_per_picture": "train.captions_per_image",
     "train.validation_pictures": "train.max_validation_images",
 }
-"""Field or input as keys spell it -> its name today. Keys keep the older spelling, so that results
-stay valid."""
+"""Earlier dotted name of a field or input -> its name today.
+
+Keys keep the earlier spelling, so that results stay valid. A config file that uses it is answered
+with the name of today.
+"""
 
 
 def difference(before: PreImage, after: PreImage) -> list[str]:
-    """One line per difference, such as `train.warmup 10000 -> 400` or `inputs.model changed`."""
+    """List the differences: `train.warmup 10000 -> 400`, `inputs.model changed`."""
     lines = []
     if before.code_version != after.code_version:
         lines.append(f"code version {before.code_version} -> {after.code_version}")
     old, new = dict(_leaves(before.params)), dict(_leaves(after.params))
     for path in sorted(old.keys() | new.keys()):
         if old.get(path, _ABSENT) != new.get(path, _ABSENT):
-            lines.append(f"{RENAMED.get(path, path)} {_shown(old, path)} -> {_shown(new, path)}")
+            name = RENAMED_FIELDS.get(path, path)
+            lines.append(f"{name} {_value(old, path)} -> {_value(new, path)}")
     for name in sorted(before.inputs.keys() | after.inputs.keys()):
         if before.inputs.get(name) != after.inputs.get(name):
             path = f"inputs.{name}"
-            lines.append(f"{RENAMED.get(path, path)} changed")
+            lines.append(f"{RENAMED_FIELDS.get(path, path)} changed")
     return lines
 
 
 def latest(folder: Path) -> Manifest | None:
-    """The manifest of the stage result in `folder` that was finished last, if there is one."""
-    directories = (path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+    """Return the manifest of the most recently finished result in `folder`, or None."""
+    directories = (path.parent for path in folder.glob(f"*/{MANIFEST}"))
     found = [read_manifest(directory) for directory in directories if not directory.suffix]
     return max(found, key=lambda manifest: manifest.finished, default=None)
 
@@ -52,5 +57,5 @@ def _leaves(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{name}", value
 
 
-def _shown(leaves: Mapping[str, object], path: str) -> str:
+def _value(leaves: Mapping[str, object], path: str) -> str:
     return repr(leaves[path]) if path in leaves else "absent"

@@ -1,7 +1,7 @@
-"""Digests of input files, remembered so that an unchanged file is read only once.
+"""Cache of input file digests: an unchanged file is read only once.
 
-The cache is keyed by (size, mtime_ns, inode): mtime is a shortcut to skip a read, never the truth
-that a key is made of.
+A cached digest is valid while size, mtime_ns and inode stay the same. Stage keys contain only the
+digests; a wrong mtime costs a read and never changes a key.
 """
 
 import hashlib
@@ -17,30 +17,33 @@ from a2cap.data.files.checksum import sha256_of
 logger = logging.getLogger(__name__)
 
 _COMMITTED_TOGETHER = 256
-"""Digests per transaction: an open one keeps other commands from remembering theirs."""
+"""Digests per transaction; an open transaction blocks the writes of other commands."""
 
 _FIND = "SELECT size, mtime_ns, inode, sha256 FROM files WHERE path = ?"
-_REMEMBER = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)"
 
 
 class HashCache:
-    """sha256 of files, kept in a small SQLite file that several processes may share."""
+    """Cache of file digests in a SQLite file that several processes may share."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._database = _open(path)
         except sqlite3.Error as error:
-            logger.warning("digests of files are not remembered: %r (%s)", str(path), error)
+            logger.warning("file digests are not cached: %r (%s)", str(path), error)
             self._database = _open(":memory:")
 
     def close(self) -> None:
-        """Writes what was learnt and closes the cache."""
+        """Commit the new digests and close the database."""
         self._commit()
         self._database.close()
 
     def file(self, path: Path, *, what: str) -> str:
-        """Hex sha256 of `path`; InputError where `what` (its name in the error) is no file."""
+        """Return the hex sha256 of a file.
+
+        what: the file's name in the InputError that is raised if `path` is not a file.
+        """
         digest = self._digest(path, what=what)
         self._commit()
         return digest
@@ -51,18 +54,18 @@ class HashCache:
         status = path.stat()
         fresh = (status.st_size, status.st_mtime_ns, status.st_ino)
         name = str(path.resolve())
-        # A cache that cannot be read or written, as on a full disk, only costs time.
+        # A cache that cannot be read or written, as on a full disk, costs only time.
         with suppress(sqlite3.Error):
             row = self._database.execute(_FIND, (name,)).fetchone()
             if row is not None and row[:3] == fresh:
                 return str(row[3])
         digest = sha256_of(path)
         with suppress(sqlite3.Error):
-            self._database.execute(_REMEMBER, (name, *fresh, digest))
+            self._database.execute(_INSERT, (name, *fresh, digest))
         return digest
 
     def images(self, files: Mapping[str, Path | None]) -> str:
-        """One digest over image ids and the content of their files; None is a missing file."""
+        """Return one digest over image ids and file contents; None is a missing file."""
         combined = hashlib.sha256()
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
             content = "missing" if path is None else self._digest(path, what="image")
@@ -73,17 +76,17 @@ class HashCache:
         return combined.hexdigest()
 
     def _commit(self) -> None:
-        """Writes what was learnt, or forgets it where that cannot be written."""
+        """Commit the new digests, or drop them if the database cannot be written."""
         try:
             self._database.commit()
         except sqlite3.Error as error:
-            logger.debug("digests of files are not remembered: %s", error)
+            logger.debug("file digests are not cached: %s", error)
             with suppress(sqlite3.Error):
                 self._database.rollback()
 
 
 def _open(path: Path | str) -> sqlite3.Connection:
-    """The cache's database, with its table; sqlite3.Error where it is damaged or read-only."""
+    """Open the database and create its table; raise sqlite3.Error if damaged or read-only."""
     database = sqlite3.connect(path, timeout=60.0)
     try:
         database.execute(

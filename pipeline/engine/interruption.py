@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the work in hand is brought to a safe point, then the run ends resumable."""
+"""Ctrl-C and SIGTERM: finish the current step, then end the run so that it can be resumed."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop; `signal_number` says how (2 Ctrl-C, 15 SIGTERM)."""
+    """A stop by a signal; `signal_number` is 2 for Ctrl-C and 15 for SIGTERM."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -15,49 +15,50 @@ class Interrupted(KeyboardInterrupt):
 
 
 def raise_interrupted(signal_number: int, frame: FrameType | None) -> None:
-    """Signal handler that stops at once; right for work that commits as it goes."""
+    """Stop immediately; the signal handler of work that commits as it goes."""
     raise Interrupted(signal_number)
 
 
 class StopRequest:
-    """Remembers that a signal asked to stop, for loops that stop only between two steps."""
+    """Signal handler of loops that stop only between two steps."""
 
     def __init__(self) -> None:
         self._received: int | None = None
-        self._asked: int | None = None
+        self._requested: int | None = None
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> None:
-        """Signal handler: the first signal is remembered, a second one stops at once."""
+        """Record the first signal; stop immediately on the second."""
         if self._received is not None:
             raise Interrupted(signal_number)
         self._received = signal_number
 
-    def ask(self, signal_number: int) -> None:
-        """Asks to stop because of a signal that another process of the training received.
+    def request(self, signal_number: int) -> None:
+        """Request a stop because another rank received a signal.
 
-        It is not counted as received: this process is sent the same one a moment later.
+        The signal does not count as received here: torchrun sends it to this rank a moment later,
+        and a second received signal would stop immediately.
         """
-        self._asked = signal_number
+        self._requested = signal_number
 
     @property
     def signal_number(self) -> int | None:
-        """The signal that asked to stop, if one did."""
-        return self._received if self._received is not None else self._asked
+        """The signal behind the stop request, or None."""
+        return self._received if self._received is not None else self._requested
 
     @property
     def pending(self) -> bool:
-        """Whether a stop was asked for."""
+        """True once a stop is requested."""
         return self.signal_number is not None
 
     def raise_if_pending(self) -> None:
-        """Raises Interrupted if a stop was asked for."""
+        """Raise Interrupted if a stop is requested."""
         if self.signal_number is not None:
             raise Interrupted(self.signal_number)
 
 
 @contextmanager
 def stop_between_steps() -> Iterator[StopRequest]:
-    """For the block, signals set a StopRequest instead of raising in the middle of a step."""
+    """Set a StopRequest on signals inside the block, instead of raising in the middle of a step."""
     request = StopRequest()
     watched = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, request) for number in watched}

@@ -1,4 +1,4 @@
-"""The key of a stage: a digest of everything that its result depends on, and of nothing else."""
+"""Stage keys: a digest of everything that the stage's result depends on, and of nothing else."""
 
 import hashlib
 import json
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 KEY_LENGTH = 12
-"""Letters of the key in a directory's name: 48 bits, ample for the results of one project."""
+"""Hex digits of a key in a directory name: 48 bits, enough for the results of one project."""
 
 
 def canonical_json(value: object) -> str:
-    """One spelling for equal values: sorted keys, no spaces, ASCII, no NaN."""
+    """Dump equal values to equal text: sorted keys, no spaces, ASCII; ValueError for NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
 
 
 def digest_of(value: object) -> str:
-    """Hex sha256 of a value's canonical JSON."""
+    """Return the hex sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class PreImage:
-    """What a key is made of; kept whole in the manifest, so that a rerun can be explained.
+    """The content of a key, stored in the manifest so that a rerun can be explained.
 
-    code_version: an integer that the stage's author raises when its output changes.
+    code_version: an integer that is raised when the stage's output changes.
     params: exactly the config fields that the stage reads, under their section's name.
-    inputs: name of an input -> digest of what it holds, never its path.
+    inputs: input name -> digest of its content, never its path.
     """
 
     stage: str
@@ -36,7 +36,7 @@ class PreImage:
     inputs: Mapping[str, str]
 
     def as_dict(self) -> dict[str, object]:
-        """As plain JSON."""
+        """Return the pre-image as plain JSON values."""
         return {
             "stage": self.stage,
             "code_version": self.code_version,
@@ -46,5 +46,5 @@ class PreImage:
 
     @property
     def key(self) -> str:
-        """The stage's key, shortened to the form that names its directory."""
+        """The key, shortened to its form in directory names."""
         return digest_of(self.as_dict())[:KEY_LENGTH]

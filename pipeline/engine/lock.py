@@ -1,7 +1,7 @@
-"""One process per stage: a kernel lock, with the holder's name beside it.
+"""Stage locks: a kernel file lock, with a description of its holder in a file beside it.
 
-The kernel frees the lock when its holder dies, however it dies, so a killed run never blocks the
-next one; the file that names the holder is only read when the lock is taken.
+The kernel releases the lock when its holder dies, so a killed run never blocks the next one. The
+description is read only while the lock is held.
 """
 
 import json
@@ -16,23 +16,23 @@ from filelock import FileLock, Timeout
 
 from a2cap.data.errors import LockedError
 
-_PATIENCE = 0.2
-"""Seconds until a lock counts as taken: who only looks whether it is holds it for a moment."""
+_TIMEOUT = 0.2
+"""Seconds until a lock counts as taken; `is_locked` of another process holds it for a moment."""
 
 
 @contextmanager
 def stage_lock(path: Path, *, what: str) -> Iterator[None]:
-    """Holds the lock file `path` for the block; LockedError at once if another process does."""
+    """Hold the lock file inside the block; raise LockedError if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=_PATIENCE, poll_interval=_PATIENCE / 10)
+        lock.acquire(timeout=_TIMEOUT, poll_interval=_TIMEOUT / 10)
     except Timeout as error:
         raise LockedError(
             f"{what} is already running: {lock_holder(path)}; wait for it, or stop it"
         ) from error
     try:
-        with suppress(OSError):  # on a full disk the lock holds all the same
+        with suppress(OSError):  # the lock works on a full disk too
             _holder_file(path).write_text(json.dumps(_this_process()))
         yield
     finally:
@@ -41,7 +41,7 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock file `path`."""
+    """Return True if a living process holds the lock file `path`."""
     if not path.exists():
         return False
     lock = FileLock(path)
@@ -54,7 +54,7 @@ def is_locked(path: Path) -> bool:
 
 
 def lock_holder(path: Path) -> str:
-    """The holder of a lock in words: process, host and start."""
+    """Describe the holder of a lock: process, host and start."""
     try:
         found = json.loads(_holder_file(path).read_text())
         return f"process {found['pid']} on {found['host']} since {found['since']}"

@@ -1,4 +1,4 @@
-"""The manifest of a finished stage: its key's whole pre-image and the digest of each output."""
+"""Manifests of finished stages: the key's pre-image and the digest of each output."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from platform import python_version
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import write_durably
+from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import PreImage, digest_of
 
-FILE_NAME = "manifest.json"
 _RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a finished stage directory says of itself.
+    """Metadata of a finished stage directory.
 
     outputs: name of a declared output -> its logical digest.
-    skipped: number of bad items left out, listed in the stage's skipped.jsonl.
-    finished: seconds since the epoch; seconds: wall time of the work of the last run.
-    sizes: bytes of each output that is one file, so that a cut one is told without reading it.
+    skipped: number of skipped items, which skipped.jsonl lists.
+    finished: seconds since the epoch; seconds: wall time of the last run.
+    sizes: bytes of each output that is a file, to detect a truncated file without reading it.
     """
 
     pre_image: PreImage
@@ -35,11 +35,11 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """What downstream keys depend on: the outputs, and not when or where they were made."""
+        """Digest of the outputs, the part that the keys of later stages depend on."""
         return digest_of(dict(self.outputs))
 
     def write(self, directory: Path) -> None:
-        """Writes the manifest durably; its presence seals the directory."""
+        """Write the manifest durably; its presence seals the directory."""
         content = {
             "pre_image": self.pre_image.as_dict(),
             "outputs": dict(self.outputs),
@@ -50,12 +50,12 @@ class Manifest:
             "versions": dict(self.versions),
             "sizes": dict(self.sizes),
         }
-        write_durably(directory / FILE_NAME, json.dumps(content, indent=1, sort_keys=True).encode())
+        write_durably(directory / MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a finished stage; A2Error where it cannot be read."""
-    path = directory / FILE_NAME
+    """Read the manifest of a finished stage; raise A2Error if it is unreadable."""
+    path = directory / MANIFEST
     try:
         content = json.loads(path.read_text())
         return Manifest(
@@ -69,12 +69,12 @@ def read_manifest(directory: Path) -> Manifest:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise A2Error(
-            f"manifest cannot be read: {str(path)!r} ({error}); rerun the stage with --force"
+            f"manifest is unreadable: {str(path)!r} ({error}); rerun the stage with --force"
         ) from error
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what computes, read from package metadata without importing anything."""
+    """Read the versions of python and the computing packages without importing them."""
     found = {"python": python_version()}
     for package in _RECORDED_PACKAGES:
         try:

@@ -1,7 +1,4 @@
-"""Progress of long work: a bar on a terminal, one line now and then elsewhere.
-
-Where a stage is running, `progress` is also one of its events.
-"""
+"""Progress of long work: a bar on a terminal, log lines elsewhere, events inside a stage."""
 
 import logging
 import sys
@@ -25,7 +22,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 @dataclass
 class _LineProgress:
-    """Logs a line at most every quarter of a minute."""
+    """Progress as log lines, at most one every 15 seconds."""
 
     what: str
     total: int
@@ -48,7 +45,7 @@ class _LineProgress:
 
 @dataclass
 class _BarProgress:
-    """Moves a bar on the terminal."""
+    """Progress as a bar on the terminal."""
 
     bar: Progress
 
@@ -58,7 +55,7 @@ class _BarProgress:
 
 @dataclass
 class TrackedWork:
-    """Work whose progress is shown, and is written into the events of a stage."""
+    """Work whose progress is shown and written to the stage's events."""
 
     what: str
     total: int
@@ -68,14 +65,14 @@ class TrackedWork:
     written: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Add `count` finished items."""
         self.shown.advance(count)
         self.done += count
         if time.monotonic() - self.written >= _SECONDS_BETWEEN_LINES:
             self.write()
 
     def write(self) -> None:
-        """Says in the events how far it is."""
+        """Write a progress event."""
         self.written = time.monotonic()
         if self.events is not None:
             self.events.write("progress", what=self.what, done=self.done, total=self.total)
@@ -83,9 +80,9 @@ class TrackedWork:
 
 @contextmanager
 def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterator[TrackedWork]:
-    """Shows how far `what` is; call `advance(count)` on what it yields.
+    """Show the progress of the block, which calls `advance(count)` on the yielded object.
 
-    shown: False in a process that is not to take a terminal's last line.
+    shown: False on ranks other than 0, which must not draw a bar.
     """
     with _shown(what, total=total, done=done, bar=shown and sys.stderr.isatty()) as progress:
         tracked = TrackedWork(what, total, done, progress, current_events())
@@ -108,14 +105,14 @@ def _shown(
 
 
 def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:
-    """The items as they are, with `advance(1)` after each."""
+    """Yield the items and call `advance(1)` after each."""
     for item in items:
         yield item
         advance(1)
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in words: `42 s`, `3 min 20 s`, `5 h 12 min`."""
+    """Format seconds: `42 s`, `3 min 20 s`, `5 h 12 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,7 +1,7 @@
-"""Runs a stage once: key -> partial directory -> work -> manifest -> rename.
+"""Running a stage: key -> partial directory -> work -> manifest -> rename.
 
-A finished directory is immutable and its presence is the only truth: it is complete or does not
-exist (promise P1 of the README).
+A finished directory is complete and never changes; only its presence marks a stage as done
+(promise P1 in docs/promises.md).
 """
 
 import json
@@ -17,23 +17,21 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
+from a2cap.pipeline.engine.artifacts import MANIFEST, RESOLVED_CONFIG, SKIPPED
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
-from a2cap.pipeline.engine.manifest import FILE_NAME, Manifest, installed_versions, read_manifest
+from a2cap.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
 
 logger = logging.getLogger(__name__)
 
 _PRE_IMAGE = "key.json"
-SKIPPED = "skipped.jsonl"
-CONFIG = "config.yaml"
-"""The whole configuration that the stage was run with, most of which is not in its key."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished stage: where it is, its manifest, and whether this call had to work for it."""
+    """A finished stage: its directory, its manifest, and True in `ran` if this call ran it."""
 
     directory: Path
     manifest: Manifest
@@ -41,15 +39,15 @@ class Outcome:
 
 
 def finished(stage: Stage, paths: StagePaths) -> Outcome | None:
-    """The stage's result if it is there already, else None."""
+    """Return the stage's result if it exists; raise A2Error if it has other settings."""
     if not paths.final.is_dir():
         return None
     manifest = read_manifest(paths.final)
     if manifest.pre_image.key != stage.pre_image.key:
         changes = "; ".join(difference(manifest.pre_image, stage.pre_image))
         raise A2Error(
-            f"{str(paths.final)!r} holds the result of other settings ({changes}); "
-            "name another place, or use --force to replace it"
+            f"{str(paths.final)!r} contains the result of other settings ({changes}); "
+            "name another path, or use --force to replace it"
         )
     return Outcome(paths.final, manifest, ran=False)
 
@@ -57,11 +55,12 @@ def finished(stage: Stage, paths: StagePaths) -> Outcome | None:
 def run_stage(
     stage: Stage, paths: StagePaths, *, resolved_config: str, force: bool = False
 ) -> Outcome:
-    """Runs `stage` unless its result is there; resumes what an earlier run left.
+    """Run `stage` unless its result exists; resume unfinished work of an earlier run.
 
-    With `force` it runs again beside the old result and takes its place on success. Raises
-    LockedError where another process runs it, and whatever the work raises; the partial directory
-    then stays for the next run.
+    force: run again beside the old result, and replace it on success.
+
+    Raises LockedError if another process runs the stage, and every error of its work. The partial
+    directory then stays for the next run.
     """
     with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
         found = None if force else finished(stage, paths)
@@ -69,13 +68,13 @@ def run_stage(
             return found
         require_no_running_shard(stage, paths)
         if force:
-            _put_back(paths)
+            _restore_replaced(paths)
             discard(paths.partial)
         return complete(stage, paths, resolved_config=resolved_config)
 
 
 def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> None:
-    """LockedError where a process works on a shard of the stage, `but` one of our own."""
+    """Raise LockedError if a process works on any shard of the stage except `but`."""
     for shard, lock in paths.shard_locks().items():
         if shard != but and is_locked(lock):
             raise LockedError(
@@ -85,9 +84,9 @@ def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | No
 
 
 def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcome:
-    """Does what is left of the work and publishes it; the caller holds the stage's lock."""
+    """Finish the work and publish it; the caller holds the stage's lock."""
     prepare(stage, paths)
-    if not (paths.partial / FILE_NAME).exists():
+    if not (paths.partial / MANIFEST).exists():
         _work(stage, paths.partial, resolved_config)
     _publish(paths)
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
@@ -95,7 +94,7 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
 
 @contextmanager
 def name_in_disk_errors(folder: Path) -> Iterator[None]:
-    """Errors of the block that name no file, as those of writing to a full disk, name `folder`."""
+    """Add `folder` to each OSError of the block without a file name, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -105,7 +104,7 @@ def name_in_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
-    """Lets the stage fill its partial directory and seals that with a manifest."""
+    """Let the stage fill its partial directory, then seal it with a manifest."""
     events = EventLog(partial)
     with events.running(stage=stage.name, key=stage.pre_image.key) as end:
         started = time.monotonic()
@@ -113,7 +112,7 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
         for item in skipped:
             events.skip(item.image_id, item.reason)
         write_skipped(partial, skipped)
-        write_durably(partial / CONFIG, resolved_config.encode())
+        write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
         seconds = round(time.monotonic() - started, 3)
         outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
         sizes = {
@@ -134,30 +133,30 @@ def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
 
 
 def prepare(stage: Stage, paths: StagePaths) -> None:
-    """Makes the partial directory, or takes up the one that an earlier run left.
+    """Create the partial directory, or resume the one of an earlier run.
 
-    A2Error where that was begun for other settings. A run that died between its manifest and the
-    rename left a partial directory that is complete.
+    It may be complete, if that run died between manifest and rename. Raises A2Error if it belongs
+    to other settings.
     """
     earlier = unfinished(paths.partial)
     if earlier is not None and earlier.key != stage.pre_image.key:
         changes = "; ".join(difference(earlier, stage.pre_image))
         raise A2Error(
             f"unfinished work of other settings in {str(paths.partial)!r} ({changes}); "
-            "name another place, or use --force to discard it"
+            "name another path, or use --force to discard it"
         )
     if earlier is not None:
-        logger.info("%s: resuming what an earlier run left", stage.name)
+        logger.info("%s: resuming an earlier run", stage.name)
         return
-    logger.info("%s: begins", stage.name)
+    logger.info("%s: starting", stage.name)
     paths.partial.mkdir(parents=True, exist_ok=True)
     content = json.dumps(stage.pre_image.as_dict(), indent=1)
     write_durably(paths.partial / _PRE_IMAGE, content.encode())
 
 
 def unfinished(partial: Path) -> PreImage | None:
-    """What the work in a partial directory is for, or None where there is none."""
-    if (partial / FILE_NAME).exists():
+    """Return the pre-image of the work in a partial directory, or None if it has none."""
+    if (partial / MANIFEST).exists():
         return read_manifest(partial).pre_image
     if (partial / _PRE_IMAGE).exists():
         return PreImage(**json.loads((partial / _PRE_IMAGE).read_text()))
@@ -165,7 +164,7 @@ def unfinished(partial: Path) -> PreImage | None:
 
 
 def _publish(paths: StagePaths) -> None:
-    """Swaps the finished work in, setting an older result aside only for the two renames."""
+    """Rename the finished work into place; an older result is set aside between two renames."""
     (paths.partial / _PRE_IMAGE).unlink(missing_ok=True)
     fsync(paths.partial)
     if paths.final.exists():
@@ -175,20 +174,20 @@ def _publish(paths: StagePaths) -> None:
     shutil.rmtree(paths.replaced, ignore_errors=True)
 
 
-def _put_back(paths: StagePaths) -> None:
-    """Ends what a run began that was killed between its two renames: the older result is back."""
+def _restore_replaced(paths: StagePaths) -> None:
+    """Restore the older result if a run was killed between the two renames of `_publish`."""
     if paths.replaced.exists() and not paths.final.exists():
         rename_durably(paths.replaced, paths.final)
 
 
 def write_skipped(directory: Path, items: Sequence[SkippedItem]) -> None:
-    """Lists the items that were left out, and why, in `skipped.jsonl`."""
+    """Write the skipped items and their reasons to `skipped.jsonl`."""
     lines = [json.dumps({"id": item.image_id, "reason": item.reason}) for item in items]
     write_durably(directory / SKIPPED, "".join(f"{line}\n" for line in lines).encode())
 
 
 def read_skipped(directory: Path) -> dict[str, str]:
-    """Image id -> reason of the items that a finished stage left out."""
+    """Read image id -> reason of the items that a finished stage skipped."""
     lines = (directory / SKIPPED).read_text().splitlines()
     items = [json.loads(line) for line in lines]
     return {item["id"]: item["reason"] for item in items}

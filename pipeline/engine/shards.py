@@ -1,8 +1,8 @@
-"""A stage done in shards: each by a process of its own, published by the one that ends last.
+"""Stages in shards: one process per shard; the last one to finish publishes the result.
 
-A process holds its shard's lock while it works, and the stage's lock only for the moments before
-and after; those who wait for such a moment queue at a lock of their own. So whoever finds the
-stage's lock taken meets a run that is not in shards, and that is refused at once.
+A process holds its shard's lock while it works, and the stage's lock only briefly before and after.
+Processes wait for that brief lock at a separate lock file. A taken stage lock therefore means a run
+without shards, which is refused immediately.
 """
 
 import shutil
@@ -17,8 +17,8 @@ from a2cap.data.errors import A2Error
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.files.atomic import discard
+from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.lock import is_locked, stage_lock
-from a2cap.pipeline.engine.manifest import FILE_NAME as MANIFEST
 from a2cap.pipeline.engine.run import (
     Outcome,
     complete,
@@ -35,8 +35,8 @@ from a2cap.pipeline.engine.stage import EventLog, ShardWork, Stage, StagePaths
 class ShardOutcome:
     """A finished shard.
 
-    skipped: bad items of this shard that were left out; waiting: shards that are not finished;
-    stage: the whole stage, once all shards are.
+    skipped: number of items that this shard skipped; waiting: unfinished shards; stage: the
+    published stage, once all shards are finished.
     """
 
     shard: Shard
@@ -48,14 +48,15 @@ class ShardOutcome:
 def run_shard(
     stage: Stage, paths: StagePaths, shard: Shard, *, resolved_config: str, force: bool = False
 ) -> ShardOutcome:
-    """Does one shard unless it is there, resuming what an earlier run left; publishes the last.
+    """Run one shard unless it is finished, and publish the stage after the last one.
 
-    With `force` the shard is made again, beside an old result of the stage. Raises LockedError
-    where another process is at this shard, or at the stage without shards.
+    force: run the shard again, beside an old result of the stage.
+
+    Raises LockedError if another process runs this shard, or the stage without shards.
     """
     work = stage.shards
     if work is None:
-        raise A2Error(f"{stage.name} is not done in shards; run it as a whole")
+        raise A2Error(f"stage {stage.name} cannot run in shards; run it without --shard")
     with name_in_disk_errors(paths.partial), ExitStack() as working:
         with _locked(stage, paths):
             found = None if force else finished(stage, paths)
@@ -78,7 +79,7 @@ def run_shard(
 
 @contextmanager
 def wait_for_lock(lock: Path) -> Iterator[None]:
-    """Holds a lock file for the block, after waiting for those who hold it for moments."""
+    """Hold a lock file inside the block; wait while another process holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
         yield
@@ -86,7 +87,7 @@ def wait_for_lock(lock: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
-    """Holds the stage's lock; LockedError where the stage runs without shards."""
+    """Hold the stage's lock; raise LockedError if the stage runs without shards."""
     with (
         wait_for_lock(paths.final.with_name(f"{paths.final.name}.shards.lock")),
         stage_lock(paths.lock, what=stage.name),
@@ -97,12 +98,12 @@ def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
 def _prepare_shard(
     stage: Stage, work: ShardWork, paths: StagePaths, shard: Shard, *, force: bool
 ) -> Path:
-    """Makes the shard's folder in the partial directory, or takes up what is there."""
+    """Create the shard's folder in the partial directory, or resume the existing one."""
     folder = paths.partial / work.output / shard.folder
     if force:
-        begun = unfinished(paths.partial)
-        if begun is not None and begun.key == stage.pre_image.key:
-            # what says that they are finished goes first, lest a crash leave half of one so named
+        earlier = unfinished(paths.partial)
+        if earlier is not None and earlier.key == stage.pre_image.key:
+            # Delete the marks of completion first: a crash must not leave half a shard sealed.
             (paths.partial / MANIFEST).unlink(missing_ok=True)
             (folder / SEAL_FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
@@ -110,27 +111,27 @@ def _prepare_shard(
             require_no_running_shard(stage, paths, but=shard)
             discard(paths.partial)
     prepare(stage, paths)
-    _require_same_division(paths, folder.parent, shard)
+    _require_same_shard_count(paths, folder.parent, shard)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _require_same_division(paths: StagePaths, output: Path, shard: Shard) -> None:
+def _require_same_shard_count(paths: StagePaths, output: Path, shard: Shard) -> None:
     if (output / DATA_FILE).exists():
         raise A2Error(
-            f"unfinished work in {str(paths.partial)!r} is not in shards; "
-            "finish it without --shard, or remove it"
+            f"unfinished work in {str(paths.partial)!r} has no shards; "
+            "finish it without --shard, or delete it"
         )
     counts = {found.count for found in shards_in(output)} - {shard.count}
     if counts:
         raise A2Error(
-            f"unfinished work in {str(paths.partial)!r} is in shards of {min(counts)}, "
-            f"not of {shard.count}; finish it so, or remove it"
+            f"unfinished work in {str(paths.partial)!r} has {min(counts)} shards, "
+            f"not {shard.count}; use {min(counts)} shards, or delete it"
         )
 
 
 def _waiting(paths: StagePaths, output: Path, count: int) -> list[Shard]:
-    """The shards that are not sealed, or that a process is at."""
+    """List the shards that are not sealed or that a process works on."""
     shards = [Shard(number, count) for number in range(count)]
     return [
         shard

@@ -1,4 +1,4 @@
-"""What a stage is: a named piece of work with declared parameters, inputs and outputs."""
+"""Stages: named pieces of work with declared parameters, inputs and outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from a2cap.pipeline.engine.key import PreImage
 
 @dataclass(frozen=True)
 class Input:
-    """Something that a stage reads: where it is, and the digest of what it holds."""
+    """An input of a stage: its path and the digest of its content."""
 
     path: Path
     digest: str
 
 
 Work = Callable[[Path, EventLog], Sequence[SkippedItem]]
-"""Fills a partial directory, skipping what it finds done there; returns the bad items left out."""
+"""Fills a partial directory, resuming the work found there; returns the skipped items."""
 
 
 @dataclass(frozen=True)
 class ShardWork:
-    """How a declared output is made in shards, each by a process of its own.
+    """The part of a stage that one process does for one shard.
 
-    output: its name; fill: makes and seals the folder of a shard in it, in a partial directory, and
-    returns the bad items left out. The stage's `work` joins the shards that it finds.
+    output: name of the output made in shards; fill: writes and seals the folder of a shard in a
+    partial directory, and returns the skipped items. The stage's `work` joins the shards.
     """
 
     output: str
@@ -40,8 +40,8 @@ class Stage:
     """A stage, ready to run.
 
     outputs: name of a declared output -> function from its path to its logical digest.
-    work: already bound to its own config model and inputs, so it cannot read any other setting.
-    shards: where the stage can also be done in shards; their number is in no key.
+    work: bound to its own config model and inputs, so that it cannot read any other setting.
+    shards: set if the stage can run in shards; their number is not part of the key.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
 
     @property
     def pre_image(self) -> PreImage:
-        """What the stage's key is made of."""
+        """The content of the stage's key."""
         return PreImage(
             stage=self.name,
             code_version=self.code_version,
@@ -64,42 +64,42 @@ class Stage:
 
 
 def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
-    """Declares files whose bytes are their logical content."""
+    """Declare outputs whose digest is that of the file's bytes."""
     return dict.fromkeys(names, sha256_of)
 
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Where a stage's result lies: finished, in the making, and its lock."""
+    """Paths of a stage's result: finished, partial, replaced, and its locks."""
 
     final: Path
 
     @classmethod
     def in_artifacts(cls, artifacts: Path, stage: Stage) -> "StagePaths":
-        """The usual place: artifacts/<stage>/<key12>/."""
+        """Return the default paths, at artifacts/<stage>/<key>/."""
         return cls(artifacts / stage.name / stage.pre_image.key)
 
     @property
     def partial(self) -> Path:
-        """The directory of unfinished work."""
+        """Directory of unfinished work."""
         return self.final.with_name(f"{self.final.name}.partial")
 
     @property
     def replaced(self) -> Path:
-        """Where an older result is set aside while a newer one takes its place."""
+        """Path of the old result while a new one is renamed into place."""
         return self.final.with_name(f"{self.final.name}.replaced")
 
     @property
     def lock(self) -> Path:
-        """The kernel lock's file; it is never deleted, because that would race."""
+        """Lock file of the stage; never deleted by a run, because that would race."""
         return self.final.with_name(f"{self.final.name}.lock")
 
     def shard_lock(self, shard: Shard) -> Path:
-        """The lock of the process that works on one shard."""
+        """Return the lock file of one shard."""
         return self.final.with_name(f"{self.final.name}.{shard.folder}.lock")
 
     def shard_locks(self) -> dict[Shard, Path]:
-        """The locks of all shards that were ever begun here, held or not."""
+        """Find the lock files of all shards ever started here, held or not."""
         prefix, found = f"{self.final.name}.", {}
         for path in sorted(self.final.parent.glob("*.lock")):
             shard = Shard.of_folder(path.stem.removeprefix(prefix))

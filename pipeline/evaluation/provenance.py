@@ -12,9 +12,8 @@ from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
-from a2cap.pipeline.engine.artifacts import TRAIN_SCST
+from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
-from a2cap.pipeline.engine.run import CONFIG
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 
@@ -88,7 +87,7 @@ def _cross_entropy(refined: Path) -> dict[str, object]:
     The key has it not: it depends on the captioner that those fields made, not on the fields.
     """
     try:
-        return {"train": read_yaml(refined / CONFIG).get("train")}
+        return {"train": read_yaml(refined / RESOLVED_CONFIG).get("train")}
     except A2Error:
         return {}
 

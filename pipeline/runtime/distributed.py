@@ -112,7 +112,7 @@ class Processes:
         with self._within_reach():
             dist.all_reduce(asked, dist.ReduceOp.MAX)
         if asked.item():
-            stop.ask(int(asked))
+            stop.request(int(asked))
         return bool(asked.item())
 
     @contextmanager

@@ -8,8 +8,8 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
-from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
-from a2cap.pipeline.engine.run import SKIPPED, read_skipped
+from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, SKIPPED, VOCABULARY
+from a2cap.pipeline.engine.run import read_skipped
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,10 @@ def test_weights_of_other_classes_are_refused_where_names_lie_beside_them(
     ("weights", "message"),
     [
         ("none.safetensors", "file of --weights not found: 'none.safetensors'; check the path"),
-        ("airsplay", "weights 'airsplay' have not been downloaded; run \"a2 weights fetch airsplay\""),
+        (
+            "airsplay",
+            "weights 'airsplay' have not been downloaded; run \"a2 weights fetch airsplay\"",
+        ),
     ],
 )
 def test_weights_that_are_not_there_are_named(trained, weights, message):

@@ -718,8 +718,8 @@ def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
     refused = a2("extract", *other)
     assert refused.exit_code == 1
     assert refused.stderr == (
-        f"a2: {str(store)!r} holds the result of other settings (extract.max_regions 8 -> 6); "
-        "name another place, or use --force to replace it\n"
+        f"a2: {str(store)!r} contains the result of other settings (extract.max_regions 8 -> 6); "
+        "name another path, or use --force to replace it\n"
     )
     assert (store / "manifest.json").read_bytes() == before
     assert a2("extract", *other, "--force").exit_code == 0
@@ -815,7 +815,7 @@ def test_an_interrupted_store_of_any_images_is_taken_up(images_and_weights, tmp_
     assert other.exit_code == 1
     assert other.stderr == (
         f"a2: unfinished work of other settings in {str(tmp_path / 'store.partial')!r} "
-        "(extract.max_regions 8 -> 6); name another place, or use --force to discard it\n"
+        "(extract.max_regions 8 -> 6); name another path, or use --force to discard it\n"
     )
     assert a2(*arguments).exit_code == 0
     assert read_manifest(store).digest == read_manifest(whole).digest

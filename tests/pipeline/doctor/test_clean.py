@@ -117,7 +117,7 @@ def test_a_trained_detector_is_beside_every_experiment_and_goes_only_by_its_name
         override("detector.images", experiment.scenes / "images"),
         override("detector.labels", copy.config_file),
     )
-    stale = {"train-detector/0123456789ab": ("stale", "its manifest cannot be read")}
+    stale = {"train-detector/0123456789ab": ("stale", "its manifest is unreadable")}
     assert copy.found(*places) == stale
     start = override("detector.start", trained / "detector.safetensors")
     assert copy.found(*places, start) == {}
@@ -137,7 +137,7 @@ def test_a_result_whose_manifest_cannot_be_read_is_stale_under_other_settings(co
     (evaluated / "manifest.json").write_text("{")
     assert copy.found() == {}
     assert copy.found("evaluate.beam_size=3") == {
-        f"evaluate/{evaluated.name}": ("stale", "its manifest cannot be read")
+        f"evaluate/{evaluated.name}": ("stale", "its manifest is unreadable")
     }
 
 

@@ -108,7 +108,7 @@ def test_a_captioner_that_was_copied_without_its_manifest_is_verified(artifacts,
     [found] = verify(model, data=True)
     assert (found.kind, found.damages) == ("captioner", ())
     assert found.notes[-1] == (
-        "no manifest: what model.safetensors holds cannot be compared; copy manifest.json with it"
+        "no manifest to compare model.safetensors with; copy manifest.json too"
     )
 
 
@@ -135,8 +135,8 @@ def test_where_there_is_nothing_to_verify_that_is_said(tmp_path, name):
     with pytest.raises(InputError) as raised:
         list(verify(tmp_path / name, data=False))
     assert str(raised.value) == (
-        f"nothing to verify in {str(tmp_path / name)!r}; name the result of a stage, "
-        "a feature store, a checkpoint, a captioner, or a folder that holds some"
+        f"nothing to verify in {str(tmp_path / name)!r}; name a stage's result, "
+        "a feature store, a checkpoint, a captioner, or a folder that contains some"
     )
 
 
@@ -167,7 +167,7 @@ def test_a_cut_output_is_found_by_its_size(artifacts, stage, name, left):
     assert damages(artifacts) == [
         (
             path.parent,
-            f"{str(path)!r} has {left % size} bytes, its manifest says {size}; "
+            f"{str(path)!r} has {left % size} bytes, {size} in the manifest; "
             f"{forced(artifacts, stage)}",
         )
     ]
@@ -178,7 +178,7 @@ def test_a_flipped_bit_is_found_where_every_byte_is_read(artifacts, stage, name)
     path = result(artifacts, stage) / name
     flip(path)
     assert damages(artifacts) == []
-    line = f"{str(path)!r} holds other bytes than its manifest says; {forced(artifacts, stage)}"
+    line = f"{str(path)!r} differs from its sha256 in the manifest; {forced(artifacts, stage)}"
     assert damages(artifacts, data=True) == [(path.parent, line)]
 
 
@@ -196,7 +196,7 @@ def test_a_result_at_a_place_of_its_own_is_copied_again(artifacts, tmp_path):
         (
             place,
             f"{str(place / 'extractor.json')!r} is missing; "
-            "copy it again, or make it again with --force",
+            "copy it again, or recreate it with --force",
         )
     ]
 
@@ -207,7 +207,7 @@ def test_a_manifest_that_cannot_be_read_is_damage(artifacts, content):
     path.unlink() if content is None else path.write_text(content)
     [(found, line)] = damages(artifacts)
     assert found == path.parent
-    assert line.startswith(f"manifest cannot be read: {str(path)!r} (")
+    assert line.startswith(f"manifest is unreadable: {str(path)!r} (")
     assert line.endswith("); rerun the stage with --force")
 
 
@@ -216,7 +216,7 @@ def test_a_result_under_the_key_of_another_is_damage(artifacts):
     other = path.rename(path.with_name("0123456789ab"))
     [(_, line)] = damages(artifacts)
     assert line == (
-        f"{str(other)!r} has a manifest of the key {path.name!r}; {forced(artifacts, 'evaluate')}"
+        f"{str(other)!r} has the manifest of key {path.name!r}; {forced(artifacts, 'evaluate')}"
     )
 
 
@@ -225,10 +225,10 @@ def test_the_list_of_what_was_skipped_is_part_of_a_result(artifacts):
     remedy = forced(artifacts, "extract")
     path.write_text('{"id": "7", "reason": "odd"}\n')
     [(_, line)] = damages(artifacts)
-    assert line == f"{str(path)!r} lists 1 items, its manifest says 0; {remedy}"
+    assert line == f"{str(path)!r} lists 1 items, the manifest 0; {remedy}"
     path.write_text("{")
     [(_, line)] = damages(artifacts)
-    assert line.startswith(f"{str(path)!r} cannot be read (")
+    assert line.startswith(f"{str(path)!r} is unreadable (")
     assert line.endswith(f"); {remedy}")
 
 
@@ -262,7 +262,7 @@ def test_a_cut_store_is_found_by_its_size(artifacts):
 def test_a_flipped_bit_of_a_store_is_found_whatever_it_hits(artifacts, place):
     store = result(artifacts, "extract") / "features.lmdb"
     flip(store / "data.mdb", place)
-    line = f"{str(store / 'data.mdb')!r} is not the file that was sealed; {REMEDY_OF_A_STORE}"
+    line = f"{str(store / 'data.mdb')!r} differs from its seal; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
     assert damages(artifacts, data=True) == [(store.parent, line)]
 
@@ -287,7 +287,7 @@ def test_a_store_that_was_exchanged_is_not_the_one_of_the_manifest(artifacts):
     seal = json.loads((extracted / "features.lmdb" / "seal.json").read_text())
     (extracted / "features.lmdb" / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
     line = (
-        f"{str(extracted / 'features.lmdb')!r} holds other features than its manifest says; "
+        f"{str(extracted / 'features.lmdb')!r} differs from its digest in the manifest; "
         f"{forced(artifacts, 'extract')}"
     )
     assert damages(artifacts) == [(extracted, line)]
@@ -296,7 +296,7 @@ def test_a_store_that_was_exchanged_is_not_the_one_of_the_manifest(artifacts):
 # --- checkpoints --------------------------------------------------------------------------------
 
 NOT_NEEDED = "delete it: a finished training does not need it"
-GOES_BACK = 'the next "a2 train" goes back to the one before it, or to the start'
+RESUMES = 'run "a2 train", which resumes from the checkpoint before it, or restarts'
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
@@ -339,7 +339,7 @@ def test_an_unfinished_training_goes_back_to_a_sound_checkpoint(artifacts):
     (partial / "manifest.json").unlink()
     path = max((partial / "checkpoints").iterdir()) / "state.pt"
     cut(path, 10)
-    assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {GOES_BACK}")]
+    assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {RESUMES}")]
 
 
 def test_an_unfinished_training_of_a_detector_is_gone_on_with_by_its_own_command(artifacts):
@@ -349,7 +349,7 @@ def test_an_unfinished_training_of_a_detector_is_gone_on_with_by_its_own_command
     (partial / "manifest.json").unlink()
     path = max((partial / "checkpoints").iterdir()) / "state.pt"
     cut(path, 10)
-    remedy = GOES_BACK.replace("a2 train", "a2 detector train")
+    remedy = RESUMES.replace("a2 train", "a2 detector train")
     assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {remedy}")]
 
 
@@ -364,7 +364,7 @@ def captioner(artifacts, tmp_path):
     return model
 
 
-COPY_AGAIN = "copy it again, or make it again with --force"
+COPY_AGAIN = "copy it again, or recreate it with --force"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_captioner_needs_all_its_files(captioner, name):
 def test_cut_tensors_of_a_captioner_are_found(captioner, name):
     cut(captioner / name, 100)
     [(_, line)] = damages(captioner)
-    assert line.startswith(f"{str(captioner / name)!r} is cut or no safetensors file (")
+    assert line.startswith(f"{str(captioner / name)!r} is truncated or not a safetensors file (")
     assert line.endswith(f"); {COPY_AGAIN}")
 
 
@@ -390,7 +390,7 @@ def test_a_captioner_with_another_vocabulary_is_damaged(captioner):
     assert damages(captioner) == [
         (
             captioner,
-            f"{str(captioner / 'vocabulary.json')!r} is not the vocabulary that model.json names; "
+            f"{str(captioner / 'vocabulary.json')!r} is not the vocabulary named in model.json; "
             f"{COPY_AGAIN}",
         )
     ]
@@ -405,7 +405,7 @@ def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner)
     for model, remedy in (captioner, COPY_AGAIN), (trained, forced(artifacts, "train-xe")):
         flip(model / "weights.safetensors")
         assert damages(model) == []
-        line = f"{str(model / 'weights.safetensors')!r} holds other bytes than extractor.json says"
+        line = f"{str(model / 'weights.safetensors')!r} differs from its sha256 in extractor.json"
         assert damages(model, data=True) == [(model, f"{line}; {remedy}")]
 
 

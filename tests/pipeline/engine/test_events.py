@@ -1,4 +1,4 @@
-"""The diary of a stage: what each event says, each on a line of its own."""
+"""Events of a stage: their fields, one JSON object per line."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
 
 
 def events(folder):
-    """The events in a directory, without their times."""
+    """Read the events of a directory, without their times."""
     lines = (folder / "events.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     assert all(isinstance(event.pop("time"), float) for event in found)
@@ -32,7 +32,7 @@ def stage(work):
 
 
 def run(folder, work):
-    """Runs a stage; what it raised, and the events of its result or of what is left of it."""
+    """Run a stage; return the error it raised and the events of its result or partial directory."""
     ready = stage(work)
     place = StagePaths.in_artifacts(folder, ready)
     try:
@@ -51,7 +51,7 @@ START = {
 }
 
 
-def test_a_run_begins_and_ends_and_names_what_it_left_out(tmp_path):
+def test_a_run_writes_start_skips_and_end(tmp_path):
     _, found = run(tmp_path, lambda log: [SkippedItem("7", "odd"), SkippedItem("8", "even")])
     seconds = found[-1].pop("seconds")
     assert seconds >= 0
@@ -63,7 +63,7 @@ def test_a_run_begins_and_ends_and_names_what_it_left_out(tmp_path):
     ]
 
 
-def test_what_a_stage_says_at_once_is_not_said_again_at_its_end(tmp_path):
+def test_an_item_skipped_during_the_work_is_written_once(tmp_path):
     def work(log):
         log.skip("7", "odd")
         log.write("checkpoint", images=3)
@@ -85,7 +85,7 @@ def test_what_a_stage_says_at_once_is_not_said_again_at_its_end(tmp_path):
         (Interrupted(15), {"outcome": "stopped"}),
     ],
 )
-def test_a_run_that_does_not_finish_says_how_it_ended(tmp_path, error, end):
+def test_an_unfinished_run_writes_its_outcome(tmp_path, error, end):
     def work(log):
         raise error
 
@@ -95,7 +95,7 @@ def test_a_run_that_does_not_finish_says_how_it_ended(tmp_path, error, end):
     assert found == [START, {"event": "end", **end}]
 
 
-def test_each_run_has_a_start_of_its_own(tmp_path):
+def test_each_run_writes_its_own_start(tmp_path):
     def fail(log):
         raise A2Error("odd")
 
@@ -104,7 +104,7 @@ def test_each_run_has_a_start_of_its_own(tmp_path):
     assert [event["event"] for event in found] == ["start", "end", "start", "end"]
 
 
-def test_on_a_full_disk_the_first_error_is_the_one_that_is_raised(tmp_path):
+def test_on_a_full_disk_the_first_error_is_raised(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def work(log):
@@ -119,7 +119,7 @@ def test_on_a_full_disk_the_first_error_is_the_one_that_is_raised(tmp_path):
     assert found == [START]
 
 
-def test_an_event_stands_on_a_line_of_its_own_also_after_one_that_a_kill_cut_off(tmp_path):
+def test_an_event_starts_a_new_line_after_a_truncated_one(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "sta')
     EventLog(tmp_path).write("start")
     EventLog(tmp_path).write("end")
@@ -128,7 +128,7 @@ def test_an_event_stands_on_a_line_of_its_own_also_after_one_that_a_kill_cut_off
     assert [json.loads(line)["event"] for line in whole] == ["start", "end"]
 
 
-def test_the_log_of_the_running_stage_is_found_in_it_and_nowhere_else(tmp_path):
+def test_the_current_log_exists_only_inside_a_running_stage(tmp_path):
     found = []
     assert current_events() is None
     run(tmp_path, lambda log: found.append(current_events() is log) or [])

@@ -1,4 +1,4 @@
-"""The difference of two pre-images, in the words of the config."""
+"""Differences between two pre-images, named by their config fields."""
 
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.key import PreImage
@@ -13,7 +13,7 @@ def test_equal_pre_images_have_no_difference():
     assert difference(BEFORE, BEFORE) == []
 
 
-def test_every_kind_of_difference_is_named_by_its_dotted_path():
+def test_every_difference_has_its_dotted_path():
     after = PreImage(
         "train-xe",
         2,
@@ -30,7 +30,7 @@ def test_every_kind_of_difference_is_named_by_its_dotted_path():
     ]
 
 
-def test_the_latest_result_is_the_one_finished_last_and_no_partial_one(tmp_path):
+def test_the_latest_result_is_the_last_finished_one_and_never_partial(tmp_path):
     for name, finished in (("aaa", 3.0), ("bbb", 7.0), ("ccc.partial", 9.0)):
         (tmp_path / name).mkdir()
         Manifest(BEFORE, {}, 0, finished, 1.0, {}).write(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Digests of files: the cache saves reads and never changes an answer."""
+"""Cache of file digests: it saves reads and never changes a digest."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
-from a2cap.pipeline.engine import hash_cache as hashing
+from a2cap.pipeline.engine import hash_cache
 from a2cap.pipeline.engine.hash_cache import HashCache
 
 
@@ -29,7 +29,7 @@ def test_an_unchanged_file_is_read_once_and_a_changed_one_again(cache, tmp_path,
     path = tmp_path / "file"
     path.write_bytes(b"one")
     reads = []
-    monkeypatch.setattr(hashing, "sha256_of", lambda p: reads.append(p) or sha256_of(p))
+    monkeypatch.setattr(hash_cache, "sha256_of", lambda p: reads.append(p) or sha256_of(p))
     first = cache.file(path, what="file")
     assert cache.file(path, what="file") == first
     assert len(reads) == 1
@@ -47,7 +47,7 @@ def test_a_missing_file_is_named(cache, tmp_path):
     )
 
 
-def test_the_digest_of_images_depends_on_ids_and_content_not_on_places(cache, tmp_path):
+def test_the_digest_of_images_depends_on_ids_and_content_not_on_paths(cache, tmp_path):
     for name, content in (("a.jpg", b"x"), ("b.jpg", b"y"), ("c.jpg", b"x")):
         (tmp_path / name).write_bytes(content)
     one = cache.images({"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
@@ -56,19 +56,19 @@ def test_the_digest_of_images_depends_on_ids_and_content_not_on_places(cache, tm
     assert one != cache.images({"1": tmp_path / "a.jpg", "2": None})
 
 
-def test_many_images_are_remembered_a_few_at_a_time(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(hashing, "_COMMITTED_TOGETHER", 2)
+def test_the_digests_of_many_images_are_committed_in_groups(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(hash_cache, "_COMMITTED_TOGETHER", 2)
     files = {str(number): tmp_path / str(number) for number in range(5)}
     for path in files.values():
         path.write_text(path.name)
     digest = cache.images(files)
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
-    monkeypatch.setattr(hashing, "sha256_of", None)
+    monkeypatch.setattr(hash_cache, "sha256_of", None)
     assert other.images(files) == digest
     other.close()
 
 
-def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, caplog):
+def test_a_damaged_cache_costs_only_time(tmp_path, caplog):
     (tmp_path / "hashes.sqlite").write_bytes(
         b"no database, but long enough to be taken for one" * 9
     )
@@ -77,12 +77,11 @@ def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, caplog):
     assert cache.file(tmp_path / "file", what="file") == hashlib.sha256(b"content").hexdigest()
     cache.close()
     assert caplog.messages == [
-        f"digests of files are not remembered: {str(tmp_path / 'hashes.sqlite')!r} "
-        "(file is not a database)"
+        f"file digests are not cached: {str(tmp_path / 'hashes.sqlite')!r} (file is not a database)"
     ]
 
 
-def test_two_commands_may_use_the_cache_at_once(cache, tmp_path):
+def test_two_commands_can_use_the_cache_at_once(cache, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
@@ -92,7 +91,7 @@ def test_two_commands_may_use_the_cache_at_once(cache, tmp_path):
 
 
 @pytest.mark.parametrize("bytes_of_file", [0, 9000])
-def test_a_cache_on_a_full_disk_costs_time_and_nothing_else(tmp_path, bytes_of_file):
+def test_a_cache_on_a_full_disk_costs_only_time(tmp_path, bytes_of_file):
     files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
     for path in files.values():
         path.write_text(path.name)
@@ -112,7 +111,7 @@ def test_a_cache_on_a_full_disk_costs_time_and_nothing_else(tmp_path, bytes_of_f
     later.close()
 
 
-def test_a_cache_whose_pages_are_damaged_costs_time_and_nothing_else(tmp_path):
+def test_a_cache_with_damaged_pages_costs_only_time(tmp_path):
     files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
     for path in files.values():
         path.write_text(path.name)

@@ -1,4 +1,4 @@
-"""Signals: remembered until a step is done, and handed back afterwards."""
+"""Signals: recorded until a step is finished; handlers restored afterwards."""
 
 import signal
 
@@ -15,7 +15,7 @@ BOTH = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_signal_is_remembered_and_raised_between_steps(number):
+def test_a_signal_is_recorded_and_raised_between_steps(number):
     with stop_between_steps() as stop:
         assert not stop.pending
         stop.raise_if_pending()
@@ -28,14 +28,14 @@ def test_a_signal_is_remembered_and_raised_between_steps(number):
 
 @pytest.mark.parametrize("first", BOTH)
 @pytest.mark.parametrize("second", BOTH)
-def test_a_second_signal_stops_at_once(first, second):
+def test_a_second_signal_stops_immediately(first, second):
     with stop_between_steps(), pytest.raises(Interrupted) as interrupted:
         signal.raise_signal(first)
         signal.raise_signal(second)
     assert interrupted.value.signal_number == second
 
 
-def test_handlers_are_put_back_even_after_an_error():
+def test_handlers_are_restored_even_after_an_error():
     before = [signal.getsignal(number) for number in BOTH]
     with pytest.raises(ZeroDivisionError), stop_between_steps() as stop:
         assert [signal.getsignal(number) for number in BOTH] == [stop, stop]
@@ -43,20 +43,20 @@ def test_handlers_are_put_back_even_after_an_error():
     assert [signal.getsignal(number) for number in BOTH] == before
 
 
-def test_a_request_belongs_to_its_block_alone():
+def test_a_stop_request_does_not_outlive_its_block():
     with stop_between_steps():
         signal.raise_signal(signal.SIGTERM)
     with stop_between_steps() as stop:
         assert not stop.pending
 
 
-def test_work_that_commits_as_it_goes_stops_at_once():
+def test_the_immediate_handler_raises():
     with pytest.raises(Interrupted) as interrupted:
         raise_interrupted(signal.SIGTERM, None)
     assert interrupted.value.signal_number == signal.SIGTERM
 
 
-def test_code_that_catches_errors_does_not_catch_a_stop():
+def test_except_exception_does_not_catch_a_stop():
     assert not issubclass(Interrupted, Exception)
     assert issubclass(Interrupted, KeyboardInterrupt)
 
@@ -67,18 +67,18 @@ def test_no_stop_is_pending_at_first():
     stop.raise_if_pending()
 
 
-def test_a_stop_that_another_process_asks_for_is_one_of_this_process_too():
+def test_a_stop_requested_by_another_rank_stops_this_rank():
     with stop_between_steps() as stop:
-        stop.ask(signal.SIGTERM)
+        stop.request(signal.SIGTERM)
         assert stop.pending
         with pytest.raises(Interrupted) as interrupted:
             stop.raise_if_pending()
     assert interrupted.value.signal_number == signal.SIGTERM
 
 
-def test_the_signal_behind_it_does_not_stop_at_once_when_it_comes():
+def test_the_first_signal_after_another_rank_s_request_does_not_stop_immediately():
     with stop_between_steps() as stop:
-        stop.ask(signal.SIGTERM)
+        stop.request(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert stop.signal_number == signal.SIGTERM
         with pytest.raises(Interrupted):

@@ -1,4 +1,4 @@
-"""Progress: few lines in a log, a bar on a terminal, times in words."""
+"""Progress: a few lines in a log, a bar on a terminal, events inside a stage."""
 
 import io
 import json
@@ -26,12 +26,12 @@ from a2cap.pipeline.engine.progress import advance_after_each, format_duration, 
         (360_000, "100 h 0 min"),
     ],
 )
-def test_durations_are_said_in_words(seconds, words):
+def test_durations_are_formatted_with_two_units(seconds, words):
     assert format_duration(seconds) == words
 
 
 class Clock:
-    """Stands still until a test moves it."""
+    """Clock that a test moves."""
 
     now = 100.0
 
@@ -41,14 +41,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still, and a log that is no terminal."""
+    """Replace the clock by one that the test moves, and stderr by a stream without a terminal."""
     clock = Clock()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     return clock
 
 
-def test_a_log_gets_a_line_at_most_every_quarter_of_a_minute(clock, caplog):
+def test_a_log_gets_a_line_at_most_every_15_seconds(clock, caplog):
     with caplog.at_level(logging.INFO), track("draw", total=100) as shown:
         clock.started_with(shown)
         for _ in range(60):
@@ -62,7 +62,7 @@ def test_a_log_gets_a_line_at_most_every_quarter_of_a_minute(clock, caplog):
     ]
 
 
-def test_what_an_earlier_run_did_counts_as_done_but_not_for_the_speed(clock, caplog):
+def test_work_of_an_earlier_run_counts_as_done_but_not_for_the_speed(clock, caplog):
     with caplog.at_level(logging.INFO), track("draw", total=100, done=80) as shown:
         clock.started_with(shown)
         clock.now += 20.0
@@ -70,7 +70,7 @@ def test_what_an_earlier_run_did_counts_as_done_but_not_for_the_speed(clock, cap
     assert caplog.messages == ["draw: 90 of 100, 20 s left"]
 
 
-def test_the_end_and_short_work_say_nothing(clock, caplog):
+def test_the_end_of_work_logs_no_line(clock, caplog):
     with caplog.at_level(logging.INFO), track("draw", total=2) as shown:
         clock.started_with(shown)
         shown.advance(1)
@@ -91,7 +91,7 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert caplog.messages == []
 
 
-def test_a_stage_that_runs_has_it_among_its_events(clock, tmp_path):
+def test_progress_inside_a_stage_is_written_to_its_events(clock, tmp_path):
     log = EventLog(tmp_path)
     with log.running(stage="draw"), track("draw", total=100, done=10) as shown:
         clock.started_with(shown)
@@ -99,8 +99,8 @@ def test_a_stage_that_runs_has_it_among_its_events(clock, tmp_path):
             clock.now += 1.0
             shown.advance(2)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    told = [event for event in events if event["event"] == "progress"]
-    assert [(event["what"], event["done"], event["total"]) for event in told] == [
+    progress_events = [event for event in events if event["event"] == "progress"]
+    assert [(event["what"], event["done"], event["total"]) for event in progress_events] == [
         ("draw", 10, 100),
         ("draw", 40, 100),
         ("draw", 70, 100),
@@ -108,14 +108,14 @@ def test_a_stage_that_runs_has_it_among_its_events(clock, tmp_path):
     ]
 
 
-def test_work_of_no_stage_writes_no_event(clock, tmp_path, monkeypatch):
+def test_progress_outside_a_stage_writes_no_event(clock, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with track("draw", total=2) as shown:
         shown.advance(2)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_counted_items_are_the_items_and_each_advances_once_it_is_done_with():
+def test_each_yielded_item_advances_after_its_use():
     advanced = []
     items = advance_after_each("ab", advanced.append)
     assert next(items) == "a"

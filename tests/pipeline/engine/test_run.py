@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
 
 
 def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
-    """Writes ten numbers, one file each, skipping those that are there."""
+    """Make a stage that writes ten numbers, one file each, and resumes after existing files."""
     made = []
 
     def work(directory, events):
@@ -49,7 +49,7 @@ def run(stage, artifacts, **options):
     )
 
 
-def test_a_finished_stage_holds_outputs_manifest_config_and_events(tmp_path):
+def test_a_finished_stage_contains_outputs_manifest_config_and_events(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
     assert outcome.ran
@@ -70,7 +70,7 @@ def test_a_second_run_does_nothing(tmp_path):
     assert made == []
 
 
-def test_an_interrupted_run_leaves_no_result_and_the_next_one_resumes(tmp_path):
+def test_an_interrupted_run_leaves_no_result_and_the_next_run_resumes(tmp_path):
     stage, _ = counting_stage(fail_after=4)
     with pytest.raises(RuntimeError, match="killed"):
         run(stage, tmp_path)
@@ -82,26 +82,26 @@ def test_an_interrupted_run_leaves_no_result_and_the_next_one_resumes(tmp_path):
     assert outcome.manifest.digest == uninterrupted.manifest.digest
 
 
-def test_a_run_that_died_between_manifest_and_rename_is_published_without_work(tmp_path):
+def test_a_run_killed_between_manifest_and_rename_is_published_without_work(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
-    place = StagePaths(outcome.directory)
-    place.final.rename(place.partial)
+    paths = StagePaths(outcome.directory)
+    paths.final.rename(paths.partial)
     again, made = counting_stage()
     assert run(again, tmp_path).directory == outcome.directory
     assert made == []
 
 
-def test_a_complete_partial_of_other_settings_is_not_published_as_these(tmp_path):
-    place = StagePaths(tmp_path / "store")
-    run_stage(counting_stage()[0], place, resolved_config="")
-    place.final.rename(place.partial)
+def test_a_complete_partial_directory_of_other_settings_is_not_published(tmp_path):
+    paths = StagePaths(tmp_path / "store")
+    run_stage(counting_stage()[0], paths, resolved_config="")
+    paths.final.rename(paths.partial)
     with pytest.raises(A2Error, match=r"unfinished work of other settings in .*factor 2 -> 3"):
-        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
-    assert not place.final.exists()
+        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
+    assert not paths.final.exists()
 
 
-def test_force_runs_again_beside_the_old_result_and_takes_its_place(tmp_path):
+def test_force_replaces_the_old_result(tmp_path):
     first = run(counting_stage()[0], tmp_path)
     stage, made = counting_stage()
     second = run(stage, tmp_path, force=True)
@@ -111,7 +111,7 @@ def test_force_runs_again_beside_the_old_result_and_takes_its_place(tmp_path):
     assert sorted(path.suffix for path in first.directory.parent.iterdir()) == ["", ".lock"]
 
 
-def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
+def test_a_failed_forced_run_keeps_the_old_result(tmp_path):
     first = run(counting_stage()[0], tmp_path)
     stage, _ = counting_stage(fail_after=3)
     with pytest.raises(RuntimeError):
@@ -119,18 +119,18 @@ def test_a_forced_run_that_fails_keeps_the_old_result(tmp_path):
     assert (first.directory / "total.txt").read_text() == "90"
 
 
-def test_a_result_set_aside_by_a_killed_run_is_back_before_it_is_forced_again(tmp_path):
-    place = StagePaths(run(counting_stage()[0], tmp_path).directory)
-    place.final.rename(place.replaced)
+def test_a_result_set_aside_by_a_killed_run_is_restored_before_the_next_forced_run(tmp_path):
+    paths = StagePaths(run(counting_stage()[0], tmp_path).directory)
+    paths.final.rename(paths.replaced)
     stage, _ = counting_stage(fail_after=3)
     with pytest.raises(RuntimeError):
         run(stage, tmp_path, force=True)
-    assert (place.final / "total.txt").read_text() == "90"
-    assert not place.replaced.exists()
+    assert (paths.final / "total.txt").read_text() == "90"
+    assert not paths.replaced.exists()
 
 
 @pytest.mark.parametrize("changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str)
-def test_another_parameter_input_or_code_version_is_another_result(tmp_path, changed):
+def test_a_changed_parameter_input_or_code_version_gives_another_result(tmp_path, changed):
     first = run(counting_stage()[0], tmp_path)
     second = run(counting_stage(**changed)[0], tmp_path)
     assert second.ran
@@ -138,28 +138,28 @@ def test_another_parameter_input_or_code_version_is_another_result(tmp_path, cha
     assert first.directory.exists()
 
 
-def test_a_named_place_with_the_result_of_other_settings_is_refused(tmp_path):
-    place = StagePaths(tmp_path / "my store")
-    run_stage(counting_stage()[0], place, resolved_config="")
+def test_an_output_path_with_the_result_of_other_settings_is_rejected(tmp_path):
+    paths = StagePaths(tmp_path / "my store")
+    run_stage(counting_stage()[0], paths, resolved_config="")
     with pytest.raises(A2Error) as raised:
-        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
+        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
     assert str(raised.value) == (
-        f"{str(place.final)!r} holds the result of other settings (count.factor 2 -> 3); "
-        "name another place, or use --force to replace it"
+        f"{str(paths.final)!r} contains the result of other settings (count.factor 2 -> 3); "
+        "name another path, or use --force to replace it"
     )
 
 
-def test_unfinished_work_of_other_settings_is_not_mixed_in(tmp_path):
-    place = StagePaths(tmp_path / "store")
+def test_unfinished_work_of_other_settings_is_rejected(tmp_path):
+    paths = StagePaths(tmp_path / "store")
     with pytest.raises(RuntimeError):
-        run_stage(counting_stage(fail_after=2)[0], place, resolved_config="")
+        run_stage(counting_stage(fail_after=2)[0], paths, resolved_config="")
     with pytest.raises(A2Error) as raised:
-        run_stage(counting_stage(factor=3)[0], place, resolved_config="")
+        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
     assert str(raised.value) == (
-        f"unfinished work of other settings in {str(place.partial)!r} (count.factor 2 -> 3); "
-        "name another place, or use --force to discard it"
+        f"unfinished work of other settings in {str(paths.partial)!r} (count.factor 2 -> 3); "
+        "name another path, or use --force to discard it"
     )
-    assert run_stage(counting_stage(factor=3)[0], place, resolved_config="", force=True).ran
+    assert run_stage(counting_stage(factor=3)[0], paths, resolved_config="", force=True).ran
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
@@ -169,20 +169,20 @@ def test_skipped_items_are_counted_and_listed(tmp_path):
     assert read_skipped(outcome.directory) == {"42": "no such image"}
 
 
-def test_a_manifest_that_cannot_be_read_says_what_to_do(tmp_path):
+def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
     (outcome.directory / "manifest.json").write_text("{}")
     with pytest.raises(A2Error) as raised:
         finished(stage, StagePaths(outcome.directory))
     assert str(raised.value) == (
-        f"manifest cannot be read: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
+        f"manifest is unreadable: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
         "rerun the stage with --force"
     )
 
 
 @pytest.mark.parametrize("named", [None, "a file"])
-def test_an_error_of_the_disk_names_a_file_or_else_the_unfinished_work(tmp_path, named):
+def test_a_disk_error_names_a_file_or_the_partial_directory(tmp_path, named):
     def work(directory, events):
         raise OSError(28, "No space left on device", named)
 
@@ -204,7 +204,7 @@ with stage_lock(Path(sys.argv[1]), what="count"):
 """
 
 
-def test_a_second_run_fails_at_once_and_names_the_holder_and_a_killed_holder_frees_it(tmp_path):
+def test_a_second_run_fails_immediately_and_names_the_holder(tmp_path):
     stage, _ = counting_stage()
     lock = StagePaths.in_artifacts(tmp_path, stage).lock
     command = [sys.executable, "-c", HOLDER, str(lock)]
