@@ -1,73 +1,40 @@
-"""Pickled arrays by name: `{"model": {key: array}}` of airsplay and of detectron2's model zoo."""
+"""Pickled arrays by name: `{"model": {key: array}}` of airsplay and of detectron2's model zoo.
 
-import pickle
-from collections import OrderedDict
-from collections.abc import Callable
+A pickle is a program, and even `numpy.dtype` and `numpy.ndarray` are unsafe to call from one: a
+forged object dtype turns bytes into pointers. So nothing is unpickled here. This module interprets
+the opcodes that arrays in plain containers need and builds each array itself.
+"""
+
+import math
+import pickletools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 
-_reconstruct: Callable[..., object] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
+Array = NDArray[np.generic]
+Kind = TypeVar("Kind")
 
 
-def _latin1_bytes(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes into old protocols; other codecs are not looked up."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"codec {encoding!r}")
-    return text.encode("latin1")
+class _UnsafeError(Exception):
+    """The pickle refers to a name that arrays do not need."""
 
 
-ALLOWED: dict[tuple[str, str], object] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("_codecs", "encode"): _latin1_bytes,
-    ("collections", "OrderedDict"): OrderedDict,
-}
-"""Everything that a pickle may name."""
-
-
-class _ForbiddenName(Exception):
-    """A pickle names something beyond numpy arrays."""
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> object:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise _ForbiddenName(f"{module}.{name}") from None
-
-
-def load_arrays(path: Path) -> object:
-    """Whatever containers, numbers, texts and arrays a pickle holds.
-
-    Pickles of Python 2 are read as latin-1, as numpy's were written. Raises WeightsError for a
-    pickle that names anything else, before that is looked up, and for one that is damaged.
-    """
-    try:
-        with path.open("rb") as stream:
-            return _ArrayUnpickler(stream, encoding="latin1").load()
-    except _ForbiddenName as error:
-        raise WeightsError(
-            f"pickle {path.name!r} wants to run {str(error)!r}, which is no numpy array; "
-            "nothing of it was run, do not use this file"
-        ) from error
-    except Exception as error:  # damaged opcodes raise any built-in error
-        raise WeightsError(
-            f"pickle {path.name!r} is damaged: {error}; download it again"
-        ) from error
+class _DamagedError(Exception):
+    """The opcodes do not describe arrays in plain containers."""
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, float32, of a pickle whose "model" holds them.
+    """Return the arrays below "model" as float32 tensors by name.
 
-    Raises WeightsError where the pickle is not safe, damaged, or holds something else.
+    Raises WeightsError where the pickle is unsafe or damaged, or has other content.
     """
     content = load_arrays(path)
     model = content.get("model") if isinstance(content, dict) else None
@@ -76,11 +43,11 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
             f"pickle {path.name!r} has no 'model' of arrays by name; "
             "name a .pkl of airsplay or detectron2, or a safetensors file"
         )
-    return {
-        str(key): _float_tensor(value, key=str(key), name=path.name)
-        for key, value in model.items()
-        if not str(key).endswith("num_batches_tracked")
-    }
+    converted: dict[int, Tensor] = {}  # an array that a pickle repeats takes memory once
+    for key, value in model.items():
+        if not key.endswith("num_batches_tracked") and id(value) not in converted:
+            converted[id(value)] = _float_tensor(value, key=key, name=path.name)
+    return {key: converted[id(value)] for key, value in model.items() if id(value) in converted}
 
 
 def _float_tensor(value: object, *, key: str, name: str) -> Tensor:
@@ -90,3 +57,222 @@ def _float_tensor(value: object, *, key: str, name: str) -> Tensor:
             f"{key!r} in {name!r} is {kind}, not an array of floats; download the file again"
         )
     return torch.from_numpy(np.array(value, dtype=np.float32))
+
+
+def load_arrays(path: Path) -> object:
+    """Return the containers, numbers, texts and arrays of a pickle; dictionaries have text keys.
+
+    Raises WeightsError where the pickle refers to anything else or is damaged.
+    """
+    content = path.read_bytes()
+    try:
+        return _Interpreter(len(content)).run(content)
+    except _UnsafeError as error:
+        raise WeightsError(
+            f"pickle {path.name!r} is unsafe: it refers to {str(error)!r}, and nothing of it was "
+            "run; do not use this file"
+        ) from error
+    except Exception as error:  # damaged opcodes raise any built-in error
+        raise WeightsError(
+            f"pickle {path.name!r} is damaged: {error}; download it again"
+        ) from error
+
+
+@dataclass
+class _DType:
+    """A dtype of numbers; `dtype` is None until the BUILD opcode has given the byte order."""
+
+    code: str
+    dtype: np.dtype[np.generic] | None = None
+
+
+@dataclass
+class _Draft:
+    """An array; `array` is None until the BUILD opcode has given shape and numbers."""
+
+    array: Array | None = None
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A name that a GLOBAL opcode may refer to, with what REDUCE makes of it."""
+
+    makes: str
+
+
+_NAMES = {
+    "numpy ndarray": _Name("ndarray"),
+    "numpy dtype": _Name("dtype"),
+    "numpy.core.multiarray _reconstruct": _Name("array"),
+    "numpy._core.multiarray _reconstruct": _Name("array"),
+    "_codecs encode": _Name("bytes"),
+    "__builtin__ bytes": _Name("no bytes"),  # of an empty array, as Python 3 writes protocol 2
+    "builtins bytes": _Name("no bytes"),
+    "collections OrderedDict": _Name("dictionary"),
+}
+_CODES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
+_MARK = object()
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_ARGUMENTS = (
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+)
+"""Opcodes that push their argument. Strings of Python 2 are read as latin-1, as numpy's were."""
+_FIXED_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+@dataclass
+class _Interpreter:
+    """A stack machine for the opcodes of pickled arrays, as in the standard library's pickle.py.
+
+    budget: bytes that all arrays together may have; they cannot be more than the file's.
+    """
+
+    budget: int
+    stack: list[object] = field(default_factory=list)
+    memo: dict[int, object] = field(default_factory=dict)
+
+    def run(self, content: bytes) -> object:
+        """Interpret a whole pickle and return its value."""
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name == "STOP":
+                (value,) = self.stack
+                return value
+            self._step(opcode.name, argument)
+        raise _DamagedError("it has no end")
+
+    def _step(self, name: str, argument: object) -> None:
+        if name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name])
+        elif name in _ARGUMENTS:
+            self.stack.append(argument)
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            value = self.memo[_expect(argument, int)]
+            self.stack.append(value.array if isinstance(value, _Draft) else value)
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            self.memo[_expect(argument, int)] = self.stack[-1]
+        elif name == "MEMOIZE":
+            self.memo[len(self.memo)] = self.stack[-1]
+        elif name in ("GLOBAL", "STACK_GLOBAL", "INST"):
+            self._push_name(argument)
+        elif name == "REDUCE":
+            arguments = self.stack.pop()
+            self.stack.append(self._reduce(self.stack.pop(), arguments))
+        elif name == "BUILD":
+            state = self.stack.pop()
+            self.stack[-1] = self._build(self.stack[-1], state)
+        elif name not in ("PROTO", "FRAME"):
+            self._step_container(name)
+
+    def _step_container(self, name: str) -> None:
+        if name == "MARK":
+            self.stack.append(_MARK)
+        elif name in _FIXED_TUPLES:
+            count = _FIXED_TUPLES[name]
+            items = [self.stack.pop() for _ in range(count)]
+            self.stack.append(tuple(reversed(items)))
+        elif name == "TUPLE":
+            self.stack.append(tuple(self._pop_to_mark()))
+        elif name in ("EMPTY_LIST", "LIST"):
+            self.stack.append([] if name == "EMPTY_LIST" else self._pop_to_mark())
+        elif name in ("EMPTY_DICT", "DICT"):
+            items = [] if name == "EMPTY_DICT" else self._pop_to_mark()
+            self.stack.append({})
+            self._set_items(items)
+        elif name in ("APPEND", "APPENDS"):
+            items = [self.stack.pop()] if name == "APPEND" else self._pop_to_mark()
+            _expect(self.stack[-1], list).extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            if name == "SETITEM":
+                self.stack.insert(-2, _MARK)
+            self._set_items(self._pop_to_mark())
+        else:
+            raise _DamagedError(f"arrays do not need the opcode {name}")
+
+    def _pop_to_mark(self) -> list[object]:
+        start = len(self.stack) - 1
+        while self.stack[start] is not _MARK:
+            start -= 1
+            if start < 0:
+                raise _DamagedError("a mark is missing")
+        items = self.stack[start + 1 :]
+        del self.stack[start:]
+        return items
+
+    def _set_items(self, items: list[object]) -> None:
+        pairs = zip(items[::2], items[1::2], strict=True)
+        _fill(_expect(self.stack[-1], dict), pairs)
+
+    def _push_name(self, argument: object) -> None:
+        if argument is None:  # STACK_GLOBAL has module and name on the stack
+            name, module = self.stack.pop(), self.stack.pop()
+            argument = f"{_expect(module, str)} {_expect(name, str)}"
+        text = str(argument)
+        if text not in _NAMES:
+            raise _UnsafeError(text.replace(" ", "."))
+        self.stack.append(_NAMES[text])
+
+    def _reduce(self, called: object, arguments: object) -> object:
+        made = called.makes if isinstance(called, _Name) else None
+        match made, arguments:
+            case "dtype", (str(code), 0, 1) if code in _CODES:
+                return _DType(code)
+            case "array", (_Name(makes="ndarray"), (0,), (b"b" | "b")):
+                return _Draft()
+            case "bytes", (str(text), "latin1"):  # bytes as Python 3 writes them in protocol 2
+                return text.encode("latin1")
+            case "no bytes", ():
+                return b""
+            case "dictionary", ():
+                return {}
+            case "dictionary", (list(pairs),):  # as Python 2 writes them
+                dictionary: dict[str, object] = {}
+                _fill(dictionary, (_expect(pair, list) for pair in pairs))
+                return dictionary
+        raise _DamagedError("it calls something that does not make an array of numbers")
+
+    def _build(self, built: object, state: object) -> object:
+        match built, state:
+            case _DType(dtype=None), (3, ("<" | ">" | "|") as order, None, None, None, -1, -1, 0):
+                built.dtype = np.dtype(order.replace("|", "=") + built.code)
+                return built
+            case _Draft(array=None), (
+                1,
+                tuple(shape),
+                _DType(dtype=np.dtype() as dtype),
+                order,
+                data,
+            ):
+                content = data.encode("latin1") if isinstance(data, str) else data
+                built.array = self._array(shape, dtype, _expect(content, bytes), bool(order))
+                return built.array
+            case dict(), dict():  # attributes of an OrderedDict, such as torch's _metadata
+                return built
+        raise _DamagedError("the state of an array or dtype is unknown")
+
+    def _array(
+        self, shape: Sequence[object], dtype: np.dtype[np.generic], content: bytes, fortran: bool
+    ) -> Array:
+        sizes = [_expect(size, int) for size in shape]
+        # sizes are compared as Python's integers, which do not overflow
+        if min(sizes, default=0) < 0 or math.prod(sizes) * dtype.itemsize != len(content):
+            raise _DamagedError(f"{len(content)} bytes do not fill an array of its shape")
+        self.budget -= len(content)  # GET can repeat the bytes of one string in many arrays
+        if self.budget < 0:
+            raise _DamagedError("its arrays are larger than the file")
+        flat = np.frombuffer(content, dtype) if content else np.empty(0, dtype)
+        return flat.reshape(sizes, order="F" if fortran else "C")
+
+
+def _expect(value: object, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        raise _DamagedError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _fill(dictionary: dict[str, object], pairs: Iterable[Sequence[object]]) -> None:
+    for key, value in pairs:
+        # hashing a tuple that a pickle has nested 60 times in itself would not end
+        dictionary[_expect(key, str)] = value

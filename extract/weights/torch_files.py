@@ -1,4 +1,4 @@
-"""Tensors of a file that `torch.save` wrote (`.pth`, `.bin`), read without running code in it."""
+"""Tensors of files that `torch.save` wrote (`.pth`, `.bin`), read without running their code."""
 
 import pickle
 import re
@@ -11,18 +11,18 @@ from a2cap.data.errors import WeightsError
 
 
 def load_torch_file(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, float32, of a state dict, or of the one below "model".
+    """Return the tensors of a state dict, or of the one below "model", as float32 by name.
 
-    Raises WeightsError where the file is damaged, or holds anything but tensors in plain
-    containers; then nothing of it has been run.
+    Raises WeightsError where the file is damaged, or refers to anything but tensors in plain
+    containers; no code of it is run.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WeightsError(
-            f"torch file {path.name!r} wants to run {named[1] if named else 'code'!r}, which is no "
-            "tensor; nothing of it was run, do not use this file"
+            f"torch file {path.name!r} is unsafe: it refers to {named[1] if named else 'code'!r}, "
+            "and nothing of it was run; do not use this file"
         ) from error
     except Exception as error:  # damaged archives raise any built-in error
         raise WeightsError(

@@ -245,6 +245,8 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path):
             return (tmp_path / "ran").touch, ()
 
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
-    with pytest.raises(WeightsError, match=r"wants to run .* nothing of it was run, do not use"):
+    with pytest.raises(
+        WeightsError, match=r"it refers to .*, and nothing of it was run; do not use"
+    ):
         load_detector(tmp_path / "a.pkl")
     assert not (tmp_path / "ran").exists()

@@ -35,8 +35,8 @@ def test_a_malicious_file_is_refused_and_nothing_runs(tmp_path, archive):
         with pytest.raises(WeightsError) as error:
             load(path)
         assert str(error.value) == (
-            "torch file 'a.pth' wants to run 'posix.mkdir', which is no tensor; "
-            "nothing of it was run, do not use this file"
+            "torch file 'a.pth' is unsafe: it refers to 'posix.mkdir', and nothing of it was run; "
+            "do not use this file"
         )
     assert not (tmp_path / "ran").exists()
 
