@@ -1,7 +1,7 @@
-"""Settings of all tests: repeatable examples, one thread each, and which may not be skipped.
+"""Settings of all tests: repeatable examples, one thread each, required markers.
 
-A2_REQUIRE names markers, `A2_REQUIRE=chromium,spice`: a test so marked that would be skipped fails
-instead. CI sets it, so that a missing program cannot hide what it should have shown.
+With `A2_REQUIRE=chromium,spice` a test with one of these markers fails instead of being skipped. CI
+sets it, so that a missing program cannot hide a failure.
 """
 
 import os
@@ -20,7 +20,7 @@ REQUIRE = "A2_REQUIRE"
 
 
 def required_markers():
-    """The markers of which no test may be skipped."""
+    """Return the markers whose tests may not be skipped."""
     return {name.strip() for name in os.environ.get(REQUIRE, "").split(",") if name.strip()}
 
 
@@ -28,12 +28,14 @@ def pytest_configure(config):
     known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
     unknown = sorted(required_markers() - known)
     if unknown:
-        raise pytest.UsageError(f"{REQUIRE} names no marker: {unknown[0]!r}; see pyproject.toml")
+        raise pytest.UsageError(
+            f"{REQUIRE} names an unknown marker: {unknown[0]!r}; see pyproject.toml"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)
 def users_cache(tmp_path_factory, worker_id):
-    """The user's cache folder; all tests share one of their own instead."""
+    """Return the user's cache folder; all tests share a temporary one instead."""
     users = cache_folder()
     base = tmp_path_factory.getbasetemp()
     os.environ["A2_CACHE"] = str((base if worker_id == "master" else base.parent) / "cache")

@@ -1,4 +1,4 @@
-"""A skip is a failure where A2_REQUIRE names the test's marker."""
+"""A2_REQUIRE turns skips of marked tests into failures."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def test_of_anything():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs three tests, of which two skip, under these settings; the exit code and what it said."""
+    """Return a function that runs three tests, of which two skip, and returns code and output."""
     shutil.copyfile(Path(__file__).with_name("conftest.py"), tmp_path / "conftest.py")
     (tmp_path / "test_few.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    chromium: a\n    gpu: b\n")
@@ -46,14 +46,14 @@ def run(tmp_path):
     return run
 
 
-def test_a_test_with_a_required_marker_fails_where_it_would_be_skipped(run):
-    code, said = run("chromium")
+def test_a_skipped_test_with_a_required_marker_fails(run):
+    code, output = run("chromium")
     assert code == 1
-    assert "1 passed, 1 skipped, 1 error" in said
-    assert "A2_REQUIRE=chromium allows no skip; Skipped: chromium is not installed" in said
+    assert "1 passed, 1 skipped, 1 error" in output
+    assert "A2_REQUIRE=chromium allows no skip; Skipped: chromium is not installed" in output
 
 
-def test_a_required_marker_that_does_not_exist_is_refused(run):
-    code, said = run("chromium,chromiun")
+def test_an_unknown_required_marker_is_an_error(run):
+    code, output = run("chromium,chromiun")
     assert code == pytest.ExitCode.USAGE_ERROR
-    assert "A2_REQUIRE names no marker: 'chromiun'; see pyproject.toml" in said
+    assert "A2_REQUIRE names an unknown marker: 'chromiun'; see pyproject.toml" in output

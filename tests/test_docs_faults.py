@@ -1,4 +1,4 @@
-"""Tests that every fault and promise in docs/ names existing tests."""
+"""Faults and promises in docs/, each with existing tests."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The examples of outer engines name commands and options that there are."""
+"""Examples for DVC and Snakemake: their commands and options exist."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ def dvc():
 
 
 def rules():
-    """Snakemake's rules: name -> its lines."""
+    """Return name -> lines of Snakemake's rules."""
     text = (DOCS / "Snakefile").read_text()
     [options] = re.findall(r'^RUN = "(.*)"$', text, re.MULTILINE)
     parts = re.split(r"^rule (\w+):\n", text, flags=re.MULTILINE)[1:]
@@ -43,25 +43,25 @@ def test_every_command_of_the_examples_parses(name, command):
     parser.make_context(found, rest, resilient_parsing=False)
 
 
-def test_each_stage_stands_in_both_examples_in_its_order():
+def test_both_examples_have_all_stages_in_order():
     assert set(dvc()) == set(rules()) == STAGES
     made = set()
     for stage in dvc().values():
         needed = {dep for dep in stage["deps"] if dep.startswith("artifacts/")}
         assert needed <= made
-        made |= {place for output in stage["outs"] for place in output}
+        made |= {path for output in stage["outs"] for path in output}
     for name, body in rules().items():
         [marks] = re.findall(r"input: (.*)", body)
         assert set(re.findall(r"done/(\w+)", marks)) <= set(rules()) - {name}
         assert f'output: touch("done/{name}")' in body
 
 
-def test_what_a_killed_run_left_is_kept_by_the_outer_engine():
+def test_dvc_keeps_the_partial_work_of_a_killed_run():
     for stage in dvc().values():
         [options] = [options for output in stage["outs"] for options in output.values()]
         assert options == {"persist": True, "cache": False}
 
 
 @pytest.mark.parametrize("name", ["dvc.yaml", "Snakefile"])
-def test_an_example_is_of_about_twenty_lines(name):
+def test_an_example_has_about_twenty_lines(name):
     assert len((DOCS / name).read_text().splitlines()) <= 25

@@ -1,4 +1,4 @@
-"""What is installed is what lies in the folders: no more, no less, and found by type checkers."""
+"""Packaging: the installed files are those of the folders, and type checkers find them."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ with (ROOT / "pyproject.toml").open("rb") as _file:
 
 
 def tracked(*patterns):
-    """Files of the checkout that git knows, as POSIX paths; what is deleted here is left out."""
+    """Return the tracked files that exist, as POSIX paths."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--", *patterns],
         cwd=ROOT,
@@ -32,7 +32,7 @@ def tracked(*patterns):
     return sorted(name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file())
 
 
-def test_the_packages_are_the_folders_that_hold_an_init():
+def test_the_packages_are_the_folders_with_an_init():
     inits = [path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")]
     found = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
     assert {"a2cap", *found} == set(PROJECT["tool"]["setuptools"]["packages"])
@@ -56,13 +56,13 @@ def test_type_checkers_find_each_folder_through_its_link(folder):
     assert (link / "py.typed").is_file()
 
 
-def test_the_command_is_installed_and_its_version_is_the_project_s():
+def test_the_command_is_installed_and_has_the_version_of_the_project():
     [command] = entry_points(group="console_scripts", name="a2")
     assert command.value == PROJECT["project"]["scripts"]["a2"] == "a2cap.pipeline.cli.main:main"
     assert version("a2cap") == a2cap.__version__
 
 
-def test_files_that_are_no_modules_are_found_where_the_package_lies():
+def test_data_files_are_in_the_package():
     assert (files("a2cap.pipeline") / "demo.yaml").is_file()
     assert (files("a2cap.pipeline.report") / "templates" / "report.html").is_file()
 
@@ -78,7 +78,7 @@ def test_the_module_runs_as_the_command():
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_every_file_of_the_folders_and_nothing_else(tmp_path):
+def test_a_wheel_contains_exactly_the_files_of_the_folders(tmp_path):
     checkout = tmp_path / "checkout"
     for name in tracked("pyproject.toml", "README.md", "LICENSE", "a2cap", *FOLDERS):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """Killed runs end like uninterrupted ones, and the driver detects programs whose runs do not."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.digests import differences, result_digests
+from tests.faults.fault_points import POINTS
 from tests.faults.run_log import Run, lost, read_log, repeated
 from tests.faults.trial import STAGES
 
@@ -26,6 +28,18 @@ def drive(*options, change=""):
         check=False,
     )
     return finished.returncode, finished.stdout, finished.stderr
+
+
+TARGETS = {point.target for points in POINTS.values() for point in points}
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_every_point_is_a_function(target):
+    module, _, path = target.partition(":")
+    found = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert callable(found)
 
 
 @pytest.mark.slow
