@@ -34,6 +34,7 @@ from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, run_stage
 from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
 from a2cap.pipeline.engine.stage import Input, Stage, StagePaths
+from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
     calibrate,
     evaluate,
@@ -278,14 +279,17 @@ class Experiment:
     def _extract(self) -> Stage:
         config = self.config.extract
         given = config.boxes == "given"
-        return extract.extract_stage(
+        weights = self._weights()
+        boxes = self._file(self.config.data.instances, "data.instances") if given else None
+        inputs = ExtractionInputs(
             config,
-            weights=self._weights(),
-            images=self.images,
-            content=self._content(self.images),
-            boxes=self._file(self.config.data.instances, "data.instances") if given else None,
-            runtime=self.config.runtime,
+            weights.path,
+            self.images,
+            None if boxes is None else boxes.path,
+            self.config.runtime,
         )
+        images = self._content(self.images)
+        return extract.extract_stage(inputs, weights=weights, images=images, boxes=boxes)
 
     def _preprocess(self) -> Stage:
         data = self.config.data

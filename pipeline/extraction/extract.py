@@ -24,7 +24,7 @@ from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.runtime.device import prepare_device
 
 logger = logging.getLogger(__name__)
@@ -52,27 +52,21 @@ class _Job:
 
 
 def extract_features(
-    config: ExtractConfig,
-    weights: Path,
-    images: Mapping[str, Path | None],
-    boxes: Path | None,
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
+    inputs: ExtractionInputs, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
     """Fills `directory` with the store, `extractor.json` and the weights; resumes by key scan.
 
     Returns the images that were left out, with reasons; InputError above the limit of bad ones.
     """
-    given = given_boxes(boxes, images)
-    device = str(prepare_device(runtime))
-    extractor = load_extractor(weights, config=config, device=device)
+    images = inputs.images
+    given = given_boxes(inputs.boxes, images)
+    device = str(prepare_device(inputs.runtime))
+    extractor = load_extractor(inputs.weights, config=inputs.config, device=device)
     describe_extractor(extractor, directory)
     # A seal without a manifest: the last run died between the two, and sealing again is cheap.
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
     with FeatureWriter(
-        directory / FEATURES, dtype=config.dtype, on_commit=commits_in(events)
+        directory / FEATURES, dtype=inputs.config.dtype, on_commit=commits_in(events)
     ) as writer:
         skipped = describe_images(
             extractor, images, given, writer, directory=directory, events=events

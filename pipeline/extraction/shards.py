@@ -1,6 +1,6 @@
 """Extraction in shards: each process fills its own part of the store, the last joins them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
@@ -9,7 +9,6 @@ from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.run import read_skipped, write_skipped
@@ -21,20 +20,12 @@ from a2cap.pipeline.extraction.extract import (
     given_boxes,
     require_some,
 )
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.runtime.device import prepare_device
 
 
 def extract_shard(
-    config: ExtractConfig,
-    weights: Path,
-    images: Mapping[str, Path | None],
-    boxes: Path | None,
-    runtime: RuntimeConfig,
-    shard: Shard,
-    *,
-    directory: Path,
-    events: EventLog,
+    inputs: ExtractionInputs, shard: Shard, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
     """Fills and seals the shard's folder of the store in `directory`; resumes by key scan.
 
@@ -43,10 +34,11 @@ def extract_shard(
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
         return _skipped(folder)
-    given = given_boxes(boxes, images)
-    device = str(prepare_device(runtime))
-    extractor = load_extractor(weights, config=config, device=device)
-    with FeatureWriter(folder, dtype=config.dtype, on_commit=commits_in(events)) as writer:
+    images = inputs.images
+    given = given_boxes(inputs.boxes, images)
+    device = str(prepare_device(inputs.runtime))
+    extractor = load_extractor(inputs.weights, config=inputs.config, device=device)
+    with FeatureWriter(folder, dtype=inputs.config.dtype, on_commit=commits_in(events)) as writer:
         skipped = describe_images(
             extractor, images, given, writer, directory=directory, events=events, shard=shard
         )
@@ -56,19 +48,14 @@ def extract_shard(
 
 
 def join_shards(
-    config: ExtractConfig,
-    weights: Path,
-    images: Mapping[str, Path | None],
-    *,
-    directory: Path,
-    events: EventLog,
+    inputs: ExtractionInputs, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
     """Seals the shards of `directory` as one store and describes the extractor beside it.
 
     Returns the images that were left out of any shard. InputError above the limit of bad ones;
     StoreError, naming them, where shards or images are missing, or shards overlap.
     """
-    store = directory / FEATURES
+    store, images = directory / FEATURES, inputs.images
     seal = seal_shards(store)
     skipped = []
     for shard in complete_shards(store):
@@ -78,7 +65,7 @@ def join_shards(
     check_skip_limit(skipped, len(images), "images")
     require_some(seal.count, skipped, total=len(images))
     FeatureStore(store).require(images.keys() - {item.image_id for item in skipped})
-    describe_extractor(load_extractor(weights, config=config), directory)
+    describe_extractor(load_extractor(inputs.weights, config=inputs.config), directory)
     return skipped
 
 

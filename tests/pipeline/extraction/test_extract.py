@@ -22,6 +22,7 @@ from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
@@ -53,11 +54,7 @@ def run(weights, tmp_path):
 
     def extract(images, boxes=None):
         return extraction.extract_features(
-            DETECT if boxes is None else GIVEN,
-            weights,
-            images,
-            boxes,
-            RUNTIME,
+            ExtractionInputs(DETECT if boxes is None else GIVEN, weights, images, boxes, RUNTIME),
             directory=directory,
             events=EventLog(directory),
         )
@@ -104,7 +101,8 @@ def test_a_grid_fills_the_same_store(scenes, tmp_path):
     chosen = {image_id: images[image_id] for image_id in IDS[:2]}
     (tmp_path / "grid").mkdir()
     made = {"directory": tmp_path / "grid", "events": EventLog(tmp_path / "grid")}
-    extraction.extract_features(config, tmp_path / "resnet18.pth", chosen, None, RUNTIME, **made)
+    inputs = ExtractionInputs(config, tmp_path / "resnet18.pth", chosen, None, RUNTIME)
+    extraction.extract_features(inputs, **made)
     store = FeatureStore(tmp_path / "grid" / "features.lmdb")
     assert list(store) == IDS[:2]
     assert store[IDS[0]].features.shape == (49, 128)

@@ -22,6 +22,7 @@ from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import EventLog, StagePaths
 from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.extraction.shards import extract_shard, join_shards
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
@@ -50,9 +51,9 @@ class Sharded:
     """Extraction into one directory, shard by shard."""
 
     def __init__(self, directory, weights, images, boxes):
-        self.directory, self.weights = directory, weights
-        self.images, self.boxes = images, boxes
-        self.config = DETECT if boxes is None else GIVEN
+        self.directory = directory
+        config = DETECT if boxes is None else GIVEN
+        self.inputs = ExtractionInputs(config, weights, images, boxes, RUNTIME)
 
     @property
     def store(self):
@@ -62,11 +63,7 @@ class Sharded:
         shard = Shard(number, count)
         (self.store / shard.folder).mkdir(parents=True, exist_ok=True)
         return extract_shard(
-            self.config,
-            self.weights,
-            self.images,
-            self.boxes,
-            RUNTIME,
+            self.inputs,
             shard,
             directory=self.directory,
             events=EventLog(self.store / shard.folder),
@@ -74,18 +71,12 @@ class Sharded:
 
     def join(self):
         events = EventLog(self.directory)
-        return join_shards(
-            self.config, self.weights, self.images, directory=self.directory, events=events
-        )
+        return join_shards(self.inputs, directory=self.directory, events=events)
 
     def whole(self):
         self.directory.mkdir()
         return extraction.extract_features(
-            self.config,
-            self.weights,
-            self.images,
-            self.boxes,
-            RUNTIME,
+            self.inputs,
             directory=self.directory,
             events=EventLog(self.directory),
         )
@@ -239,7 +230,8 @@ def test_an_image_that_is_in_no_shard_is_named(extract, scenes):
     made = extract(images={image_id: images[image_id] for image_id in IDS[:20]})
     for number in range(2):
         made.fill(number, 2)
-    made.images = {**made.images, IDS[30]: images[IDS[30]]}
+    more = {**made.inputs.images, IDS[30]: images[IDS[30]]}
+    made.inputs = replace(made.inputs, images=more)
     with pytest.raises(StoreError, match=rf"^no features for 1 images in .*: '{IDS[30]}'"):
         made.join()
 
