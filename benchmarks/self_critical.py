@@ -19,7 +19,7 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
-from a2cap.model.self_critical.rollouts import Reward, attempt, self_critical_loss
+from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
@@ -117,7 +117,7 @@ def our_gradients(
     """Drawn without a graph, one pass with the gradient; returns what was drawn, (B, K, L)."""
     memory = captioner.encode(*regions)
     generator = torch.Generator().manual_seed(0)
-    found = attempt(
+    found = generate_rollouts(
         captioner,
         memory,
         reward,

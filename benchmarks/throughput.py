@@ -17,8 +17,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
+from a2cap.model.captioners.transformer.compile import compile_layers
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.compile import compile_layers
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
@@ -101,7 +101,7 @@ def make_optimisation(
         model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(device)
     if way.compiled:
-        compile_layers(captioner, say=say)
+        compile_layers(captioner, warn=say)
     if phase == "cross-entropy":
         return CrossEntropyOptimisation(captioner, TrainConfig(precision=way.precision))
     rewards = ImageRewards(corpus.ours.to(device), list(map(str, range(sizes.corpus))))

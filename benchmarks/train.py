@@ -8,7 +8,6 @@ step runs the teacher-forced forward over all words so far. Both give what ours 
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, d
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
-from a2cap.model.layers.packed_linear import UnchangedWeights
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.precision import mixed_precision
 
@@ -237,7 +236,7 @@ def print_steps(
 
 
 class UncachedCaptioner:
-    """A captioner that remembers only the words so far and reads all of them at every step."""
+    """A captioner without a KV cache: it runs teacher forcing over all tokens at every step."""
 
     def __init__(self, captioner: TransformerCaptioner) -> None:
         self._captioner = captioner
@@ -245,62 +244,49 @@ class UncachedCaptioner:
         self.vocabulary_size = captioner.vocabulary_size
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """As the captioner does."""
+        """Encode as the captioner does."""
         return self._captioner.encode(features, boxes, region_mask)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """No words yet."""
+        """Create a state without tokens."""
         return DecoderState(memory, rows_per_image)
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Adds one token per row, (N,), to the words (N, t) that are the state; no attention."""
-        words = torch.cat((*state.cached, tokens[:, None]), dim=1)
-        by_image = words.reshape(len(state.memory), state.rows_per_image, -1)
+        """Append one token per row, (N,), to the tokens (N, t) in the state; no attention."""
+        prefix = torch.cat((*state.tensors, tokens[:, None]), dim=1)
+        by_image = prefix.reshape(len(state.memory), state.rows_per_image, -1)
         log_probs = self.forward(state.memory, by_image)[:, :, -1].flatten(0, 1)
-        return StepOutput(log_probs, None, replace(state, cached=(words,)))
-
-    def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """The words in another order."""
-        return state.reordered(index)
+        return StepOutput(log_probs, None, replace(state, tensors=(prefix,)))
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """As the captioner does."""
+        """Return the captioner's log-probabilities."""
         log_probs: Tensor = self._captioner(memory, tokens)
         return log_probs
 
 
 def search(
-    captioner: Captioner,
-    batch: Batch,
-    *,
-    beam_size: int = BEAM_SIZE,
-    unchanged: UnchangedWeights | None = None,
+    captioner: Captioner, batch: Batch, *, beam_size: int = BEAM_SIZE
 ) -> list[list[Hypothesis]]:
-    """Encoding and beam search of exactly STEPS steps: no caption may end.
-
-    unchanged: what earlier batches have packed, as in an evaluation; without it a first batch.
-    """
-    with torch.inference_mode(), unchanged or nullcontext():
+    """Encode and run beam search of exactly STEPS steps: no caption may end."""
+    config = DecodingConfig(beam_size=beam_size, max_length=STEPS)
+    with torch.inference_mode():
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-        return beam_search(
-            captioner, memory, beam_size=beam_size, max_length=STEPS, forbidden=range(4)
-        )
+        return beam_search(captioner, memory, config, forbidden=range(4))
 
 
 def print_searches(
     title: str, captioner: TransformerCaptioner, batch: Batch, *, rounds: int
 ) -> None:
-    """Beam search with and without the cache; of a first batch, and of those after it."""
+    """Time beam search with and without the KV cache."""
     captioner.eval()
     uncached = UncachedCaptioner(captioner)
     forms = {
-        "cached": partial(search, captioner, batch, unchanged=UnchangedWeights()),
-        "cached, first batch": partial(search, captioner, batch),
+        "cached": partial(search, captioner, batch),
         "plain": partial(search, uncached, batch),
     }
     timings = interleaved(forms, rounds=rounds)
     best = [[image[0].tokens for image in form()] for form in forms.values()]
-    alike = sum(ours == first == plain for ours, first, plain in zip(*best, strict=True))
+    alike = sum(ours == plain for ours, plain in zip(*best, strict=True))
     rows = [
         [
             name,

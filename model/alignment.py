@@ -1,10 +1,8 @@
 """Attention alignment, Eq. 2-10 of A2 (Fei, AAAI 2022), after Lu et al. (ACL 2021) for translation.
 
-Independent of the Transformer: any attention that yields weights over regions can be aligned. The
-equations are pure functions, `Alignment` joins them for one attention layer. Everything here runs
-in at least float32, under autocast too: in bfloat16 the mask 1 - sigmoid(6.5) is 0.
-
-Padding receives no weight and enters no sum: attention and average are 0 there, the mask is 1.
+Any attention that yields weights over regions can be aligned. The equations are pure functions;
+`Alignment` applies them to one attention layer. On padding regions attention and average are 0 and
+the mask is 1. All computations are at least float32, under autocast too.
 """
 
 import math
@@ -18,7 +16,7 @@ from a2cap.model.errors import ModelError
 
 
 def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
-    """Eq. 3: a masked region loses its own weight and receives the average one.
+    """Replace the weight of masked regions by the average weight (Eq. 3).
 
     attention, keep, average: broadcastable to (B, H, Q, R), float, in [0, 1].
     """
@@ -26,7 +24,7 @@ def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
 
 
 def evidence(attention: Tensor, keep: Tensor) -> Tensor:
-    """Eq. 5: the attention, up to e times larger where masking a region would hurt the caption.
+    """Scale the attention by exp(1 - m), up to e where masking a region hurts the caption (Eq. 5).
 
     attention, keep: (B, H, Q, R) float in [0, 1]. Returns (B, H, Q, R), rows sum to [1, e].
     """
@@ -34,53 +32,54 @@ def evidence(attention: Tensor, keep: Tensor) -> Tensor:
 
 
 def fuse_max(attention: Tensor, evidence: Tensor) -> Tensor:
-    """Eq. 6; since exp(1 - m) >= 1 this always equals the evidence."""
+    """Take the larger of both (Eq. 6); always the evidence, because exp(1 - m) >= 1."""
     return torch.maximum(attention, evidence)
 
 
 def fuse_moving(attention: Tensor, evidence: Tensor, *, rate: float) -> Tensor:
-    """Eq. 7; rate is eta."""
+    """Add the evidence scaled by eta (Eq. 7)."""
     return attention + rate * evidence
 
 
 def fuse_decay(
     attention: Tensor, evidence: Tensor, *, schedule_step: Tensor, decay_steps: float
 ) -> Tensor:
-    """Eq. 8: from the attention at step 0 to the evidence; schedule_step is an int64 scalar."""
+    """Move from the attention at step 0 to the evidence (Eq. 8); schedule_step: int64 scalar."""
     weight = torch.exp(-schedule_step.to(attention.dtype) / decay_steps)
     return weight * attention + (1 - weight) * evidence
 
 
 def fuse_gate(attention: Tensor, evidence: Tensor, *, gate: Tensor) -> Tensor:
-    """Eq. 9; gate: broadcastable to (B, H, Q, R), in (0, 1), 1 leaves the attention as it is."""
+    """Interpolate (Eq. 9); gate: broadcastable to (B, H, Q, R), 1 keeps the attention."""
     return gate * attention + (1 - gate) * evidence
 
 
 def renormalise(attention: Tensor) -> Tensor:
-    """Scales each row (the last axis) to a sum of 1."""
+    """Scale each row (the last axis) to a sum of 1."""
     return attention / attention.sum(dim=-1, keepdim=True)
 
 
 def uniform_average(region_mask: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """One share of the regions that exist; (B, R) bool -> (B, 1, 1, R), 0 on padding."""
+    """Return equal weights for existing regions; (B, R) bool -> (B, 1, 1, R), 0 on padding."""
     exists = region_mask[:, None, None, :].to(dtype)
     return exists / exists.sum(dim=-1, keepdim=True)
 
 
 def head_average(attention: Tensor) -> Tensor:
-    """The mean of the heads' attention; (B, H, Q, R) -> (B, 1, Q, R)."""
+    """Average the attention over heads; (B, H, Q, R) -> (B, 1, Q, R)."""
     return attention.mean(dim=1, keepdim=True)
 
 
-def widened(values: Tensor) -> Tensor:
-    """The values in float32, or as they are where they are already at least as wide."""
+def at_least_float32(values: Tensor) -> Tensor:
+    """Convert half-precision values to float32."""
+    # in bfloat16 the mask 1 - sigmoid(6.5) is 0
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 class BilinearMask(nn.Module):
-    """Eq. 2 as Lu read it: m = sigmoid(q'k' / sqrt(d) + b), own projections of state and region.
+    """Mask network of Lu's reading of Eq. 2: m = sigmoid(q'k' / sqrt(d) + b), projected for itself.
 
-    b, one scalar per head, is ours and 0 at the start. Equivariant to the order of the regions.
+    Equivariant to the order of the regions.
     """
 
     def __init__(self, *, hidden_width: int, region_width: int, heads: int, head_width: int):
@@ -89,20 +88,21 @@ class BilinearMask(nn.Module):
         self.scale = 1 / math.sqrt(head_width)
         self.query = nn.Linear(hidden_width, heads * head_width, bias=False)
         self.key = nn.Linear(region_width, heads * head_width, bias=False)
+        # neither paper has b; one scalar per head lets masks open or close as a whole
         self.bias = nn.Parameter(torch.zeros(heads))
         nn.init.xavier_uniform_(self.query.weight)
         nn.init.xavier_uniform_(self.key.weight)
 
     def project(self, regions: Tensor) -> Tensor:
-        """The regions' side of the comparison; (B, R, D) -> (B, H, R, d)."""
+        """Project the regions to keys; (B, R, D) -> (B, H, R, d)."""
         return self._heads(self.key(regions))
 
-    def forward(self, hidden: Tensor, projected: Tensor) -> Tensor:
-        """Keep-probabilities; hidden: (B, Q, D), projected: (B, H, R, d). Returns (B, H, Q, R)."""
-        query = widened(self._heads(self.query(hidden)))
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        """Return keep probabilities m (B, H, Q, R); hidden: (B, Q, D), keys: (B, H, R, d)."""
+        query = at_least_float32(self._heads(self.query(hidden)))
         with torch.autocast(hidden.device.type, enabled=False):
-            logits = (query * self.scale) @ widened(projected).transpose(-1, -2)
-            return torch.sigmoid(logits + widened(self.bias)[:, None, None])
+            logits = (query * self.scale) @ at_least_float32(keys).transpose(-1, -2)
+            return torch.sigmoid(logits + at_least_float32(self.bias)[:, None, None])
 
     def _heads(self, states: Tensor) -> Tensor:
         batch, length, _ = states.shape
@@ -110,7 +110,7 @@ class BilinearMask(nn.Module):
 
 
 class LinearMask(nn.Module):
-    """Eq. 2 to the letter: m = sigmoid(W_m h + b_m), one output per head and region slot."""
+    """Mask network of Eq. 2 to the letter: m = sigmoid(W_m h + b_m), per head and region slot."""
 
     def __init__(self, *, hidden_width: int, heads: int, slots: int):
         super().__init__()
@@ -120,7 +120,10 @@ class LinearMask(nn.Module):
         nn.init.zeros_(self.score.bias)
 
     def project(self, regions: Tensor) -> Tensor:
-        """Only the number of regions matters here; (B, R, D) -> (B, 1, R, 0), which counts them."""
+        """Return an empty tensor that carries the number of regions; (B, R, D) -> (B, 1, R, 0).
+
+        Raises ModelError for more regions than slots.
+        """
         if regions.shape[1] > self.slots:
             raise ModelError(
                 f"an image has {regions.shape[1]} regions, the linear mask network has "
@@ -129,15 +132,15 @@ class LinearMask(nn.Module):
             )
         return regions[:, None, :, :0].detach()
 
-    def forward(self, hidden: Tensor, projected: Tensor) -> Tensor:
-        """Keep-probabilities; hidden: (B, Q, D), projected: of `project`. Returns (B, H, Q, R)."""
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        """Return keep probabilities m (B, H, Q, R); hidden: (B, Q, D), keys: of `project`."""
         batch, length, _ = hidden.shape
         logits = self.score(hidden).reshape(batch, length, self.heads, -1).transpose(1, 2)
-        return torch.sigmoid(widened(logits[..., : projected.shape[2]]))
+        return torch.sigmoid(at_least_float32(logits[..., : keys.shape[2]]))
 
 
 class Gate(nn.Module):
-    """Eq. 10: g = sigmoid(W_g q + b_g), own weights per head (Lu shares them over heads)."""
+    """Gate of Eq. 10: g = sigmoid(W_g q + b_g), with weights per head (Lu shares them)."""
 
     def __init__(self, *, heads: int, head_width: int):
         super().__init__()
@@ -146,18 +149,21 @@ class Gate(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, 1, 1))
 
     def forward(self, queries: Tensor) -> Tensor:
-        """queries: (B, H, Q, d), projected, before scaling. Returns (B, H, Q, 1) in (0, 1)."""
+        """Return gates (B, H, Q, 1) in (0, 1); queries: (B, H, Q, d), projected, before scaling."""
         with torch.autocast(queries.device.type, enabled=False):
-            logits = widened(queries) @ widened(self.weight) + widened(self.bias)
+            logits = at_least_float32(queries) @ at_least_float32(self.weight) + at_least_float32(
+                self.bias
+            )
             return torch.sigmoid(logits)
 
 
 @dataclass(frozen=True)
 class AlignedAttention:
-    """The attention of one layer: what it was, what it became, and why.
+    """Attention of one layer before and after alignment.
 
-    original, used: (B, H, Q, R); keep: (B, H, Q, R), the mask m, or None in a layer without one;
-    gate: (B, H, Q, 1), or None unless the fusion is a gate and the pass is the aligned one.
+    original, used: (B, H, Q, R), softmax weights and the weights applied; keep: (B, H, Q, R), the
+    mask m, None in a layer without one; gate: (B, H, Q, 1), None unless the aligned pass fuses by
+    a gate.
     """
 
     original: Tensor
@@ -168,20 +174,32 @@ class AlignedAttention:
 
 @dataclass(frozen=True)
 class DecoderPass:
-    """Which of A2's two passes runs: the aligned one (captions), or the perturbed one (masks).
+    """One of A2's two passes: the aligned one trains the captioner, the perturbed one the masks.
 
-    schedule_step: int64 scalar, optimiser updates so far; the exponential decay reads it.
+    schedule_step: int64 scalar, optimiser updates so far, for the exponential decay (Eq. 8).
     """
 
     schedule_step: Tensor
     perturbed: bool = False
 
 
+@dataclass(frozen=True)
+class RegionProjection:
+    """Regions as one cross-attention reads them, projected once for all K captions of an image.
+
+    keys, values: (B, H, R, d); mask_keys: projection for the mask network, None without one.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask_keys: Tensor | None
+
+
 class Alignment(nn.Module):
     """Mask network, perturbation and fusion of one attention layer.
 
-    hidden_width: of the decoder's state; region_width: of the encoder's output; heads and
-    head_width: of the attention that is aligned (one head for an LSTM's attention).
+    hidden_width: width of the decoder's state; region_width: width of the encoder's output; heads,
+    head_width: of the attention to align (one head for an LSTM's attention).
     """
 
     def __init__(
@@ -215,25 +233,25 @@ class Alignment(nn.Module):
         *,
         queries: Tensor,
         hidden: Tensor,
-        projected: Tensor,
+        mask_keys: Tensor,
         region_mask: Tensor,
         decoder_pass: DecoderPass,
     ) -> AlignedAttention:
-        """Aligns the attention, or perturbs it in the perturbed pass.
+        """Align the attention (Eq. 5-10), or perturb it in the perturbed pass (Eq. 3).
 
         attention: (B, H, Q, R) softmax weights, 0 on padding; queries: (B, H, Q, d), projected;
-        hidden: (B, Q, D), input of the attention; projected: `mask_network.project(regions)`;
+        hidden: (B, Q, D), input of the attention; mask_keys: `mask_network.project(regions)`;
         region_mask: (B, R) bool.
         """
         if self.config.detach_mask and not decoder_pass.perturbed:
-            hidden, projected = hidden.detach(), projected.detach()
-        keep = self.mask_network(hidden, projected)
+            hidden, mask_keys = hidden.detach(), mask_keys.detach()
+        keep = self.mask_network(hidden, mask_keys)
         keep = keep.masked_fill(~region_mask[:, None, None, :], 1.0)
         if decoder_pass.perturbed:
-            return self._perturbed(attention, keep, region_mask)
-        return self._aligned(attention, keep, queries, decoder_pass.schedule_step)
+            return self._perturb(attention, keep, region_mask)
+        return self._align(attention, keep, queries, decoder_pass.schedule_step)
 
-    def _perturbed(self, attention: Tensor, keep: Tensor, region_mask: Tensor) -> AlignedAttention:
+    def _perturb(self, attention: Tensor, keep: Tensor, region_mask: Tensor) -> AlignedAttention:
         if self.config.average == "uniform":
             average = uniform_average(region_mask, dtype=attention.dtype)
         else:
@@ -243,7 +261,7 @@ class Alignment(nn.Module):
             used = renormalise(used)
         return AlignedAttention(attention, used, keep)
 
-    def _aligned(
+    def _align(
         self, attention: Tensor, keep: Tensor, queries: Tensor, schedule_step: Tensor
     ) -> AlignedAttention:
         gate = None if self.gate is None else self.gate(queries)

@@ -1,26 +1,22 @@
-"""The one interface of every captioner: encode an image once, advance one step, show attention.
+"""The interface of every captioner: encode an image once, advance one step, report attention.
 
-Beam search, sampling, self-critical training, reports and analysis use only what stands here, so
-that Transformer, LSTM and GRU captioners can take each other's place.
+Beam search, sampling, self-critical training, reports and analysis use only this interface, so that
+Transformer, LSTM and GRU captioners are interchangeable.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from a2cap.model.alignment import AlignedAttention
-from a2cap.model.attention.multi_head import RegionProjection
-from a2cap.model.layers.kv_cache import WordStore
-
-if TYPE_CHECKING:
-    from a2cap.model.captioners.transformer.decoder import CaptionDecoder
+from a2cap.model.alignment import AlignedAttention, RegionProjection
+from a2cap.model.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Token ids with a meaning of their own, as every vocabulary of this project has them."""
+    """Ids of the special tokens."""
 
     pad: int = 0
     bos: int = 1
@@ -30,11 +26,11 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a captioner keeps of B images.
+    """Encoded form of B images.
 
-    states: (B, R, D), the encoder's output; region_mask: (B, R) bool;
-    projections: of the states, one per attention layer, shared by all captions of an image.
-    members: what each captioner of an ensemble keeps.
+    states: (B, R, D), output of the encoder; region_mask: (B, R) bool, True where a region exists;
+    projections: of the states, one per attention layer, shared by all captions of an image;
+    members: memories of the captioners of an ensemble.
     """
 
     states: Tensor
@@ -48,25 +44,25 @@ class Memory:
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Everything that the next step needs; a step returns a new one and changes none.
+    """State of a decoder between two steps; a step returns a new state and leaves the old one.
 
-    cached: tensors of which the first axis is the N = B * rows_per_image rows, the rows of a
-    image together (places of its words for a Transformer, h and c for an LSTM).
-    stores: what the rows of an image share, a Transformer's keys and values, one per layer.
-    decoder: a Transformer's, prepared for so many rows; its weights must stay as they are.
-    members: the states of an ensemble's captioners.
+    memory: of the B images; rows_per_image: K; members: states of the captioners of an ensemble.
+    tensors: contents known to the captioner alone (KV caches of a Transformer, h and c of an
+    LSTM); the first axis of each is the N = B * K rows, those of an image next to each other.
     """
 
     memory: Memory
     rows_per_image: int
-    cached: tuple[Tensor, ...] = ()
-    stores: tuple[WordStore, ...] = ()
-    decoder: "CaptionDecoder | None" = None
+    tensors: tuple[Tensor, ...] = ()
     members: tuple["DecoderState", ...] = ()
 
-    def reordered(self, index: Tensor) -> "DecoderState":
-        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
-        return replace(self, cached=tuple(values.index_select(0, index) for values in self.cached))
+    def reorder(self, index: Tensor) -> "DecoderState":
+        """Replace each row i by row index[i]; index: (N,) int64, each within its own image."""
+        return replace(
+            self,
+            tensors=tuple(values.index_select(0, index) for values in self.tensors),
+            members=tuple(member.reorder(index) for member in self.members),
+        )
 
 
 @dataclass(frozen=True)
@@ -75,8 +71,8 @@ class StepAttention:
 
     original, aligned: (N, R) float; aligned rows sum to more than 1 unless they are renormalised.
     keep: (N, R) in (0, 1), the mask m (1 on padding), averaged over the aligned layers, or None.
-    gate: (N, R), 1 where the fusion leaves the attention as it is, or None without a gate.
-    layers: the same per layer and head, (N, H, R) each, the gate (N, H, 1); the lowest layer first.
+    gate: (N, R), 1 where the fusion keeps the original attention, or None without a gate.
+    layers: the same per layer and head, (N, H, R) each, the gate (N, H, 1); lowest layer first.
     """
 
     original: Tensor
@@ -88,47 +84,72 @@ class StepAttention:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """log_probs: (N, V) float of the next token; attention: where it was asked for."""
+    """Result of one step.
+
+    log_probs: (N, V) float of the next token; attention: None unless requested.
+    """
 
     log_probs: Tensor
     attention: StepAttention | None
     state: DecoderState
 
 
+@dataclass(frozen=True)
+class ScoredCaptions:
+    """Log-probabilities of given captions and the attention of each layer.
+
+    log_probs: (B, K, L) float, of each token given those before it, 0 on padding.
+    attention: one per layer, over the K * L positions of an image.
+    """
+
+    log_probs: Tensor
+    attention: tuple[AlignedAttention, ...]
+
+
 class Captioner(Protocol):
-    """A captioner, whatever it is made of."""
+    """A captioner of any architecture."""
 
     special: SpecialTokens
     vocabulary_size: int
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """Looks at B images once.
+        """Encode B images.
 
         features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
         all in [0, 1]; region_mask: (B, R) bool.
         """
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state before the first token, with rows_per_image rows for each image."""
+        """Create the state before the first token, with rows_per_image rows for each image."""
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Takes one token per row, (N,) int64, <bos> first, and predicts the next one."""
-
-    def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
+        """Feed one token per row, (N,) int64, <bos> first, and predict the next one."""
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Teacher forcing: log-probabilities (B, K, L, V) of the token after each of (B, K, L)."""
+        """Return log-probabilities (B, K, L, V) of the token after each of (B, K, L) int64."""
+
+
+class AlignedCaptioner(Captioner, Protocol):
+    """A captioner that the two losses of A2 can train."""
+
+    config: ModelConfig
+
+    @property
+    def has_masks(self) -> bool:
+        """Report whether any layer has a mask network."""
+
+    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
+        """Score given captions in the aligned pass or in the perturbed pass."""
 
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:
-    """What a decoder is fed to predict captions, which have no <bos>: (..., L) -> (..., L)."""
+    """Shift captions right by one token, <bos> first; (..., L) -> (..., L)."""
     first = torch.full_like(captions[..., :1], bos)
     return torch.cat((first, captions[..., :-1]), dim=-1)
 
 
-def summarise(layers: tuple[AlignedAttention, ...]) -> StepAttention:
-    """Averages over layers and heads; layers: attention of one step, (N, H, R) each."""
+def average_attention(layers: tuple[AlignedAttention, ...]) -> StepAttention:
+    """Average the attention of one step, (N, H, R) per layer, over layers and heads."""
     keeps = [layer.keep for layer in layers if layer.keep is not None]
     gates = [layer.gate for layer in layers if layer.gate is not None]
     original = torch.stack([layer.original for layer in layers], dim=1)
@@ -144,11 +165,11 @@ def summarise(layers: tuple[AlignedAttention, ...]) -> StepAttention:
 
 
 @torch.no_grad()
-def attend(captioner: Captioner, memory: Memory, captions: Tensor) -> list[StepAttention]:
-    """Attention while each word of one given caption per image is predicted.
+def trace_attention(captioner: Captioner, memory: Memory, captions: Tensor) -> list[StepAttention]:
+    """Return the attention at each token of one given caption per image.
 
-    captions: (B, L) int64, without <bos>, padded after the end. Returns L entries, the one at
-    position t being the attention from which token t was predicted.
+    captions: (B, L) int64, without <bos>, padded after the end. Returns L entries; entry t is the
+    attention that predicts token t. Empty for a captioner without attention.
     """
     state = captioner.start(memory, rows_per_image=1)
     steps: list[StepAttention] = []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, Alignment, renormalise
-from a2cap.model.captioner import Captioner, Memory, attend, decoder_input
+from a2cap.model.captioner import Captioner, Memory, decoder_input, trace_attention
 
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) 
 
     captions: (B, L) int64, words, <eos>, padding. 0 for a layer that is not aligned.
     """
-    steps = attend(captioner, memory, captions)
+    steps = trace_attention(captioner, memory, captions)
     is_token = captions != captioner.special.pad
     layers = [
         _words([step.layers[number] for step in steps], is_token)
@@ -187,7 +187,7 @@ class Faithfulness:
         ).detach()
         with torch.no_grad():
             memory = self._captioner.encode(features, boxes, region_mask)
-        steps = attend(self._captioner, memory, captions)
+        steps = trace_attention(self._captioner, memory, captions)
         is_token = captions != self._captioner.special.pad
         self._layers = self._layers or [_LayerMeans() for _ in steps[0].layers]
         for number, means in enumerate(self._layers):

@@ -1,15 +1,11 @@
-"""The two losses of A2: captions (Eq. 11) for theta, masks (Eq. 4) for theta_m.
+"""The two losses of A2: the caption loss (Eq. 11) for theta, the mask loss (Eq. 4) for theta_m.
 
-A training step is
+A training step:
 
     memory = captioner.encode(features, boxes, region_mask)
     losses = two_losses(captioner, memory, captions)
     losses.total().backward()
-    # clip caption_parameters() and mask_parameters() each by itself, then step both optimisers
-
-`TransformerCaptioner.score_both` builds each pass with the other side's parameters held constant,
-so this one backward pass gives theta the caption loss alone and theta_m the mask loss alone, and
-`torch.autograd.grad(losses.mask, captioner.mask_parameters())` is equal to it.
+    # clip caption_parameters() and mask_parameters() separately, then step both optimisers
 """
 
 from collections.abc import Sequence
@@ -19,17 +15,16 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import Memory
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioner import AlignedCaptioner, Memory
 
 
 @dataclass(frozen=True)
 class MaskStatistics:
-    """Whether the masks are alive; scalars without gradient, means over tokens.
+    """Health of the masks; scalars without gradient, means over tokens.
 
     keep: mean m of the perturbed pass (healthy between .5 and .98); gate: mean g of the aligned
-    pass, or None without a gate; penalty: of Eq. 4 before lambda; harm: L(perturbed) - L(aligned)
-    in nats per token, what masking costs the caption.
+    pass, None without a gate; penalty: of Eq. 4 before lambda; harm: L(perturbed) - L(aligned) in
+    nats per token, the cost of masking.
     """
 
     keep: Tensor
@@ -40,9 +35,10 @@ class MaskStatistics:
 
 @dataclass(frozen=True)
 class TwoLosses:
-    """caption: nats per token; mask and statistics: None without masks; tokens: how many counted.
+    """Both losses of a batch.
 
-    tokens, an int64 scalar, is what weighs this batch against others (accumulation, processes).
+    caption: nats per token; mask, statistics: None without masks; tokens: int64 scalar, number of
+    tokens, the weight of this batch among others (gradient accumulation, ranks).
     """
 
     caption: Tensor
@@ -51,12 +47,12 @@ class TwoLosses:
     tokens: Tensor
 
     def total(self) -> Tensor:
-        """The sum to call `backward()` on; its parts share no parameter."""
+        """Return the sum, the tensor to call `backward()` on; its parts share no parameter."""
         return self.caption if self.mask is None else self.caption + self.mask
 
 
 def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
-    """Eq. 11 in nats per token.
+    """Return Eq. 11 in nats per token.
 
     log_probs: (...) float, of the target tokens; is_token: the same shape, bool, False on padding.
     """
@@ -64,7 +60,7 @@ def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
 
 
 def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    """|1 - m|^2 of Eq. 4: sum over regions, mean over layers, heads and tokens.
+    """Return |1 - m|^2 of Eq. 4: sum over regions, mean over layers, heads and tokens.
 
     keeps: one (B, H, K * L, R) per layer, 1 on padding regions; is_token: (B, K, L) bool.
     """
@@ -74,15 +70,15 @@ def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
 
 
 def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -> Tensor:
-    """Eq. 4: the masks seek what harms the caption, and pay for it.
+    """Return Eq. 4: the masks maximise the caption loss and pay a penalty for masking.
 
     caption_loss: of the perturbed pass, nats per token; penalty: of `mask_penalty`.
     """
     return penalty_weight * penalty - caption_loss
 
 
-def masking_loss(captioner: TransformerCaptioner, memory: Memory, captions: Tensor) -> Tensor:
-    """Eq. 4 on given captions as in `two_losses`, without the aligned pass."""
+def perturbed_pass_loss(captioner: AlignedCaptioner, memory: Memory, captions: Tensor) -> Tensor:
+    """Return Eq. 4 on given captions without running the aligned pass; see `two_losses`."""
     is_token = captions != captioner.special.pad
     perturbed = captioner.score(memory, captions, perturbed=True)
     return mask_loss(
@@ -92,31 +88,30 @@ def masking_loss(captioner: TransformerCaptioner, memory: Memory, captions: Tens
     )
 
 
-def two_losses(captioner: TransformerCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
-    """Caption loss of the aligned pass and mask loss of the perturbed one, on the same captions.
+def two_losses(captioner: AlignedCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
+    """Compute the caption loss of the aligned pass and the mask loss of the perturbed pass.
 
-    memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, each row words,
-    <eos>, padding, without <bos>; a row that is all padding counts as no caption.
+    memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, tokens, <eos>,
+    padding, without <bos>; a row of padding alone is ignored. The caption loss gives theta_m no
+    gradient and the mask loss gives theta none.
     """
     is_token = captions != captioner.special.pad
-    if not captioner.has_masks:
-        alone = captioner.score(memory, captions)
-        return TwoLosses(caption_loss(alone.log_probs, is_token), None, None, is_token.sum())
-    aligned, perturbed = captioner.score_both(memory, captions)
+    aligned = captioner.score(memory, captions)
     caption = caption_loss(aligned.log_probs, is_token)
+    if not captioner.has_masks:
+        return TwoLosses(caption, None, None, is_token.sum())
+    perturbed = captioner.score(memory, captions, perturbed=True)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
-    penalty = mask_penalty(_keeps(perturbed.attention), is_token)
-    mask = mask_loss(
-        perturbed_caption,
-        penalty,
-        penalty_weight=captioner.config.alignment.penalty_weight,
-    )
+    keeps = _keeps(perturbed.attention)
+    penalty = mask_penalty(keeps, is_token)
+    penalty_weight = captioner.config.alignment.penalty_weight
     statistics = MaskStatistics(
-        keep=_mean_keep(_keeps(perturbed.attention), is_token, memory.region_mask),
+        keep=_mean_keep(keeps, is_token, memory.region_mask),
         gate=_mean_gate(aligned.attention, is_token),
         penalty=penalty.detach(),
         harm=(perturbed_caption - caption).detach(),
     )
+    mask = mask_loss(perturbed_caption, penalty, penalty_weight=penalty_weight)
     return TwoLosses(caption, mask, statistics, is_token.sum())
 
 
@@ -125,13 +120,16 @@ def _keeps(attention: Sequence[AlignedAttention]) -> list[Tensor]:
 
 
 def _count(values: Sequence[Tensor], counted: Tensor) -> Tensor:
-    """Layers times heads times tokens; values: (B, H, ...) each, counted: (B, 1, K * L) bool."""
+    """Count layers times heads times tokens; values: (B, H, ...) each, counted: (B, 1, K * L)."""
     return counted.sum().clamp(min=1) * (len(values) * values[0].shape[1])
 
 
 @torch.no_grad()
 def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -> Tensor:
-    """Over the regions of each token's image, then over tokens: as parts of a batch add up."""
+    """Average over the regions of each token's image, then over tokens.
+
+    So the means of parts of a batch, weighted by tokens, are the mean of the batch.
+    """
     counted = is_token.flatten(1)[:, None, :]
     share = counted / region_mask.sum(dim=1).clamp(min=1)[:, None, None]  # (B, 1, K * L)
     dropped = torch.stack([((1 - keep).sum(dim=-1) * share).sum() for keep in keeps]).sum()

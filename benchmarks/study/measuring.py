@@ -19,6 +19,7 @@ from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
 from a2cap.model.alignment import AlignedAttention
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
@@ -123,8 +124,7 @@ def said_captions(subject: Subject) -> dict[str, str]:
         subject.saved.captioner,
         subject.batches(),
         subject.saved.vocabulary,
-        beam_size=1,
-        max_length=_LONGEST,
+        DecodingConfig(beam_size=1, max_length=_LONGEST),
         device=torch.device("cpu"),
     )
     return {image_id: beams[0].caption for image_id, beams in decoded}

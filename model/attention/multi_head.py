@@ -1,79 +1,73 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2), within a sequence and over regions.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2): self-attention and cross-attention.
 
-Neither drops attention weights: A2 drops units after each block and nowhere else. Where nobody
-needs the weights, torch's fused attention computes them.
+Attention weights are not dropped: A2 applies dropout after each block and nowhere else.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, widened
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    DecoderPass,
+    RegionProjection,
+    at_least_float32,
+)
 from a2cap.model.config import AlignmentConfig
-from a2cap.model.layers.kv_cache import WordStore
-
-
-def projection(in_width: int, out_width: int, *, parts: int = 1) -> nn.Linear:
-    """A linear layer, Xavier-uniform, bias 0; `parts` projections stacked keep their own range."""
-    linear = nn.Linear(in_width, out_width * parts)
-    for weight in linear.weight.detach().chunk(parts):
-        nn.init.xavier_uniform_(weight)
-    nn.init.zeros_(linear.bias)
-    return linear
+from a2cap.model.layers.kv_cache import KVCache
+from a2cap.model.layers.linear import xavier_linear
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:
-    """(B, Q, H * d) -> (B, H, Q, d)."""
+    """Split the last axis into heads; (B, Q, H * d) -> (B, H, Q, d)."""
     batch, length, _ = states.shape
     return states.reshape(batch, length, heads, -1).transpose(1, 2)
 
 
 def merge_heads(states: Tensor) -> Tensor:
-    """(B, H, Q, d) -> (B, Q, H * d)."""
+    """Join the heads; (B, H, Q, d) -> (B, Q, H * d)."""
     return states.transpose(1, 2).flatten(2)
 
 
-def laid_out_by_column(keys: Tensor) -> Tensor:
-    """The same values (B, H, R, d), stored as (B, H, d, R): what few queries multiply fastest."""
+def column_major(keys: Tensor) -> Tensor:
+    """Store (B, H, R, d) as (B, H, d, R), which products with few queries read fastest."""
     return keys.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
 class SelfAttention(nn.Module):
-    """Attention within a sequence: of regions, or of words that see only those before them."""
+    """Attention within a sequence: of regions, or causally of tokens."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False):
         super().__init__()
         self.heads, self.causal = heads, causal
-        self.query_key_value = projection(width, width, parts=3)
-        self.output = projection(width, width)
+        self.query_key_value = xavier_linear(width, width, parts=3)
+        self.output = xavier_linear(width, width)
 
     def forward(self, states: Tensor, *, region_mask: Tensor | None = None) -> Tensor:
-        """Attends to the whole sequence, or causally to what came before.
+        """Attend to the whole sequence, or causally to the current and earlier positions.
 
         states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to.
+        Returns (N, L, D).
         """
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = _attend(*self._projected(states), is_visible=is_visible, causal=self.causal)
-        return self._joined(attended)
+        attended = _attend(*self._project(states), is_visible=is_visible, causal=self.causal)
+        return self._merge(attended)
 
-    def following(
-        self, states: Tensor, store: WordStore | None, *, is_visible: Tensor | None
-    ) -> tuple[Tensor, WordStore]:
-        """Attends from the next word of each row to the row's own words, itself included.
+    def step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
+        """Attend from the next token of each row to that row's tokens, itself included.
 
-        states: (B, K, D); store: of the words before, None where there are none; is_visible:
-        (B, 1, K, t * K) bool, of `visible_words`. Returns (B, K, D) and the store with the word.
+        states: (N, 1, D); cache: of the tokens before, None at the first. Returns (N, 1, D) and the
+        extended cache.
         """
-        queries, keys, values = self._projected(states)
-        store = WordStore.of(keys, values) if store is None else store.appended(keys, values)
-        attended = _attend(queries, store.keys, store.values, is_visible=is_visible)
-        return self._joined(attended), store
+        queries, keys, values = self._project(states)
+        cache = KVCache(keys, values) if cache is None else cache.append(keys, values)
+        return self._merge(_attend(queries, *cache)), cache
 
-    def _projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (N, H, L, d)."""
+    def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (N, H, L, d)."""
         queries, keys, values = self.query_key_value(states).chunk(3, dim=-1)
         return (
             split_heads(queries, self.heads),
@@ -81,7 +75,7 @@ class SelfAttention(nn.Module):
             split_heads(values, self.heads),
         )
 
-    def _joined(self, attended: Tensor) -> Tensor:
+    def _merge(self, attended: Tensor) -> Tensor:
         states: Tensor = self.output(merge_heads(attended))
         return states
 
@@ -91,46 +85,34 @@ def _attend(
     keys: Tensor,
     values: Tensor,
     *,
-    is_visible: Tensor | None,
+    is_visible: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable, or None."""
+    """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable bool."""
     if queries.device.type != "cpu":
         return functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=is_visible, is_causal=causal
         )
-    # bfloat16 saves nothing in attention this short, and its backward is slow on a CPU
+    # bfloat16 saves nothing in attention this short, and its backward pass is slow on a CPU
     with torch.autocast("cpu", enabled=False):
         return functional.scaled_dot_product_attention(
-            widened(queries),
-            widened(keys),
-            widened(values),
+            at_least_float32(queries),
+            at_least_float32(keys),
+            at_least_float32(values),
             attn_mask=is_visible,
             is_causal=causal,
         )
 
 
-@dataclass(frozen=True)
-class RegionProjection:
-    """What one cross-attention keeps of the regions, projected once for all K rows of an image.
-
-    keys, values: (B, H, R, d); masks: what the mask network keeps, or None without one.
-    """
-
-    keys: Tensor
-    values: Tensor
-    masks: Tensor | None
-
-
 class CrossAttention(nn.Module):
-    """Attention of caption states over regions, aligned where `alignment` is given."""
+    """Attention of tokens over regions, aligned if `alignment` is given."""
 
     def __init__(self, width: int, heads: int, *, alignment: AlignmentConfig | None):
         super().__init__()
         self.heads = heads
-        self.query = projection(width, width)
-        self.key_value = projection(width, width, parts=2)
-        self.output = projection(width, width)
+        self.query = xavier_linear(width, width)
+        self.key_value = xavier_linear(width, width, parts=2)
+        self.output = xavier_linear(width, width)
         self.alignment = (
             None
             if alignment is None
@@ -144,20 +126,20 @@ class CrossAttention(nn.Module):
         )
 
     def project(self, regions: Tensor) -> RegionProjection:
-        """regions: (B, R, D), the encoder's output."""
-        # In the order that products want: every step and pass would otherwise copy them into it.
+        """Project the encoder's output, (B, R, D), once for all captions of an image."""
+        # In memory order of the products: every step and pass would copy them otherwise.
         keys, values = self.key_value(regions).chunk(2, dim=-1)
         return RegionProjection(
-            laid_out_by_column(split_heads(keys, self.heads)),
+            column_major(split_heads(keys, self.heads)),
             split_heads(values, self.heads).contiguous(),
-            self.project_masks(regions),
+            self.project_mask_keys(regions),
         )
 
-    def project_masks(self, regions: Tensor) -> Tensor | None:
-        """The mask network's part of `project`, or None without one."""
+    def project_mask_keys(self, regions: Tensor) -> Tensor | None:
+        """Project the encoder's output for the mask network; None without one."""
         if self.alignment is None:
             return None
-        return laid_out_by_column(self.alignment.mask_network.project(regions))
+        return column_major(self.alignment.mask_network.project(regions))
 
     def forward(
         self,
@@ -167,17 +149,20 @@ class CrossAttention(nn.Module):
         region_mask: Tensor,
         decoder_pass: DecoderPass,
     ) -> tuple[Tensor, AlignedAttention]:
-        """hidden: (B, Q, D); region_mask: (B, R) bool. Returns (B, Q, D) and the attention."""
+        """Attend over the regions.
+
+        hidden: (B, Q, D); region_mask: (B, R) bool. Returns (B, Q, D) and the attention.
+        """
         queries = split_heads(self.query(hidden), self.heads)
         weights = self._weights(queries, regions.keys, region_mask)
-        if self.alignment is None or regions.masks is None:
+        if self.alignment is None or regions.mask_keys is None:
             attention = AlignedAttention(weights, weights)
         else:
             attention = self.alignment(
                 weights,
                 queries=queries,
                 hidden=hidden,
-                projected=regions.masks,
+                mask_keys=regions.mask_keys,
                 region_mask=region_mask,
                 decoder_pass=decoder_pass,
             )
@@ -185,5 +170,6 @@ class CrossAttention(nn.Module):
         return self.output(merge_heads(attended)), attention
 
     def _weights(self, queries: Tensor, keys: Tensor, region_mask: Tensor) -> Tensor:
-        scores = widened((queries / math.sqrt(queries.shape[-1])) @ keys.transpose(-1, -2))
+        """Compute Eq. 1, the softmax over existing regions; (B, H, Q, R)."""
+        scores = at_least_float32((queries / math.sqrt(queries.shape[-1])) @ keys.transpose(-1, -2))
         return scores.masked_fill(~region_mask[:, None, None, :], -math.inf).softmax(dim=-1)

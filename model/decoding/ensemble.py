@@ -1,9 +1,8 @@
-"""An ensemble of captioners, itself a captioner: their predictions of each word are averaged.
+"""An ensemble of captioners, itself a captioner: it averages their predictions of each token.
 
-The A2 paper submits an ensemble of four without saying what is averaged. Averages of probabilities
-are ImageCaptioning.pytorch's (github.com/ruotianluo/ImageCaptioning.pytorch), averages of
-log-probabilities M2's (github.com/aimagelab/meshed-memory-transformer), which leaves them
-unnormalised; here they are scaled to probabilities again.
+The A2 paper submits an ensemble of four and leaves open what it averages.
+ImageCaptioning.pytorch (github.com/ruotianluo/ImageCaptioning.pytorch) averages probabilities, M2
+(github.com/aimagelab/meshed-memory-transformer) log-probabilities.
 """
 
 import math
@@ -21,9 +20,9 @@ Average = Literal["probabilities", "log_probabilities"]
 
 
 class Ensemble:
-    """Captioners of one vocabulary and one region width that say each word together.
+    """Captioners of one vocabulary and one region width that predict each token together.
 
-    average: what their mean is taken of. Raises ModelError where they cannot speak together.
+    average: the quantity averaged. Raises ModelError for different vocabularies or no captioner.
     """
 
     def __init__(self, captioners: Sequence[Captioner], *, average: Average = "probabilities"):
@@ -37,7 +36,7 @@ class Ensemble:
             ):
                 raise ModelError(
                     f"captioners of an ensemble have {first.vocabulary_size} and "
-                    f"{captioner.vocabulary_size} words, or other special tokens; give it "
+                    f"{captioner.vocabulary_size} tokens, or other special tokens; give it "
                     "captioners of one vocabulary"
                 )
         self.captioners = tuple(captioners)
@@ -46,12 +45,12 @@ class Ensemble:
         self.vocabulary_size = first.vocabulary_size
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """What each captioner keeps of B images; states are those of the first one."""
+        """Encode B images with each captioner; the states are those of the first one."""
         members = tuple(c.encode(features, boxes, region_mask) for c in self.captioners)
         return Memory(members[0].states, region_mask, (), members=members)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state of each captioner before <bos>."""
+        """Create the state of each captioner before <bos>."""
         members = tuple(
             captioner.start(member, rows_per_image)
             for captioner, member in zip(self.captioners, memory.members, strict=True)
@@ -59,53 +58,46 @@ class Ensemble:
         return DecoderState(memory, rows_per_image, members=members)
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Every captioner takes the same tokens; log-probabilities are those of their average."""
+        """Feed the same tokens to every captioner and average their predictions."""
         outputs = [
             captioner.step(tokens, member, attention=attention)
             for captioner, member in zip(self.captioners, state.members, strict=True)
         ]
-        paid = [output.attention for output in outputs if output.attention is not None]
+        attention_maps = [output.attention for output in outputs if output.attention is not None]
         return StepOutput(
-            self._averaged([output.log_probs for output in outputs]),
-            _mean_attention(paid) if paid else None,
+            self._average([output.log_probs for output in outputs]),
+            _mean_attention(attention_maps) if attention_maps else None,
             replace(state, members=tuple(output.state for output in outputs)),
         )
 
-    def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """Every captioner's state with row index[i] at row i."""
-        members = tuple(
-            captioner.reorder(member, index)
-            for captioner, member in zip(self.captioners, state.members, strict=True)
-        )
-        return replace(state, members=members)
-
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Teacher forcing: the average's log-probabilities (B, K, L, V)."""
-        return self._averaged(
+        """Return the averaged log-probabilities (B, K, L, V) of every next token."""
+        return self._average(
             [
                 captioner.forward(member, tokens)
                 for captioner, member in zip(self.captioners, memory.members, strict=True)
             ]
         )
 
-    def _averaged(self, log_probs: Sequence[Tensor]) -> Tensor:
-        """Log-probabilities (..., V) of the average; those of a single captioner unchanged."""
+    def _average(self, log_probs: Sequence[Tensor]) -> Tensor:
+        """Average log-probabilities (..., V); a single captioner's are unchanged."""
         if len(log_probs) == 1:
             return log_probs[0]
         stacked = torch.stack(list(log_probs))
         if self.average == "probabilities":
             return stacked.logsumexp(dim=0) - math.log(len(log_probs))
+        # M2 leaves the mean unnormalised; here it is a distribution again
         return stacked.mean(dim=0).log_softmax(dim=-1)
 
 
-def _mean_attention(paid: Sequence[StepAttention]) -> StepAttention:
-    """The captioners' mean; keep and gate over those that have them, the layers one by one."""
+def _mean_attention(members: Sequence[StepAttention]) -> StepAttention:
+    """Average over captioners; keep and gate over those that have them; concatenate the layers."""
     return StepAttention(
-        original=_mean([attention.original for attention in paid]),
-        aligned=_mean([attention.aligned for attention in paid]),
-        keep=_mean_of_some([attention.keep for attention in paid]),
-        gate=_mean_of_some([attention.gate for attention in paid]),
-        layers=tuple(layer for attention in paid for layer in attention.layers),
+        original=_mean([attention.original for attention in members]),
+        aligned=_mean([attention.aligned for attention in members]),
+        keep=_mean_of_present([attention.keep for attention in members]),
+        gate=_mean_of_present([attention.gate for attention in members]),
+        layers=tuple(layer for attention in members for layer in attention.layers),
     )
 
 
@@ -113,6 +105,6 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(values)).mean(dim=0)
 
 
-def _mean_of_some(values: Sequence[Tensor | None]) -> Tensor | None:
-    there = [value for value in values if value is not None]
-    return _mean(there) if there else None
+def _mean_of_present(values: Sequence[Tensor | None]) -> Tensor | None:
+    present = [value for value in values if value is not None]
+    return _mean(present) if present else None

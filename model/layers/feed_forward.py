@@ -2,18 +2,18 @@
 
 from torch import Tensor, nn
 
-from a2cap.model.attention.multi_head import projection
+from a2cap.model.layers.linear import xavier_linear
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them; dropout is left to the layer around it."""
+    """Two linear layers with a ReLU between them; the layer around it adds dropout."""
 
     def __init__(self, width: int, inner_width: int):
         super().__init__()
-        self.inner = projection(width, inner_width)
-        self.outer = projection(inner_width, width)
+        self.inner = xavier_linear(width, inner_width)
+        self.outer = xavier_linear(inner_width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
+        """Transform each state; (..., D) -> (..., D)."""
         transformed: Tensor = self.outer(self.inner(states).relu_())
         return transformed

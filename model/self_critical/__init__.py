@@ -1,1 +1,1 @@
-"""Reward and rollouts of self-critical training."""
+"""Rewards and rollouts of self-critical training."""

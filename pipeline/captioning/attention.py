@@ -13,7 +13,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
-from a2cap.model.captioner import Captioner, StepAttention, attend
+from a2cap.model.captioner import Captioner, StepAttention, trace_attention
 from a2cap.pipeline.captioning.grounding import Grounding, category_names, ground
 
 
@@ -35,7 +35,9 @@ def attention_of_captions(
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
         tokens = [vocabulary.encode(captions[image_id].split()) for image_id in batch.image_ids]
-        steps = attend(captioner, memory, _padded(tokens, captioner.special.pad).to(device))
+        steps = trace_attention(
+            captioner, memory, _padded(tokens, captioner.special.pad).to(device)
+        )
         if not steps:
             return
         lengths = [len(numbers) for numbers in tokens]

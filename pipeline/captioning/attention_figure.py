@@ -23,7 +23,7 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import Captioned
-from a2cap.pipeline.cli.image_arguments import NamedImage
+from a2cap.pipeline.captioning.named_image import NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 

@@ -16,12 +16,12 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
+from a2cap.pipeline.captioning.named_image import NamedImage
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
-from a2cap.pipeline.cli.image_arguments import NamedImage
-from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -49,7 +49,7 @@ def caption_files(
     *,
     models: Sequence[Path],
     boxes: Path | None,
-    decoding: EvaluateConfig,
+    decoding: CaptioningConfig,
     runtime: RuntimeConfig,
     batch_size: int = 16,
     attention: bool = False,
@@ -90,15 +90,19 @@ class _Decoder:
     """A loaded captioner, and how it is asked."""
 
     loaded: LoadedCaptioner
-    config: EvaluateConfig
+    config: CaptioningConfig
     device: torch.device
 
     def __call__(self, images: Sequence[Regions]) -> Iterator[Captioned]:
         """What is said of each image, in their order, decoded together."""
         if not images:
             return
-        decoded = caption_as_configured(
-            self.config, self.loaded, [_batch(images)], device=self.device
+        decoded = caption_batches(
+            self.loaded.captioner,
+            [_batch(images)],
+            self.loaded.vocabulary,
+            self.config,
+            device=self.device,
         )
         for regions, (_, beams) in zip(images, decoded, strict=True):
             yield Captioned(beams, regions)

@@ -11,12 +11,12 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.image_ids import sample_ids
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -72,7 +72,7 @@ def caption_sets(
     models: Sequence[Path],
     stores: Sequence[Path],
     sets: Mapping[str, Sequence[str]],
-    config: EvaluateConfig,
+    config: CaptioningConfig,
     runtime: RuntimeConfig,
 ) -> dict[str, dict[str, str]]:
     """The best caption with words of each image of each set, by the set's name and image id.
@@ -97,7 +97,7 @@ def caption_sets(
 def _decoded(
     captioner: LoadedCaptioner,
     images: Sequence[tuple[Path, Sequence[str]]],
-    config: EvaluateConfig,
+    config: CaptioningConfig,
     runtime: RuntimeConfig,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
@@ -110,7 +110,9 @@ def _decoded(
             max_regions=captioner.description.max_regions,
             workers=runtime.workers,
         )
-        yield from caption_as_configured(config, captioner, batches, device=device)
+        yield from caption_batches(
+            captioner.captioner, batches, captioner.vocabulary, config, device=device
+        )
 
 
 def best_with_words(beams: Sequence[Beam]) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import read_boxes
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import image_id
-from a2cap.pipeline.cli.image_arguments import NamedImage
+from a2cap.pipeline.captioning.named_image import NamedImage
 
 _NAMED = 3
 """How many images of the same name a message names."""

@@ -13,7 +13,7 @@ from a2cap.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_opti
 
 if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import Captioned
-    from a2cap.pipeline.cli.image_arguments import NamedImage
+    from a2cap.pipeline.captioning.named_image import NamedImage
     from a2cap.pipeline.config import Config
 
     _Draw = Callable[[NamedImage, Captioned], None]

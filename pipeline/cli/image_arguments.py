@@ -2,22 +2,14 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import list_images
+from a2cap.pipeline.captioning.named_image import NamedImage
 
 STANDARD_INPUT = Path("-")
-
-
-@dataclass(frozen=True)
-class NamedImage:
-    """An image as it was named; `relative` is its path in the folder that was named instead."""
-
-    path: Path
-    relative: Path | None = None
 
 
 def named_images(

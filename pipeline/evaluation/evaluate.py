@@ -18,7 +18,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.captioning.attention import attention_of_captions
-from a2cap.pipeline.captioning.decoding import Beam, caption_as_configured
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.engine.artifacts import (
@@ -224,7 +224,9 @@ def _decode(
         batch_size=config.batch_size,
         max_regions=model.description.max_regions,
     )
-    decoded = caption_as_configured(config, model, batches, device=device)
+    decoded = caption_batches(
+        model.captioner, batches, model.vocabulary, config, device=device
+    )
     found = {}
     with track("caption", total=len(image_ids)) as progress:
         for image_id, beams in decoded:

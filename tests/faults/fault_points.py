@@ -124,7 +124,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-scst": (
         *_CAPTIONER_TRAINING,
-        Point("a2cap.model.self_critical.rollouts:attempt"),
+        Point("a2cap.model.self_critical.rollouts:generate_rollouts"),
         Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
     ),
     "evaluate": (

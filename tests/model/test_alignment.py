@@ -61,7 +61,7 @@ def _run(alignment, *, schedule_step=30_000, perturbed=False):
         ATTENTION,
         queries=QUERIES,
         hidden=HIDDEN,
-        projected=alignment.mask_network.project(REGIONS),
+        mask_keys=alignment.mask_network.project(REGIONS),
         region_mask=REGION_MASK,
         decoder_pass=DecoderPass(torch.tensor(schedule_step), perturbed),
     )
@@ -286,7 +286,7 @@ def test_mask_is_detached_only_in_the_aligned_pass_and_by_config(detach_mask, pe
         ATTENTION,
         queries=QUERIES,
         hidden=hidden,
-        projected=alignment.mask_network.project(REGIONS),
+        mask_keys=alignment.mask_network.project(REGIONS),
         region_mask=REGION_MASK,
         decoder_pass=DecoderPass(torch.tensor(0), perturbed),
     )
@@ -302,7 +302,7 @@ def test_masks_fusion_and_gate_stay_in_float32_under_autocast():
             ATTENTION.float(),
             queries=QUERIES.bfloat16(),
             hidden=HIDDEN.float(),
-            projected=alignment.mask_network.project(REGIONS.float()),
+            mask_keys=alignment.mask_network.project(REGIONS.float()),
             region_mask=REGION_MASK,
             decoder_pass=DecoderPass(torch.tensor(0)),
         )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2cap.model.captioner import attend, decoder_input
+from a2cap.model.captioner import decoder_input, trace_attention
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
@@ -14,7 +14,7 @@ def test_decoder_is_fed_bos_and_the_caption_without_its_last_token():
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
-    steps = attend(captioner, images.encoded(captioner), images.captions[:, 0])
+    steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
     assert len(steps) == images.captions.shape[2]
     for step in steps:
         assert step.original.shape == step.aligned.shape == (3, 4)
@@ -26,7 +26,7 @@ def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, images, fusi
 
 def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, images):
     captioner = tiny(heads=4, decoder_layers=3, aligned_layers=(1, 3))
-    step = attend(captioner, images.encoded(captioner), images.captions[:, 0])[2]
+    step = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])[2]
     assert [layer.original.shape for layer in step.layers] == [(3, 4, 4)] * 3
     assert step.layers[0].gate.shape == (3, 4, 1)
     assert step.layers[1].keep is None
@@ -44,7 +44,7 @@ def test_attention_of_a_step_is_that_of_teacher_forcing(tiny, images):
     memory = images.encoded(captioner)
     scored = captioner.score(memory, images.captions).attention[1]
     for caption in range(2):
-        steps = attend(captioner, memory, images.captions[:, caption])
+        steps = trace_attention(captioner, memory, images.captions[:, caption])
         for position, step in enumerate(steps):
             query = caption * images.captions.shape[2] + position
             torch.testing.assert_close(step.layers[1].used, scored.used[:, :, query])

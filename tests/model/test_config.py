@@ -46,13 +46,13 @@ def test_config_survives_json_with_a_list_of_layers():
 def test_width_that_heads_cannot_share_is_refused():
     with pytest.raises(
         ValidationError,
-        match="width 100 is not an even number per head for 8 heads; choose a multiple of 16",
+        match="width 100 does not give each of 8 heads an even width; choose a multiple of 16",
     ):
         ModelConfig(width=100)
 
 
 def test_aligned_layer_beyond_the_decoder_is_refused():
-    message = "aligned_layers names layer 7, the decoder has 6; name layers from 1 to 6"
+    message = "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6"
     with pytest.raises(ValidationError, match=message):
         ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
 

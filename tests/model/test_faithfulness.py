@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.model.captioner import attend, decoder_input
+from a2cap.model.captioner import decoder_input, trace_attention
 from a2cap.model.faithfulness import (
     Faithfulness,
     differentiable_masks,
@@ -183,7 +183,7 @@ def _measured(captioner, images, *parts):
 def _by_hand(captioner, images):
     """Per layer the mean tau of alpha, alpha^a and 1 - m, and the divergence, word by word."""
     importance = _importance(captioner, images)
-    steps = attend(captioner, images.encoded(captioner), images.captions[:, 0])
+    steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
     layers = []
     for number in range(len(steps[0].layers)):
         found = []

@@ -126,8 +126,8 @@ def test_groups_that_cannot_share_the_beams_are_refused():
     with pytest.raises(ConfigError) as raised:
         load_config(None, ["evaluate.groups=2"])
     assert str(raised.value) == (
-        "1 problem in the configuration:\n  evaluate: 5 beams cannot be shared equally by groups: "
-        "2; choose a number of groups that divides evaluate.beam_size"
+        "1 problem in the configuration:\n  evaluate: 5 beams cannot be divided among 2 "
+        "groups; choose a number of groups that divides beam_size"
     )
     assert load_config(None, ["evaluate.groups=2", "evaluate.beam_size=4"]).evaluate.groups == 2
 

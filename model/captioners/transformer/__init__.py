@@ -1,1 +1,1 @@
-"""The Transformer captioner (Cornia et al. 2020) with optional alignment."""
+"""The A2 Transformer captioner."""

@@ -1,37 +1,38 @@
-"""Visual encoder: region features to states that have seen each other (A2, "Visual Encoder").
+"""Visual encoder: self-attention over the region features (A2, section "Visual Encoder").
 
-Linear, ReLU, dropout and LayerNorm on each region, then post-LN self-attention layers. The region
-mask is honoured in every layer; in M2 (github.com/aimagelab/meshed-memory-transformer) it is
-computed after a projection whose bias hides the padding, and never fires.
+Linear, ReLU, dropout and LayerNorm on each region, then post-LN self-attention layers. Every layer
+applies the region mask. M2 (github.com/aimagelab/meshed-memory-transformer) computes its mask after
+a projection whose bias hides the padding, so that it masks nothing.
 """
 
 from torch import Tensor, nn
 
-from a2cap.model.attention.multi_head import SelfAttention, projection
+from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.config import ModelConfig
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
+from a2cap.model.layers.linear import xavier_linear
 
 BOX_VALUES = 5
-"""x1, y1, x2, y2 in [0, 1] of the image's width and height, and the box's share of its area."""
+"""Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
 
 
 class RegionEmbedding(nn.Module):
-    """One state per region from its feature and, with `box_geometry: linear`, its box."""
+    """Embedding of each region's feature and, with `box_geometry: linear`, of its box."""
 
     def __init__(self, config: ModelConfig, *, feature_width: int):
         super().__init__()
         self.blind = config.blind
-        self.feature = projection(feature_width, config.width)
+        self.feature = xavier_linear(feature_width, config.width)
         has_boxes = config.box_geometry == "linear"
-        self.box = projection(BOX_VALUES, config.width) if has_boxes else None
+        self.box = xavier_linear(BOX_VALUES, config.width) if has_boxes else None
         self.dropout = Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
-        """features: (B, R, F); boxes: (B, R, 5); region_mask: (B, R) bool. Returns (B, R, D)."""
+        """Embed (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""
         is_padding = ~region_mask[..., None]
-        # Zeroed, not only masked later: 0 * NaN in a padded row would reach every sum.
+        # Zero the padding now and do not only mask it later: 0 * NaN would spread to every sum.
         features = features.to(self.feature.weight.dtype).masked_fill(is_padding | self.blind, 0)
         states: Tensor = self.dropout(self.feature(features).relu())
         if self.box is not None:
@@ -42,7 +43,7 @@ class RegionEmbedding(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention among the regions of an image, then a feed-forward block."""
+    """Self-attention over the regions of an image, then a feed-forward block; post-LN."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -53,7 +54,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
-        """states: (B, R, D); region_mask: (B, R) bool."""
+        """Attend over the existing regions; states: (B, R, D); region_mask: (B, R) -> (B, R, D)."""
         attended = self.attention(states, region_mask=region_mask)
         states = self.attention_norm(states + self.dropout(attended))
         transformed = self.feed_forward(states)
@@ -62,7 +63,7 @@ class EncoderLayer(nn.Module):
 
 
 class RegionEncoder(nn.Module):
-    """Embedding and encoder layers."""
+    """Region embedding and encoder layers."""
 
     def __init__(self, config: ModelConfig, *, feature_width: int):
         super().__init__()
@@ -70,7 +71,7 @@ class RegionEncoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
-        """features: (B, R, F); boxes: (B, R, 5); region_mask: (B, R) bool. Returns (B, R, D)."""
+        """Encode (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""
         states: Tensor = self.embedding(features, boxes, region_mask)
         for layer in self.layers:
             states = layer(states, region_mask)

@@ -1,40 +1,39 @@
 """The A2 Transformer captioner (Fei, "Attention-Aligned Transformer for Image Captioning", 2022).
 
-Two passes over the same captions train it. The aligned pass uses the fused attention of Eq. 5-10
-and trains theta, the captioner; the perturbed pass uses the attention of Eq. 3 and trains theta_m,
-the mask networks. Each pass holds the other side's parameters constant while its graph is built,
-so that a plain `backward()` of the sum of both losses moves each side by its own loss only.
+Training runs two passes over the same captions. The aligned pass uses the fused attention of
+Eq. 5-10 and trains theta, the captioner. The perturbed pass uses the attention of Eq. 3 and trains
+theta_m, the mask networks. Each pass freezes the other side's parameters while it builds its graph,
+so that one `backward()` of the sum of both losses gives each side the gradient of its own loss.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass
-from a2cap.model.attention.multi_head import RegionProjection
+from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
 from a2cap.model.captioner import (
     DecoderState,
     Memory,
+    ScoredCaptions,
     SpecialTokens,
     StepOutput,
+    average_attention,
     decoder_input,
-    summarise,
 )
-from a2cap.model.captioners.transformer.decoder import Begun, CaptionDecoder
+from a2cap.model.captioners.transformer.decoder import CaptionDecoder
 from a2cap.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.kv_cache import next_places
-from a2cap.model.layers.packed_linear import packed
+from a2cap.model.layers.kv_cache import KVCache
 
 
 @contextmanager
-def held_constant(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """What is computed inside gives these parameters no gradient, but still lets it through."""
+def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
     if not torch.is_grad_enabled():
         yield
         return
@@ -48,20 +47,8 @@ def held_constant(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-@dataclass(frozen=True)
-class Scored:
-    """How probable given captions are, and the attention that each layer paid.
-
-    log_probs: (B, K, L) float, of each token after those before it, 0 on padding.
-    attention: one per layer, over the K * L positions of an image.
-    """
-
-    log_probs: Tensor
-    attention: tuple[AlignedAttention, ...]
-
-
 class TransformerCaptioner(nn.Module):
-    """Visual encoder and caption decoder with aligned cross-attention, behind `Captioner`.
+    """Visual encoder and caption decoder with aligned cross-attention; an `AlignedCaptioner`.
 
     feature_width: F; vocabulary_size: V, special tokens included.
     """
@@ -86,29 +73,30 @@ class TransformerCaptioner(nn.Module):
 
     @property
     def has_masks(self) -> bool:
-        """Whether any layer is aligned, so that there is a mask loss."""
+        """Report whether any layer is aligned, which gives a mask loss."""
         return any(True for _ in self.mask_parameters())
 
     def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """theta_m: the mask networks'."""
+        """Yield theta_m, the parameters of the mask networks."""
         for module in self.modules():
             if isinstance(module, Alignment):
                 yield from module.mask_network.parameters()
 
     def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """theta: all others."""
+        """Yield theta, all other parameters."""
         masks = {id(parameter) for parameter in self.mask_parameters()}
         yield from (parameter for parameter in self.parameters() if id(parameter) not in masks)
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """Encodes B images and projects their regions for every decoder layer, once.
+        """Encode B images and project their regions for every decoder layer.
 
         features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
-        all in [0, 1], unused without `box_geometry`; region_mask: (B, R) bool.
+        all in [0, 1], unused without `box_geometry`; region_mask: (B, R) bool. Raises ModelError
+        for other widths or shapes and for an image without a region.
         """
         self._check_regions(features, boxes, region_mask)
         states = self.encoder(features, boxes, region_mask)
-        with held_constant(self.mask_parameters()):
+        with frozen(self.mask_parameters()):
             projections = tuple(
                 cross_attention.project(states)
                 for cross_attention in self.decoder.cross_attentions()
@@ -116,52 +104,39 @@ class TransformerCaptioner(nn.Module):
         return Memory(states, region_mask, projections)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
-        """The state before <bos>, with rows_per_image rows for each image.
-
-        Without gradients the state may hold a copy of the weights as they are now, packed.
-        """
-        rows = len(memory) * rows_per_image
-        places = torch.empty((rows, 0), dtype=torch.int64, device=memory.states.device)
-        return DecoderState(
-            memory, rows_per_image, cached=(places,), decoder=packed(self.decoder, rows)
-        )
+        """Create the state before <bos>, with rows_per_image rows for each image."""
+        return DecoderState(memory, rows_per_image)
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Takes one token per row, (N,) int64, <bos> first; log-probabilities of the next, (N, V).
+        """Feed one token per row, (N,) int64, <bos> first; predict the next one, (N, V).
 
-        The state that was given stays usable.
+        Raises ModelError for tokens of another shape or out of the vocabulary.
         """
-        memory, rows_per_image = state.memory, state.rows_per_image
-        self._check_tokens(tokens, (len(memory) * rows_per_image,))
-        decoder = state.decoder or self.decoder
-        places = next_places(state.cached[0], rows_per_image)
-        with held_constant(self.mask_parameters()):
-            decoded, stores = decoder.step(
-                tokens.reshape(-1, rows_per_image),
+        memory = state.memory
+        self._check_tokens(tokens, (len(memory) * state.rows_per_image,))
+        caches = list(map(KVCache, state.tensors[::2], state.tensors[1::2]))
+        with frozen(self.mask_parameters()):
+            decoded, caches = self.decoder.step(
+                tokens,
                 memory.projections,
+                caches,
                 region_mask=memory.region_mask,
-                stores=state.stores,
-                places=places,
                 decoder_pass=DecoderPass(self.schedule_step),
             )
         return StepOutput(
-            decoder.log_probs(decoded.states.flatten(0, 1)),
-            summarise(tuple(map(_by_row, decoded.attention))) if attention else None,
-            replace(state, cached=(places,), stores=stores),
+            self.decoder.log_probs(decoded.states.squeeze(1)),
+            average_attention(tuple(map(_by_row, decoded.attention))) if attention else None,
+            replace(state, tensors=tuple(values for cache in caches for values in cache)),
         )
 
-    def reorder(self, state: DecoderState, index: Tensor) -> DecoderState:
-        """The state with row index[i] at row i; index: (N,) int64, each within its own image."""
-        return state.reordered(index)
-
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
-        """Teacher forcing, the aligned pass.
+        """Return log-probabilities (B, K, L, V) of every next token in the aligned pass.
 
-        tokens: (B, K, L) int64, <bos> first. Returns log-probabilities (B, K, L, V); position t
-        predicts token t + 1. Gives the mask networks no gradient.
+        tokens: (B, K, L) int64, <bos> first; position t predicts token t + 1. Gives the mask
+        networks no gradient.
         """
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
-        with held_constant(self.mask_parameters()):
+        with frozen(self.mask_parameters()):
             decoded = self.decoder(
                 tokens.flatten(0, 1),
                 memory.projections,
@@ -171,53 +146,29 @@ class TransformerCaptioner(nn.Module):
         log_probs = self.decoder.log_probs(decoded.states)
         return log_probs.reshape(*tokens.shape, -1)
 
-    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> Scored:
-        """Log-probability of each token of given captions; computes nothing for padding's words.
+    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
+        """Return the log-probability of each token of given captions.
 
-        captions: (B, K, L) int64, words, <eos>, padding, no <bos>. perturbed: the pass that trains
-        the mask networks, and gives nothing else (the memory included) a gradient; otherwise the
-        aligned pass, which gives the mask networks none.
+        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>. The perturbed pass gives only
+        the mask networks a gradient (the memory gets none either); the aligned pass gives them
+        none.
         """
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        begun = self._begin(memory, captions)
         if perturbed:
-            return self._score_perturbed(memory, captions, begun)
-        return self._score_aligned(memory, captions, begun)
+            with frozen(self.caption_parameters()):
+                return self._score(self._detach(memory), captions, perturbed=True)
+        with frozen(self.mask_parameters()):
+            return self._score(memory, captions, perturbed=False)
 
-    def score_both(self, memory: Memory, captions: Tensor) -> tuple[Scored, Scored]:
-        """`score` of the aligned and of the perturbed pass, which are one up to the first mask.
-
-        With dropout they also drop the same units up to there.
-        """
-        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        begun = self._begin(memory, captions)
-        aligned = self._score_aligned(memory, captions, begun)
-        return aligned, self._score_perturbed(memory, captions, begun)
-
-    def _begin(self, memory: Memory, captions: Tensor) -> Begun:
+    def _score(self, memory: Memory, captions: Tensor, *, perturbed: bool) -> ScoredCaptions:
         tokens = decoder_input(captions, bos=self.special.bos)
-        return self.decoder.begin(
+        decoded = self.decoder(
             tokens.flatten(0, 1),
-            memory.projections,
-            region_mask=memory.region_mask,
-            decoder_pass=DecoderPass(self.schedule_step),
-        )
-
-    def _score_aligned(self, memory: Memory, captions: Tensor, begun: Begun) -> Scored:
-        with held_constant(self.mask_parameters()):
-            return self._scored(memory, captions, begun, perturbed=False)
-
-    def _score_perturbed(self, memory: Memory, captions: Tensor, begun: Begun) -> Scored:
-        with held_constant(self.caption_parameters()):
-            return self._scored(self._for_masks(memory), captions, begun.detached(), perturbed=True)
-
-    def _scored(self, memory: Memory, captions: Tensor, begun: Begun, *, perturbed: bool) -> Scored:
-        decoded = self.decoder.end(
-            begun,
             memory.projections,
             region_mask=memory.region_mask,
             decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
         )
+        # The output layer is the largest product: skip it on padding.
         is_token = captions != self.special.pad
         logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
         log_probs = -functional.cross_entropy(
@@ -226,16 +177,16 @@ class TransformerCaptioner(nn.Module):
             reduction="none",
         )
         scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
-        return Scored(scattered, decoded.attention)
+        return ScoredCaptions(scattered, decoded.attention)
 
-    def _for_masks(self, memory: Memory) -> Memory:
-        """The memory as a constant, but for what the mask networks themselves make of it."""
+    def _detach(self, memory: Memory) -> Memory:
+        """Detach the memory, except for the mask networks' own projections of it."""
         states = memory.states.detach()
         projections = tuple(
             RegionProjection(
                 projected.keys.detach(),
                 projected.values.detach(),
-                cross_attention.project_masks(states),
+                cross_attention.project_mask_keys(states),
             )
             for projected, cross_attention in zip(
                 memory.projections, self.decoder.cross_attentions(), strict=True
@@ -272,12 +223,12 @@ class TransformerCaptioner(nn.Module):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
             raise ModelError(
                 f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
-                "words; encode the captions with the vocabulary that it was trained on"
+                "tokens; encode the captions with the vocabulary of its training"
             )
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:
-    """Attention of one step with the K rows of an image unfolded: (B, H, K, R) -> (N, H, R)."""
+    """Unfold the K rows of an image in the attention of one step; (B, H, K, R) -> (N, H, R)."""
 
     def unfolded(values: Tensor) -> Tensor:
         return values.transpose(1, 2).flatten(0, 1)

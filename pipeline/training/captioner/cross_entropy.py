@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.model.compile import compile_layers
+from a2cap.model.captioners.transformer.compile import compile_layers
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
@@ -57,7 +57,7 @@ def train_captioner(
     captioner = new_captioner(description).to(device)
     processes.make_equal(captioner.state_dict().values())
     if config.compile:
-        compile_layers(captioner, say=logger.warning)
+        compile_layers(captioner, warn=logger.warning)
     phase = captioner_phase(
         "train",
         config,

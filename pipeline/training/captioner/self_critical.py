@@ -19,8 +19,8 @@ from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.losses import masking_loss
-from a2cap.model.self_critical.rollouts import Attempts, attempt, self_critical_loss
+from a2cap.model.losses import perturbed_pass_loss
+from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -180,11 +180,11 @@ class SelfCriticalOptimisation:
         }
         return torch.stack([measured[name].detach().double() for name in _SUMS]).cpu()
 
-    def _attempt(self, batch: Batch, generator: torch.Generator) -> tuple[Memory, Attempts]:
+    def _attempt(self, batch: Batch, generator: torch.Generator) -> tuple[Memory, Rollouts]:
         memory = self._encode(batch)
         config = self._config
         with forward_precision(config.precision, self._device):
-            return memory, attempt(
+            return memory, generate_rollouts(
                 self._captioner,
                 memory,
                 partial(self._rewards, batch.image_ids),
@@ -203,7 +203,7 @@ class SelfCriticalOptimisation:
         if not self._continues_masks or batch.tokens is None:
             return torch.zeros((), device=self._device), torch.zeros((), device=self._device)
         with forward_precision(self._config.precision, self._device):
-            loss = masking_loss(self._captioner, memory, batch.tokens)
+            loss = perturbed_pass_loss(self._captioner, memory, batch.tokens)
         return loss, (batch.tokens != self._captioner.special.pad).sum()
 
 

@@ -10,6 +10,7 @@ from a2cap.data.batches.collate import Batch, collate
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -121,8 +122,9 @@ class CaptionValidation:
                 max_regions=self._max_regions,
             ),
             self._data.vocabulary,
-            beam_size=settings.validation_beam_size,
-            max_length=settings.max_length,
+            DecodingConfig(
+                beam_size=settings.validation_beam_size, max_length=settings.max_length
+            ),
             device=self._device,
         )
         shares = processes.gathered([(name, beams[0].caption) for name, beams in decoded])

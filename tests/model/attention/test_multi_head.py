@@ -7,7 +7,6 @@ from a2cap.model.attention.multi_head import (
     CrossAttention,
     SelfAttention,
     merge_heads,
-    projection,
     split_heads,
 )
 from a2cap.model.config import AlignmentConfig
@@ -25,7 +24,7 @@ def _self_attention(*, causal: bool) -> SelfAttention:
     return SelfAttention(D, H, causal=causal).double()
 
 
-def _written_out(attention: SelfAttention, states, allowed):
+def _reference(attention: SelfAttention, states, allowed):
     weight, bias = attention.query_key_value.weight, attention.query_key_value.bias
     parts = (states @ w.T + b for w, b in zip(weight.chunk(3), bias.chunk(3), strict=True))
     outputs = []
@@ -40,38 +39,27 @@ def test_heads_split_and_merge_back():
     assert torch.equal(merge_heads(split_heads(_states(), H)), _states())
 
 
-def test_stacked_projections_keep_the_xavier_range_of_one():
-    torch.manual_seed(0)
-    linear = projection(64, 64, parts=3)
-    assert linear.weight.shape == (192, 64)
-    bound = math.sqrt(6 / 128)
-    assert 0.98 * bound < linear.weight.abs().max() <= bound
-    assert not linear.bias.any()
-
-
-def test_causal_attention_sees_only_what_came_before():
+def test_causal_attention_ignores_later_positions():
     attention = _self_attention(causal=True)
     allowed = torch.ones(L, L, dtype=torch.bool).tril()
-    expected = _written_out(attention, _states(), allowed)
+    expected = _reference(attention, _states(), allowed)
     torch.testing.assert_close(attention(_states()), expected)
 
 
-def test_attention_over_regions_sees_all_that_exist():
+def test_self_attention_over_regions_ignores_padding():
     attention = _self_attention(causal=False)
     region_mask = torch.tensor([[True] * 4, [True, True, False, False]])
-    expected = _written_out(attention, _states(), region_mask[:, None, :])
+    expected = _reference(attention, _states(), region_mask[:, None, :])
     torch.testing.assert_close(attention(_states(), region_mask=region_mask), expected)
 
 
-def test_one_state_after_another_equals_all_at_once():
+def test_cached_steps_equal_the_whole_sequence():
     attention = _self_attention(causal=True)
-    store, steps = None, []
+    cache, steps = None, []
     for position in range(L):
-        states, store = attention.following(
-            _states()[:, position : position + 1], store, is_visible=None
-        )
+        states, cache = attention.step(_states()[:, position : position + 1], cache)
         steps.append(states)
-    assert store.keys.shape == store.values.shape == (N, H, L, D // H)
+    assert cache.keys.shape == cache.values.shape == (N, H, L, D // H)
     torch.testing.assert_close(torch.cat(steps, dim=1), attention(_states()))
 
 
@@ -84,23 +72,23 @@ def _cross_attend(attention, regions, region_mask):
     )
 
 
-def test_cross_attention_without_alignment_uses_its_softmax():
+def test_cross_attention_without_alignment_is_a_softmax():
     attention = CrossAttention(D, H, alignment=None).double()
     region_mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    attended, trace = _cross_attend(attention, _states(5), region_mask)
+    attended, weights = _cross_attend(attention, _states(5), region_mask)
     assert attended.shape == (N, L, D)
-    assert trace.used is trace.original
-    assert trace.keep is None
-    assert trace.gate is None
-    torch.testing.assert_close(trace.used.sum(-1), torch.ones(N, H, L, dtype=torch.float64))
-    assert not trace.used[1, :, :, 2:].any()
+    assert weights.used is weights.original
+    assert weights.keep is None
+    assert weights.gate is None
+    torch.testing.assert_close(weights.used.sum(-1), torch.ones(N, H, L, dtype=torch.float64))
+    assert not weights.used[1, :, :, 2:].any()
 
 
 def test_cross_attention_weighs_the_values_with_the_aligned_attention():
     attention = CrossAttention(D, H, alignment=AlignmentConfig(fusion="max")).double()
     region_mask = torch.ones(N, 5, dtype=torch.bool)
-    attended, trace = _cross_attend(attention, _states(5), region_mask)
+    attended, weights = _cross_attend(attention, _states(5), region_mask)
     values = attention.project(_states(5)).values
-    expected = attention.output(merge_heads(trace.used @ values))
+    expected = attention.output(merge_heads(weights.used @ values))
     torch.testing.assert_close(attended, expected)
-    assert (trace.used.sum(-1) > 1).all()
+    assert (weights.used.sum(-1) > 1).all()

@@ -1,18 +1,18 @@
 import pytest
 import torch
 
-from a2cap.model.captioner import SpecialTokens, attend, decoder_input
+from a2cap.model.captioner import SpecialTokens, decoder_input, trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.model.errors import ModelError
+from tests.model.searching import search
 
 AVERAGES = ["probabilities", "log_probabilities"]
 
 
 @pytest.fixture
 def three(tiny):
-    """Captioners of different opinions, sizes and fusions."""
+    """Make captioners of different predictions, sizes and fusions."""
     made = [
         tiny(),
         tiny(width=32, heads=4, decoder_layers=1, fusion="max"),
@@ -29,22 +29,22 @@ def _forward(captioner, images):
 
 def _found(captioner, images):
     memory = images.encoded(captioner)
-    found = beam_search(captioner, memory, beam_size=3, max_length=6)
+    found = search(captioner, memory, beam_size=3, max_length=6)
     return [[(h.tokens, pytest.approx(h.log_prob, abs=1e-10)) for h in ps] for ps in found]
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_an_ensemble_of_one_is_its_captioner_to_the_bit(tiny, images, average):
+def test_an_ensemble_of_one_equals_its_captioner_bit_for_bit(tiny, images, average):
     captioner = tiny()
     ensemble = Ensemble([captioner], average=average)
     assert torch.equal(_forward(ensemble, images), _forward(captioner, images))
-    assert beam_search(ensemble, images.encoded(ensemble)) == beam_search(
+    assert search(ensemble, images.encoded(ensemble)) == search(
         captioner, images.encoded(captioner)
     )
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_equal_captioners_say_what_one_of_them_says(tiny, images, average):
+def test_an_ensemble_of_equal_captioners_equals_one_of_them(tiny, images, average):
     ensemble = Ensemble([tiny(), tiny(), tiny()], average=average)
     torch.testing.assert_close(_forward(ensemble, images), _forward(tiny(), images))
     assert _found(ensemble, images) == _found(tiny(), images)
@@ -56,7 +56,7 @@ def test_probabilities_are_averaged(three, images):
     torch.testing.assert_close(found.exp(), expected)
 
 
-def test_averaged_log_probabilities_are_probabilities_again(three, images):
+def test_averaged_log_probabilities_are_normalised(three, images):
     mean = torch.stack([_forward(c, images) for c in three]).mean(0)
     found = _forward(Ensemble(three, average="log_probabilities"), images)
     torch.testing.assert_close(found.exp().sum(-1), torch.ones_like(found[..., 0]))
@@ -83,44 +83,44 @@ def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, averag
         state = output.state
 
 
-def test_reordered_rows_of_an_ensemble_continue_the_row_that_they_took(three, images):
+def test_reordered_rows_continue_their_source_row(three, images):
     ensemble = Ensemble(three)
     state = ensemble.start(images.encoded(ensemble), rows_per_image=2)
     for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
         state = ensemble.step(torch.tensor(tokens), state).state
     straight = ensemble.step(torch.full((6,), 10), state).log_probs
     index = torch.tensor([1, 0, 2, 2, 5, 4])
-    crossed = ensemble.step(torch.full((6,), 10), ensemble.reorder(state, index)).log_probs
+    crossed = ensemble.step(torch.full((6,), 10), state.reorder(index)).log_probs
     torch.testing.assert_close(crossed, straight[index])
 
 
-def test_attention_is_the_captioners_mean_and_their_layers_one_after_another(three, images):
+def test_attention_is_averaged_and_layers_are_concatenated(three, images):
     ensemble, captions = Ensemble(three), images.captions[:, 0]
-    found = attend(ensemble, images.encoded(ensemble), captions)[2]
-    alone = [attend(c, images.encoded(c), captions)[2] for c in three]
+    found = trace_attention(ensemble, images.encoded(ensemble), captions)[2]
+    alone = [trace_attention(c, images.encoded(c), captions)[2] for c in three]
     for name, count in (("original", 3), ("aligned", 3), ("keep", 2), ("gate", 1)):
         values = [value for value in (getattr(a, name) for a in alone) if value is not None]
         assert len(values) == count
         torch.testing.assert_close(getattr(found, name), torch.stack(values).mean(0))
     assert [layer.original.shape[1] for layer in found.layers] == [2, 2, 4, 2, 2]
     plain = Ensemble(three[2:])
-    assert attend(plain, images.encoded(plain), captions)[0].keep is None
+    assert trace_attention(plain, images.encoded(plain), captions)[0].keep is None
 
 
-def test_an_ensemble_of_none_is_refused():
+def test_an_empty_ensemble_is_rejected():
     with pytest.raises(ModelError) as raised:
         Ensemble([])
     assert str(raised.value) == "an ensemble has no captioner; give it one or more"
 
 
 @pytest.mark.parametrize("change", [{"vocabulary_size": 12}, {"special": SpecialTokens(unk=4)}])
-def test_captioners_of_other_words_are_refused(tiny, change):
+def test_captioners_of_different_vocabularies_are_rejected(tiny, change):
     other = TransformerCaptioner(
         tiny().config, feature_width=6, **{"vocabulary_size": 11, **change}
     )
     with pytest.raises(ModelError) as raised:
         Ensemble([tiny(), other])
     assert str(raised.value) == (
-        f"captioners of an ensemble have 11 and {other.vocabulary_size} words, or other special "
+        f"captioners of an ensemble have 11 and {other.vocabulary_size} tokens, or other special "
         "tokens; give it captioners of one vocabulary"
     )

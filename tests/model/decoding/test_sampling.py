@@ -1,24 +1,24 @@
-"""Captions drawn from a captioner: as often as it says, reproducibly, and greedily at last."""
+"""Sampled captions: distribution, reproducibility and greedy decoding."""
 
 import pytest
 import torch
 
-from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.errors import ModelError
+from tests.model.searching import search
 
 BOS, EOS, PAD = 1, 2, 0
 
 
-def drawn(captioner, memory, seed=0, **options):
+def sample(captioner, memory, seed=0, **options):
     return sample_captions(
         captioner, memory, generator=torch.Generator().manual_seed(seed), **options
     )
 
 
-def test_captions_are_words_then_eos_then_padding(tiny, images):
+def test_captions_are_tokens_then_eos_then_padding(tiny, images):
     captioner = tiny()
-    found = drawn(captioner, images.encoded(captioner), count=40, max_length=6)
+    found = sample(captioner, images.encoded(captioner), count=40, max_length=6)
     assert found.shape[:2] == (3, 40)
     assert found.shape[2] <= 6
     assert found.dtype == torch.int64
@@ -29,41 +29,41 @@ def test_captions_are_words_then_eos_then_padding(tiny, images):
         assert set(caption[len(words) + 1 :]) <= {PAD}
 
 
-def test_equal_generators_draw_equal_captions_and_others_do_not(tiny, images):
+def test_equal_generators_sample_equal_captions(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    first = drawn(captioner, memory, count=8)
-    assert torch.equal(first, drawn(captioner, memory, count=8))
-    other = drawn(captioner, memory, seed=1, count=8)
+    first = sample(captioner, memory, count=8)
+    assert torch.equal(first, sample(captioner, memory, count=8))
+    other = sample(captioner, memory, seed=1, count=8)
     assert first.shape != other.shape or not torch.equal(first, other)
 
 
-def test_nothing_is_drawn_from_the_global_generator(tiny, images):
+def test_sampling_leaves_the_global_rng_state(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     before = torch.get_rng_state()
-    drawn(captioner, memory, count=8)
+    sample(captioner, memory, count=8)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_first_words_are_drawn_as_often_as_they_are_probable(tiny, images):
+def test_first_tokens_follow_their_probabilities(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     state = captioner.start(memory, 1)
     expected = captioner.step(torch.full((3,), BOS), state).log_probs.exp()
     expected[:, [PAD, BOS]] = 0
     expected /= expected.sum(dim=1, keepdim=True)
-    found = drawn(captioner, memory, count=8000, max_length=1).squeeze(-1)
+    found = sample(captioner, memory, count=8000, max_length=1).squeeze(-1)
     shares = torch.nn.functional.one_hot(found, captioner.vocabulary_size).double().mean(dim=1)
     assert (shares - expected).abs().max() < 0.02  # 3.6 standard deviations of a share of one half
 
 
-def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_even(tiny, images):
+def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_uniform(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     greedy = sample_captions(captioner, memory, temperature=0)
-    assert torch.equal(drawn(captioner, memory, temperature=1e-4), greedy)
-    found = drawn(captioner, memory, count=6000, max_length=1, temperature=1e6)
+    assert torch.equal(sample(captioner, memory, temperature=1e-4), greedy)
+    found = sample(captioner, memory, count=6000, max_length=1, temperature=1e6)
     counts = torch.bincount(found.flatten(), minlength=captioner.vocabulary_size)
     assert counts[[PAD, BOS]].tolist() == [0, 0]
     assert counts[2:].min() > 0.9 * counts[2:].max()
@@ -74,40 +74,40 @@ def test_temperature_zero_is_greedy_decoding(tiny, images, max_length):
     captioner = tiny()
     memory = images.encoded(captioner)
     found = sample_captions(captioner, memory, max_length=max_length, temperature=0)
-    beams = beam_search(captioner, memory, beam_size=1, max_length=max_length, forbidden=(PAD, BOS))
+    beams = search(captioner, memory, beam_size=1, max_length=max_length, forbidden=(PAD, BOS))
     for caption, (hypothesis,) in zip(found[:, 0].tolist(), beams, strict=True):
         padding = [PAD] * (len(caption) - len(hypothesis.tokens))
         assert caption == [*hypothesis.tokens, *padding]
 
 
-def test_drawing_stops_when_all_captions_have_ended(tiny, images):
+def test_sampling_stops_when_all_captions_have_ended(tiny, images):
     captioner = tiny()
     with torch.no_grad():
         captioner.decoder.output.bias[EOS] = 50
-    found = drawn(captioner, images.encoded(captioner), count=4)
+    found = sample(captioner, images.encoded(captioner), count=4)
     assert found.tolist() == [[[EOS]] * 4] * 3
 
 
-def test_unknown_words_are_drawn_unless_they_are_forbidden(tiny, images):
+def test_unk_is_sampled_unless_forbidden(tiny, images):
     captioner = tiny()
     with torch.no_grad():
         captioner.decoder.output.bias[captioner.special.unk] = 3
     memory = images.encoded(captioner)
-    assert (drawn(captioner, memory, count=100) == captioner.special.unk).any()
-    without = drawn(captioner, memory, count=100, forbidden=(PAD, BOS, captioner.special.unk))
+    assert (sample(captioner, memory, count=100) == captioner.special.unk).any()
+    without = sample(captioner, memory, count=100, forbidden=(PAD, BOS, captioner.special.unk))
     assert not (without == captioner.special.unk).any()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"count": 0}, "too few captions to draw: 0; choose 1 or more"),
-        ({"max_length": 0}, "longest caption is too short: 0; choose 1 token or more"),
+        ({"count": 0}, "too few captions to sample: 0; choose 1 or more"),
+        ({"max_length": 0}, "maximum caption length is too small: 0; choose 1 token or more"),
         ({"temperature": -1.0}, "temperature is negative: -1.0; choose 0 (greedy) or more"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tiny, images, options, said):
+def test_values_out_of_range_are_rejected(tiny, images, options, message):
     captioner = tiny()
     with pytest.raises(ModelError, match="choose") as error:
         sample_captions(captioner, images.encoded(captioner), **options)
-    assert str(error.value) == said
+    assert str(error.value) == message

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.errors import ModelError
-from a2cap.model.self_critical.rollouts import attempt, self_critical_loss
+from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
+from tests.model.searching import search
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -16,13 +16,15 @@ def counted_words(captions):
     return ((captions == 5) | (captions == 7)).double().sum(dim=-1)
 
 
-def attempts(captioner, memory, reward=counted_words, **options):
-    return attempt(captioner, memory, reward, generator=torch.Generator().manual_seed(3), **options)
+def rollouts(captioner, memory, reward=counted_words, **options):
+    return generate_rollouts(
+        captioner, memory, reward, generator=torch.Generator().manual_seed(3), **options
+    )
 
 
 def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, images):
     captioner = tiny()
-    found = attempts(captioner, images.encoded(captioner), samples=4)
+    found = rollouts(captioner, images.encoded(captioner), samples=4)
     assert found.captions.shape[:2] == found.rewards.shape == (3, 4)
     for rewards, baseline in zip(found.rewards.tolist(), found.baseline.tolist(), strict=True):
         for place, value in enumerate(baseline):
@@ -34,7 +36,7 @@ def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, image
 def test_greedy_compares_samples_with_the_greedy_caption(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    found = attempts(captioner, memory, baseline="greedy", samples=1)
+    found = rollouts(captioner, memory, baseline="greedy", samples=1)
     greedy = counted_words(sample_captions(captioner, memory, temperature=0))
     assert torch.equal(found.baseline, greedy)
     assert torch.equal(found.advantages, found.rewards - greedy)
@@ -43,10 +45,10 @@ def test_greedy_compares_samples_with_the_greedy_caption(tiny, images):
 def test_beam_mean_compares_the_beams_with_their_mean(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    found = attempts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
+    found = rollouts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
     for rows, beams in zip(
         found.captions.tolist(),
-        beam_search(captioner, memory, beam_size=3, max_length=5),
+        search(captioner, memory, beam_size=3, max_length=5),
         strict=True,
     ):
         assert [row[: len(b.tokens)] for row, b in zip(rows, beams, strict=True)] == [
@@ -58,7 +60,7 @@ def test_beam_mean_compares_the_beams_with_their_mean(tiny, images):
 def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
     captioner = tiny()
     # at most one token of 8 that may be said: the beam of 12 is not filled
-    found = attempts(
+    found = rollouts(
         captioner, images.encoded(captioner), baseline="beam_mean", samples=12, max_length=1
     )
     exists = (found.captions != PAD).any(dim=-1)
@@ -70,7 +72,7 @@ def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
 def test_one_sample_cannot_be_left_out(tiny, images):
     captioner = tiny()
     with pytest.raises(ModelError, match="leave one out") as error:
-        attempts(captioner, images.encoded(captioner), samples=1)
+        rollouts(captioner, images.encoded(captioner), samples=1)
     assert str(error.value) == "too few samples to leave one out: 1; choose 2 or more"
 
 
@@ -88,7 +90,7 @@ def test_the_gradient_is_that_of_back_propagation_through_every_step(
     captioner = tiny(fusion=fusion)
     captioner.schedule_step.fill_(70_000)
     memory = images.encoded(captioner)
-    found = attempts(captioner, memory, baseline=baseline)
+    found = rollouts(captioner, memory, baseline=baseline)
     scored = captioner.score(memory, found.captions)
     parameters = dict(captioner.named_parameters())
     loss = self_critical_loss(scored.log_probs, found.advantages)
@@ -121,7 +123,9 @@ def test_ascending_the_reward_raises_it(tiny, images):
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         memory = images.encoded(captioner)
-        found = attempt(captioner, memory, counted_words, max_length=6, generator=generator)
+        found = generate_rollouts(
+            captioner, memory, counted_words, max_length=6, generator=generator
+        )
         scored = captioner.score(memory, found.captions)
         tokens = (found.captions != PAD).sum()
         optimiser.zero_grad()

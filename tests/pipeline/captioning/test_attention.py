@@ -11,7 +11,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
-from a2cap.model.captioner import attend
+from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
@@ -70,7 +70,7 @@ def test_the_values_are_the_captioner_s_own_at_each_word(model, store, captions)
     [batch] = image_batches(store.path, [image_id], batch_size=1)
     memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
-    steps = attend(model.captioner, memory, tokens)
+    steps = trace_attention(model.captioner, memory, tokens)
     for place, step in enumerate(steps):
         np.testing.assert_allclose(found.aligned[place], step.aligned[0], atol=1e-5)
         np.testing.assert_allclose(found.gate[place], step.gate[0, 0], atol=1e-5)

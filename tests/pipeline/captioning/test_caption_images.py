@@ -17,9 +17,9 @@ from a2cap.data.errors import InputError, WeightsError
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import caption_files, extract_config
-from a2cap.pipeline.cli.image_arguments import NamedImage
+from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.named_image import NamedImage
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 CPU = RuntimeConfig(device="cpu")
@@ -38,7 +38,7 @@ def model(experiment, tmp_path):
 
 def caption(images, *, model, boxes, beam_size=2, **how):
     named = map(NamedImage, images)
-    decoding = EvaluateConfig(beam_size=beam_size)
+    decoding = CaptioningConfig(beam_size=beam_size)
     found = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
     return [(image.path, captioned) for image, captioned in found]
 
@@ -186,7 +186,7 @@ def test_each_caption_comes_before_the_next_image_is_asked_for(experiment, model
             yield NamedImage(path)
 
     asked, images = [], list(evaluated(experiment))
-    greedy = EvaluateConfig(beam_size=1)
+    greedy = CaptioningConfig(beam_size=1)
     found = caption_files(
         asking(), models=[model], boxes=boxes, decoding=greedy, runtime=CPU, batch_size=1
     )

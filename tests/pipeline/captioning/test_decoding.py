@@ -10,7 +10,8 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.captioning.decoding import Beam, caption_batches, without_repeats
+from a2cap.model.decoding.config import DecodingConfig
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches, collapse_repeats
 
 CPU = torch.device("cpu")
 
@@ -47,17 +48,15 @@ def captioner(store, vocabulary):
 
 @pytest.fixture(scope="module")
 def decode(store, captioner, vocabulary):
-    def decode(image_ids, *, batch_size=50, beam_size=3, max_length=8, **how):
+    def decode(image_ids, *, batch_size=50, beam_size=3, max_length=8, **settings):
         batches = image_batches(store, image_ids, batch_size=batch_size)
         return list(
             caption_batches(
                 captioner,
                 batches,
                 vocabulary,
-                beam_size=beam_size,
-                max_length=max_length,
+                DecodingConfig(beam_size=beam_size, max_length=max_length, **settings),
                 device=CPU,
-                **how,
             )
         )
 
@@ -122,11 +121,11 @@ def test_no_caption_is_longer_than_asked_for(image_ids, decode):
 
 
 def test_a_word_that_follows_itself_can_be_said_once(image_ids, decode):
-    assert without_repeats("a a dog runs runs runs a") == "a dog runs a"
-    assert without_repeats("") == ""
+    assert collapse_repeats("a a dog runs runs runs a") == "a dog runs a"
+    assert collapse_repeats("") == ""
     plain, collapsed = decode(image_ids), decode(image_ids, collapse_repeats=True)
     assert [
-        (image_id, [replace(beam, caption=without_repeats(beam.caption)) for beam in beams])
+        (image_id, [replace(beam, caption=collapse_repeats(beam.caption)) for beam in beams])
         for image_id, beams in plain
     ] == collapsed
     assert captions(plain) != captions(collapsed)
@@ -164,7 +163,7 @@ def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
         raise RuntimeError("read too early")
         yield
 
-    found = caption_batches(captioner, broken(), vocabulary, beam_size=1, max_length=1, device=CPU)
+    found = caption_batches(captioner, broken(), vocabulary, DecodingConfig(), device=CPU)
     with pytest.raises(RuntimeError, match="read too early"):
         next(found)
 

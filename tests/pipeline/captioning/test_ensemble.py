@@ -12,6 +12,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
@@ -38,6 +39,9 @@ def other(trained, tmp_path):
     return directory
 
 
+DECODING = DecodingConfig(beam_size=2, max_length=8)
+
+
 def captions(models, experiment, **how):
     loaded = load_captioner(models, device=CPU, **how)
     store = experiment.directory("extract") / "features.lmdb"
@@ -45,7 +49,7 @@ def captions(models, experiment, **how):
     return [
         [(beam.caption, round(beam.score, 3)) for beam in beams]
         for _, beams in caption_batches(
-            loaded.captioner, batches, loaded.vocabulary, beam_size=2, max_length=8, device=CPU
+            loaded.captioner, batches, loaded.vocabulary, DECODING, device=CPU
         )
     ]
 

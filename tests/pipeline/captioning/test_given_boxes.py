@@ -7,7 +7,7 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
-from a2cap.pipeline.cli.image_arguments import NamedImage
+from a2cap.pipeline.captioning.named_image import NamedImage
 
 
 @pytest.fixture

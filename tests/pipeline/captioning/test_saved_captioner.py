@@ -12,6 +12,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.features.store import FeatureStore
 from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
@@ -68,8 +69,7 @@ def captions(captioner, vocabulary, experiment):
             captioner.eval(),
             image_batches(store, image_ids, batch_size=5),
             vocabulary,
-            beam_size=2,
-            max_length=8,
+            DecodingConfig(beam_size=2, max_length=8),
             device=CPU,
         )
     )

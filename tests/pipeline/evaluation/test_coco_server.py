@@ -338,8 +338,8 @@ def test_of_the_beams_the_best_with_words_counts(submit, trained, tmp_path, monk
         for identity, (best, *others) in decode(*arguments, **how):
             yield identity, [type(best)("", 0.0), *others]
 
-    decode = stored_captioning.caption_as_configured
-    monkeypatch.setattr(stored_captioning, "caption_as_configured", decoded)
+    decode = stored_captioning.caption_batches
+    monkeypatch.setattr(stored_captioning, "caption_batches", decoded)
     assert submit(*trained).exit_code == 0
     said = [c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)]
     assert sorted(said) == sorted(VAL_IDS + TEST_IDS)

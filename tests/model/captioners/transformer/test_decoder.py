@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from a2cap.model.captioners.transformer.decoder import WordEmbedding
+from a2cap.model.captioners.transformer.decoder import TokenEmbedding
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.positions import LONGEST_CAPTION, sinusoidal_positions
+from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
 
 
 def test_embedding_is_the_scaled_word_plus_its_position():
-    embedding = WordEmbedding(vocabulary_size=7, width=16)
+    embedding = TokenEmbedding(vocabulary_size=7, width=16)
     tokens = torch.tensor([[3, 5], [5, 0]])
     expected = embedding.words.weight[tokens] * 4 + sinusoidal_positions(5, 16)[3:5]
     assert embedding(tokens, first_position=3).shape == (2, 2, 16)
@@ -15,10 +15,10 @@ def test_embedding_is_the_scaled_word_plus_its_position():
 
 
 def test_captions_longer_than_the_positions_are_refused():
-    embedding = WordEmbedding(vocabulary_size=7, width=2)
-    embedding(torch.zeros(1, LONGEST_CAPTION, dtype=torch.int64))
+    embedding = TokenEmbedding(vocabulary_size=7, width=2)
+    embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
     with pytest.raises(ModelError) as raised:
-        embedding(torch.zeros(1, 1, dtype=torch.int64), first_position=LONGEST_CAPTION)
+        embedding(torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
     assert str(raised.value) == (
         "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
     )

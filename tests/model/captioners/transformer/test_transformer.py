@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from a2cap.model.captioner import SpecialTokens, decoder_input
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner, held_constant
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
 
@@ -55,7 +55,7 @@ def test_reordered_rows_continue_the_row_that_they_took(tiny, images):
         state = output.state
     straight = captioner.step(torch.full((6,), 10), state).log_probs
     index = torch.tensor([1, 0, 2, 2, 5, 4])
-    crossed = captioner.step(torch.full((6,), 10), captioner.reorder(state, index)).log_probs
+    crossed = captioner.step(torch.full((6,), 10), state.reorder(index)).log_probs
     torch.testing.assert_close(crossed, straight[index])
 
 
@@ -181,7 +181,7 @@ def test_parameters_held_constant_are_trainable_again_afterwards():
     weight, frozen = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
     frozen.requires_grad_(False)
     values = torch.ones(1, requires_grad=True)
-    with pytest.raises(KeyError), held_constant([weight, frozen]):
+    with pytest.raises(KeyError), frozen([weight, frozen]):
         product = weight * values
         raise KeyError
     assert (weight.requires_grad, frozen.requires_grad) == (True, False)
@@ -265,8 +265,8 @@ def test_tokens_out_of_the_vocabulary_are_refused(tiny, images, wrong):
         lambda: captioner.step(images.captions[:, 1, 0], state),
     ):
         assert _message(call) == (
-            f"token is out of the vocabulary: {wrong}, the model has 11 words; encode the captions "
-            "with the vocabulary that it was trained on"
+            f"token is out of the vocabulary: {wrong}, the model has 11 tokens; encode the "
+            "captions with the vocabulary of its training"
         )
 
 

@@ -9,6 +9,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
+from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.training.captioner.config import TrainConfig
@@ -51,8 +52,7 @@ def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
         captioner.eval(),
         [images],
         VOCABULARY,
-        beam_size=5,
-        max_length=10,
+        DecodingConfig(max_length=10),
         device=torch.device("cpu"),
     )
     candidates = {image_id: beams[0].caption for image_id, beams in found}
