@@ -42,7 +42,7 @@ class AdditiveCaptioner(nn.Module):
 
     def forward(self, regions, region_mask, tokens, *, perturbed=False):
         """Log-probabilities (B, 1, L) of the tokens, and the attention of each step."""
-        projected = self.alignment.mask_network.project(regions)
+        mask_keys = self.alignment.mask_network.project(regions)
         decoder_pass = DecoderPass(torch.tensor(50_000), perturbed)
         state, previous = regions.new_zeros(len(regions), D), torch.ones_like(tokens[:, 0])
         log_probs, attention = [], []
@@ -54,7 +54,7 @@ class AdditiveCaptioner(nn.Module):
                 weights[:, None, None],
                 queries=query[:, None, None],
                 hidden=state[:, None],
-                projected=projected,
+                mask_keys=mask_keys,
                 region_mask=region_mask,
                 decoder_pass=decoder_pass,
             )

@@ -177,14 +177,14 @@ def test_plain_transformer_has_no_masks_and_no_gate(tiny):
     assert not any("alignment" in name for name, _ in captioner.named_parameters())
 
 
-def test_parameters_held_constant_are_trainable_again_afterwards():
-    weight, frozen = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
-    frozen.requires_grad_(False)
+def test_frozen_parameters_are_trainable_again_afterwards():
+    weight, fixed = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    fixed.requires_grad_(False)
     values = torch.ones(1, requires_grad=True)
-    with pytest.raises(KeyError), frozen([weight, frozen]):
+    with pytest.raises(KeyError), frozen([weight, fixed]):
         product = weight * values
         raise KeyError
-    assert (weight.requires_grad, frozen.requires_grad) == (True, False)
+    assert (weight.requires_grad, fixed.requires_grad) == (True, False)
     product.backward()
     assert weight.grad is None
     assert values.grad == 1
