@@ -58,7 +58,7 @@ def test_fields_that_contradict_each_other_are_named_without_all_the_others():
         "2 problems in the configuration:\n"
         "  extract: min_regions is 300, above max_regions, 100; "
         "lower min_regions or raise max_regions\n"
-        "  model: width 512 is not an even number per head for 7 heads; choose a multiple of 14"
+        "  model: width 512 does not give each of 7 heads an even width; choose a multiple of 14"
     )
 
 

@@ -207,7 +207,7 @@ def test_captions_are_searched_as_the_configuration_says(experiment, a2_words):
     assert len(short.removeprefix(f"{image}: ").split()) <= 2
     groups = a2_words(image, "--set", "evaluate.groups=2", "--beams", 3)
     assert groups.exit_code == 2
-    assert "3 beams cannot be shared equally by groups: 2" in groups.stderr
+    assert "3 beams cannot be divided among 2 groups" in groups.stderr
 
 
 @pytest.mark.parametrize("field", ["model.width", "evaluate.ensemble", "evaluate.batch_size"])
@@ -314,7 +314,7 @@ def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
 
 
 def test_a_captioner_without_attention_draws_nothing(experiment, a2_words, tmp_path, monkeypatch):
-    monkeypatch.setattr(caption_attention, "attend", lambda *arguments: [])
+    monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
     image = next(iter(evaluated(experiment)))
     answer = a2_words(image, "--figure", tmp_path / "a.png")
     assert (answer.exit_code, answer.stderr) == (
