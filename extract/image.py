@@ -1,9 +1,7 @@
-"""Image files as pixels, exactly as caffe's extractor saw them, or refused with a reason.
+"""Image files as pixels, exactly as caffe's extractor read them.
 
-Pillow checks a file first, because OpenCV returns half an image for a truncated file and spends
-gigabytes on a header that claims 30,000 x 30,000 pixels. The pixels of ordinary JPEGs then come
-from OpenCV, whose decoder made the published features. Orientation in EXIF is applied, as
-`cv2.imread` does; transparent pixels lie on white; animations give their first frame.
+Orientation in EXIF is applied, transparent pixels are laid on white, and the first frame of an
+animation is used.
 """
 
 import io
@@ -17,9 +15,10 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.image_file import FORMAT_NAMES, open_image
 
 PIXEL_LIMIT = 100_000_000
-"""Pixels above which an image is refused unread; it is 300 MB decoded."""
+"""Pixels above which an image is refused before decoding; it is 300 MB decoded."""
 
 _OPENCV_FORMATS = {"JPEG", "MPO"}
 _QUARTER_TURNS = (5, 6, 7, 8)
@@ -28,12 +27,14 @@ _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
-    """Read an image of any common format.
+    """Return the pixels of an image file, (H, W, 3) uint8 in blue, green, red.
 
-    Returns (H, W, 3) uint8, channels blue, green, red. Raises InputError, naming the file without
-    its folder, where it is missing, empty, not an image, damaged, or above PIXEL_LIMIT.
+    Raises InputError, naming the file without its folder, where it is missing, empty, damaged, in
+    an unsupported format, or above PIXEL_LIMIT.
     """
     encoded = _read_bytes(path)
+    # Pillow checks the file first: OpenCV returns half an image for a truncated file, and
+    # allocates gigabytes for a header that claims 30,000 x 30,000 pixels.
     image = _open_header(encoded, name=path.name)
     if image.width * image.height > PIXEL_LIMIT:
         raise InputError(
@@ -50,19 +51,19 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Width and height of what `read_image` gives, by the file's header alone.
+    """Return width and height of what `read_image` returns, read from the file's header alone.
 
-    Raises InputError where there is no header that can be read; the rest may still be damaged.
+    Raises InputError where the header is not readable; the rest may still be damaged.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
                 return (image.height, image.width) if is_turned else image.size
     except Exception as error:  # each format's header reader raises types of its own
         raise InputError(
-            f"image {path.name!r} has no header that can be read; get the file again"
+            f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
         ) from error
 
 
@@ -81,9 +82,9 @@ def _read_bytes(path: Path) -> bytes:
 def _open_header(encoded: bytes, *, name: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
-            # Pillow's own limits come as a warning at 89 million pixels, an error at 179.
+            # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(io.BytesIO(encoded))
+            return open_image(io.BytesIO(encoded))
     except Image.DecompressionBombError as error:
         raise InputError(
             f"image {name!r} is too large: more than {PIXEL_LIMIT // 1_000_000} million "
@@ -91,7 +92,8 @@ def _open_header(encoded: bytes, *, name: str) -> Image.Image:
         ) from error
     except UnidentifiedImageError as error:
         raise InputError(
-            f"{name!r} is not an image: it begins with {encoded[:12]!r}; get the file again"
+            f"image {name!r} is not in a supported format: it begins with {encoded[:12]!r}; "
+            f"get the file again, as {FORMAT_NAMES}"
         ) from error
     except Exception as error:  # each format's header reader raises types of its own
         raise InputError(
@@ -100,18 +102,19 @@ def _open_header(encoded: bytes, *, name: str) -> Image.Image:
 
 
 def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
+    # OpenCV's JPEG decoder made the published features; Pillow's differs by some grey levels.
     if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             raise ValueError("OpenCV cannot decode it")
         return cast(NDArray[np.uint8], pixels)
-    rgb = _rgb(ImageOps.exif_transpose(image))
+    rgb = _to_rgb(ImageOps.exif_transpose(image))
     return np.ascontiguousarray(rgb[:, :, ::-1])
 
 
-def _rgb(image: Image.Image) -> NDArray[np.uint8]:
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I"):
-        return _rgb_of_deep_gray(np.asarray(image).astype(np.int64))
+        return _deep_gray_to_rgb(np.asarray(image).astype(np.int64))
     if image.mode == "F":
         raise ValueError("its samples are fractions")
     if image.mode in _ALPHA_MODES or "transparency" in image.info:
@@ -121,8 +124,8 @@ def _rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.convert("RGB"))
 
 
-def _rgb_of_deep_gray(gray: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """High byte of 16-bit samples, as OpenCV gives; Pillow's convert clips them at 255."""
+def _deep_gray_to_rgb(gray: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return the high bytes of 16-bit samples, as OpenCV does; Pillow's convert clips at 255."""
     if gray.min() < 0 or gray.max() > 65535:
         raise ValueError("its samples have more than 16 bits")
     return np.repeat((gray >> 8).astype(np.uint8)[:, :, None], 3, axis=2)

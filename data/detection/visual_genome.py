@@ -37,6 +37,7 @@ from a2cap.data.detection.labels import (
 )
 from a2cap.data.detection.name_list import NameList, read_name_list
 from a2cap.data.errors import InputError
+from a2cap.data.files.image_file import open_image
 from a2cap.data.files.json_file import read_json_list
 from a2cap.data.image_ids import image_id
 
@@ -173,7 +174,7 @@ class _Folders:
         if name not in self._files:
             raise BadItem(f"no file '{name}.jpg'")
         try:
-            with Image.open(self._files[name]) as image:
+            with open_image(self._files[name]) as image:
                 return self._files[name], image.size
         except (OSError, Image.DecompressionBombError) as error:
             raise BadItem(f"no image: '{name}.jpg' has no header that can be read") from error

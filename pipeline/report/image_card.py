@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.files.image_file import open_image
 
 THUMBNAIL_SIDE = 320
 """Pixels of the longer side."""
@@ -57,7 +58,7 @@ def thumbnail(image: Path | None) -> str | None:
     if image is None:
         return None
     try:
-        with Image.open(image) as opened:
+        with open_image(image) as opened:
             # Before anything else touches the pixels: a JPEG is then decoded at reduced size.
             opened.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
             small = ImageOps.exif_transpose(opened).convert("RGB")

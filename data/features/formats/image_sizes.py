@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from PIL import Image
-
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import Sizes
+from a2cap.data.files.image_file import open_image
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import find_images
 from a2cap.data.image_ids import image_id as identity_of
@@ -35,7 +34,7 @@ class ImageSizes(Mapping[str, tuple[int, int]]):
         self._images = find_images(folder)
 
     def __getitem__(self, image_id: str) -> tuple[int, int]:
-        with Image.open(self._images[image_id]) as image:
+        with open_image(self._images[image_id]) as image:
             return image.size
 
     def __iter__(self) -> Iterator[str]:

@@ -373,8 +373,8 @@ def test_an_image_that_cannot_be_read_is_named_and_the_others_are_captioned(
     assert answer.exit_code == 3
     assert answer.stdout == f"{good}: {text}\n"
     assert answer.stderr.splitlines() == [
-        f"a2: skipped {str(broken)!r}: {good.name!r} is not an image: "
-        "it begins with b'no image'; get the file again",
+        f"a2: skipped {str(broken)!r}: image {good.name!r} is not in a supported format: "
+        "it begins with b'no image'; get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO",
         f"a2: skipped {str(missing)!r}: cannot read image {missing.name!r}: "
         "No such file or directory; check the image folder",
         f"a2: skipped {str(unknown)!r}: no boxes for image {str(unknown)!r} in {str(boxes)!r}; "

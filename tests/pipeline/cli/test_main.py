@@ -583,7 +583,8 @@ def test_bad_images_are_listed_and_leave_training_and_evaluation(
     assert answer.exit_code == 3
     reasons = dict.fromkeys(missing, "image file not found")
     reasons[broken] = (
-        f"'{broken}.jpg' is not an image: it begins with b'<html>not fo'; get the file again"
+        f"image '{broken}.jpg' is not in a supported format: it begins with b'<html>not fo'; "
+        "get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
     )
     [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
     assert read_skipped(extracted.parent) == reasons

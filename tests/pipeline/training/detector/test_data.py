@@ -204,7 +204,8 @@ def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reaso
     assert {item.image_id: item.reason for item in data.skipped} == {
         TRAIN[0]: "90 x 96 pixels as it is shown, its labels are of 96 x 96",
         TRAIN[1]: "96 x 60 pixels as it is shown, its labels are of 96 x 96",
-        TRAIN[2]: f"image '{TRAIN[2]}.jpg' has no header that can be read; get the file again",
+        TRAIN[2]: f"image '{TRAIN[2]}.jpg' has no readable header; get the file again, as JPEG, "
+        "PNG, WebP, GIF, BMP, TIFF or MPO",
     }
 
 
