@@ -1,4 +1,4 @@
-"""The finished experiment, copied up to a stage, so that faults meet that stage alone."""
+"""The finished experiment, copied up to a stage, so that a fault affects only that stage."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,25 +10,23 @@ from click.testing import CliRunner, Result
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.metrics import score as metrics
+from tests.pipeline.faults.mounts import SmallDisk
 
 STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
 COMMANDS = {"calibrate": "extract", "train-xe": "train"}
 
 
 @dataclass(frozen=True)
-class Road:
-    """A configuration, and artifacts in which a stage and those after it are still to run."""
+class UnfinishedExperiment:
+    """A configuration, and artifacts without the results of `stage` and of later stages."""
 
     config_file: Path
     artifacts: Path
     stage: str
-    expected: str
+    expected_digest: str
 
     def run(self, *, meteor: bool = False) -> Result:
-        """The stage's command; an error that it did not foresee fails the test.
-
-        meteor: whether that is measured too, which takes seconds to start.
-        """
+        """Run the stage's command; meteor: compute that metric too, whose JVM starts slowly."""
         words = [COMMANDS.get(self.stage, self.stage), "-c", str(self.config_file)]
         words += ["--artifacts", str(self.artifacts)]
         with pytest.MonkeyPatch.context() as patch:
@@ -37,35 +35,49 @@ class Road:
             return CliRunner().invoke(cli, words, catch_exceptions=False)
 
     @property
+    def folder(self) -> Path:
+        """Folder of the stage's results."""
+        return self.artifacts / self.stage
+
+    @property
     def results(self) -> list[Path]:
         """Finished directories of the stage."""
-        found = self.artifacts.glob(f"{self.stage}/*/manifest.json")
-        return [path.parent for path in found if not path.parent.suffix]
+        found = (path.parent for path in self.folder.glob("*/manifest.json"))
+        return [path for path in found if not path.suffix]
 
-    def ends_as_if_left_alone(self) -> bool:
-        """Whether the command succeeds, and its result is that of an undisturbed run."""
+    def finishes_as_if_uninterrupted(self) -> bool:
+        """Run the command and return whether its result equals that of an uninterrupted run."""
         answer = self.run(meteor=True)
         assert answer.exit_code == 0, answer.stderr
         [result] = self.results
-        return read_manifest(result).digest == self.expected
+        return read_manifest(result).digest == self.expected_digest
 
 
 @pytest.fixture
-def road(experiment, tmp_path):
-    """Makes the road up to a stage."""
+def unfinished(experiment, tmp_path):
+    """Return a function that copies the experiment up to a stage."""
 
-    def make(stage: str) -> Road:
+    def make(stage: str) -> UnfinishedExperiment:
         artifacts = tmp_path / "artifacts"
-        before = STAGES[: STAGES.index(stage)]
-        passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
-        for name in before:
-            shutil.copytree(experiment.artifacts / name, artifacts / name, ignore=passing)
-        artifacts.mkdir(exist_ok=True)
-        return Road(
-            experiment.config_file,
-            artifacts,
-            stage,
-            read_manifest(experiment.directory(stage)).digest,
-        )
+        ignored = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
+        for name in STAGES[: STAGES.index(stage)]:
+            shutil.copytree(experiment.artifacts / name, artifacts / name, ignore=ignored)
+        (artifacts / stage).mkdir(parents=True)
+        digest = read_manifest(experiment.directory(stage)).digest
+        return UnfinishedExperiment(experiment.config_file, artifacts, stage, digest)
 
     return make
+
+
+@pytest.fixture
+def small_disk():
+    """Return a function that mounts small disks, which are unmounted after the test."""
+    made: list[SmallDisk] = []
+
+    def make(path: Path) -> SmallDisk:
+        made.append(SmallDisk(path))
+        return made[-1]
+
+    yield make
+    for disk in made:
+        disk.unmount()

@@ -1,0 +1,137 @@
+"""Unusual paths, read-only folders and a clock set back do not affect results."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.manifest import read_manifest
+from tests.pipeline.faults.conftest import STAGES
+from tests.pipeline.faults.mounts import read_only
+
+UNUSUAL = "zwei Wörter, 図 'und' \"mehr\" (1) #%&"
+A_YEAR = 365 * 24 * 3600
+
+
+def a2(*arguments):
+    """Run a command in this process; an unexpected exception fails the test."""
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(cli, words, catch_exceptions=False)
+
+
+def digests(artifacts):
+    """Return stage and key -> digest of every finished result."""
+    found = (path.parent for path in artifacts.glob("*/*/manifest.json"))
+    return {(path.parent.name, path.name): read_manifest(path).digest for path in found}
+
+
+@pytest.mark.slow
+def test_the_pipeline_runs_below_a_path_with_spaces_and_unicode(experiment, tmp_path):
+    home = tmp_path / UNUSUAL
+    scenes = shutil.copytree(experiment.scenes, home / "Bilder é")
+    artifacts = home / "Ergebnisse ü"
+    config = home / "mein Versuch.yaml"
+    config.write_text(experiment.config_file.read_text())
+    options = ["-c", config, "--artifacts", artifacts]
+    for field, name in [
+        ("images", "images"),
+        ("annotations", "dataset_coco.json"),
+        ("instances", "instances.json"),
+    ]:
+        options += ["--set", override(f"data.{field}", scenes / name)]
+    answer = a2("run", *options)
+    assert answer.exit_code == 0, answer.stderr
+    assert digests(artifacts) == digests(experiment.artifacts)
+    assert "nothing to do: " in a2("run", *options).stdout
+    assert a2("verify", "--data", artifacts).exit_code == 0
+    [model] = (artifacts / "train-xe").glob("*/model.safetensors")
+    image = scenes / "images" / f"{1:012d}.jpg"
+    boxes = ["--boxes", scenes / "instances.json"]
+    caption = a2("caption", image, "--model", model.parent, *boxes)
+    assert caption.exit_code == 0, caption.stderr
+    assert caption.stdout.startswith(f"{image}: ")
+
+
+def read_only_error(path):
+    return (
+        f"a2: cannot write in {str(path)!r} (Read-only file system); "
+        "mend that, or name another place\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_a_read_only_folder_is_detected_before_any_work(unfinished, stage):
+    unfinished = unfinished(stage)
+    with read_only(unfinished.folder):
+        answer = unfinished.run()
+    assert (answer.exit_code, answer.stderr) == (1, read_only_error(unfinished.folder))
+    assert unfinished.finishes_as_if_uninterrupted()
+
+
+def test_read_only_artifacts_are_named(unfinished):
+    unfinished = unfinished("calibrate")
+    unfinished.folder.rmdir()
+    with read_only(unfinished.artifacts):
+        answer = unfinished.run()
+    assert answer.exit_code == 1
+    assert answer.stderr.endswith(read_only_error(unfinished.artifacts))
+
+
+@pytest.mark.slow
+def test_inputs_may_be_read_only(experiment, tmp_path):
+    with read_only(experiment.scenes):
+        options = ("-c", experiment.config_file, "--artifacts", tmp_path / "artifacts")
+        answer = a2("run", "--until", "preprocess", *options)
+    assert answer.exit_code == 0, answer.stderr
+    made, expected = digests(tmp_path / "artifacts"), digests(experiment.artifacts)
+    assert made == {key: value for key, value in expected.items() if key in made}
+    assert len(made) == 3
+
+
+@pytest.fixture
+def set_clock_back(monkeypatch):
+    """Return a function that sets the clock back a year, so that all files are in the future."""
+    now = time.time
+    return lambda: monkeypatch.setattr(time, "time", lambda: now() - A_YEAR)
+
+
+class ProcessDied(BaseException):
+    """Simulated end of the process."""
+
+
+def die(*arguments):
+    raise ProcessDied
+
+
+def test_a_clock_set_back_by_a_year_reruns_nothing(unfinished, set_clock_back):
+    unfinished = unfinished("evaluate")
+    shutil.rmtree(unfinished.artifacts / "train-xe")
+    set_clock_back()
+    options = ("-c", unfinished.config_file, "--artifacts", unfinished.artifacts)
+    assert "nothing to do" in a2("run", "--until", "preprocess", *options).stdout
+    rows = json.loads(a2("status", "--json", *options).stdout)
+    assert [row["state"] for row in rows] == ["done", "done", "done", "to run", "waiting"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["extract", "train-xe"])
+def test_work_started_before_the_clock_was_set_back_is_resumed(
+    unfinished, stage, set_clock_back, monkeypatch
+):
+    unfinished = unfinished(stage)
+    with monkeypatch.context() as patch:
+        # the last call of a run, so the process dies after all commits and checkpoints
+        patch.setattr("a2cap.pipeline.engine.run.write_skipped", die)
+        with pytest.raises(ProcessDied):
+            unfinished.run()
+    later = time.time() + A_YEAR
+    for path in unfinished.artifacts.rglob("*"):
+        os.utime(path, (later, later))
+    set_clock_back()
+    assert unfinished.finishes_as_if_uninterrupted()
