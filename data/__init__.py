@@ -1,1 +1,1 @@
-"""What lies on disk and how it becomes a batch: annotations, vocabulary, captions, features."""
+"""Data on disk and how it becomes batches: annotations, vocabulary, captions, features."""

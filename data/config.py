@@ -1,4 +1,4 @@
-"""The settings of the sections `data` and `preprocess`."""
+"""Configuration sections `data` and `preprocess`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """Base of the sections of the configuration: frozen, with no unknown fields."""
+    """Base of all configuration sections: frozen, without unknown fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -15,33 +15,33 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """Where images and their annotations lie; relative paths start at the working directory."""
+    """Paths of images and annotations; relative ones start at the working directory."""
 
     images: Path | None = None
-    """The image folder, searched with all folders below it."""
+    """Image folder, searched recursively."""
 
     annotations: Path | None = None
-    """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each also as .gz."""
+    """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each may be gzipped."""
 
     split_list: Path | None = None
-    """Which image is in which split; needed by COCO captions, which do not say."""
+    """Split of each image; required by COCO captions, which do not name the splits."""
 
     instances: Path | None = None
-    """COCO instances, for extraction from the annotated boxes instead of detected ones."""
+    """COCO instances, to extract features from annotated boxes instead of detected ones."""
 
     word_groups: Path | None = None
-    """Groups of words, {"colours": ["red", …], …}, by which captions are scored apart as well."""
+    """Groups of words that are scored separately: {"colours": ["red", …], …}."""
 
 
 class PreprocessConfig(Section):
-    """How captions become numbers."""
+    """Encoding of captions as token ids."""
 
     vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet"] = "karpathy"
-    """Rule for words and counts; only `karpathy` counts the training captions alone."""
+    """Published rule for tokens and counts; only `karpathy` counts training captions alone."""
 
     min_count: Annotated[int, Field(gt=0)] | None = None
-    """Occurrences that a word needs; by default the preset's own, lower for a small data set."""
+    """Minimum occurrences of a word; the preset's by default, lower it for a small data set."""
 
     max_length: Annotated[int, Field(gt=0, le=500)] = 20
-    """Tokens that are kept of a caption, the end token not counted; 99.4 % of COCO's fit, and a
-    captioner has no more than 512 positions."""
+    """Maximum caption length in tokens without <eos>; 99.4 % of COCO's captions fit. A captioner
+    has 512 positions."""

@@ -1,33 +1,33 @@
-"""The errors of this project.
+"""Errors of this project.
 
-Texts read *what happened: value; what to do*, and only the command line turns an error into an
+Their texts read *what happened: value; what to do*. Only the command line turns an error into an
 exit code. `a2cap.model`, which imports no other box, raises its own `ModelError`.
 """
 
 
 class A2Error(Exception):
-    """Base of every error that a user can cause or mend."""
+    """Base of all errors that a user can cause or fix."""
 
 
 class ConfigError(A2Error):
-    """A configuration field is unknown, of the wrong type, or contradicts another."""
+    """Raised when a configuration field is unknown, invalid, or contradicts another."""
 
 
 class InputError(A2Error):
-    """Something the user handed in (annotations, images, results) cannot be used as it is."""
+    """Raised when a user's file (annotations, images, results) cannot be used."""
 
 
 class StoreError(A2Error):
-    """A feature store is missing, incomplete, damaged, or not the one that was expected."""
+    """Raised when a feature store is missing, incomplete, damaged, or not the expected one."""
 
 
 class WeightsError(A2Error):
-    """Weights are not named, not readable, not safe to read, or belong to something else."""
+    """Raised when weights are not named, unreadable, unsafe to read, or of another model."""
 
 
 class LockedError(A2Error):
-    """Another process is running the same stage."""
+    """Raised when another process is running the same stage."""
 
 
 class LoaderError(A2Error):
-    """A process that loads batches has ended before its work was done."""
+    """Raised when a data loader worker dies."""

@@ -1,4 +1,4 @@
-"""Who an image is: its id, from its file name, the same in every stage and on every machine."""
+"""Image ids, derived from file names and stable across stages and machines."""
 
 import os
 import re
@@ -10,17 +10,18 @@ from a2cap.data.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 LONGEST_ID = 511
-"""Bytes: LMDB's limit for a key."""
+"""Maximum length of an id in bytes: LMDB's limit for a key."""
 
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
 def image_id(relative: PurePosixPath | str) -> str:
-    """The id of the image at a POSIX path relative to the image folder.
+    """Return the id of the image at a POSIX path relative to the image folder.
 
-    A stem of 1 to 12 digits, with or without COCO's prefix, gives the number padded to 12 digits:
-    the 2014 and the 2017 name of one image are one id. Any other path gives itself without its
-    suffix, as NFC. Raises InputError for a path that is absolute, leaves the folder, or is no key.
+    A stem of 1 to 12 digits, with or without COCO's prefix, is padded to 12 digits, so that the
+    2014 and the 2017 name of an image give the same id. The id of any other path is the path
+    without suffix, as NFC. Raises InputError for a path that is absolute, leaves the folder, or
+    cannot be a key.
     """
     path = PurePosixPath(relative)
     _check_path(path)
@@ -33,10 +34,8 @@ def image_id(relative: PurePosixPath | str) -> str:
 
 
 def results_id(image_id: str) -> int | str:
-    """The id as results JSON has it: an integer where `image_id` is decimal.
-
-    A number over 12 digits that starts with 0 stays a string, so that no two ids become one.
-    """
+    """Return the id as written in results JSON: an integer if `image_id` is decimal."""
+    # a longer number with leading zeros stays a string, so that different ids stay different
     decimal = image_id.isascii() and image_id.isdigit()
     if decimal and (len(image_id) == 12 or not image_id.startswith("0")):
         return int(image_id)
@@ -50,10 +49,10 @@ def sample_ids(image_ids: Sequence[str], count: int = 5) -> str:
 
 
 def find_images(folder: Path) -> dict[str, Path]:
-    """Every image below `folder` by its id, in id order.
+    """Return all images below `folder` by id, sorted by id.
 
-    Hidden files are passed over, and so are symbolic links that lead out of `folder`. Raises
-    InputError where two files have one id and where there is no image.
+    Skips hidden files and symbolic links that lead out of `folder`. Raises InputError if two files
+    have the same id or if there is no image.
     """
     found: dict[str, Path] = {}
     for relative in list_images(folder):
@@ -70,16 +69,16 @@ def find_images(folder: Path) -> dict[str, Path]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Every image below `folder`, relative to it, each folder's in the order of their names.
+    """Return the paths of all images below `folder`, relative to it and sorted within each folder.
 
-    Passes over what `find_images` does; raises InputError where there is no image.
+    Skips the same files as `find_images`; raises InputError if there is no image.
     """
     root = Path(os.path.realpath(folder))
     found = [Path(relative) for relative in _relative_files(folder, root, PurePosixPath())]
     if not found:
         raise InputError(
             f"no images in {str(folder)!r} (looked for {' '.join(sorted(IMAGE_SUFFIXES))}, "
-            "not through symbolic links that lead out); check the folder"
+            "symbolic links that lead out are skipped); check the folder"
         )
     return found
 
@@ -118,7 +117,7 @@ def _check_path(path: PurePosixPath) -> None:
     if ".." in path.parts:
         raise InputError(f"image path leaves the image folder: {name!r}; give it without '..'")
     if "\0" in name:
-        raise InputError(f"image path holds a NUL character: {name!r}; rename the file")
+        raise InputError(f"image path contains a NUL character: {name!r}; rename the file")
     try:
         name.encode()
     except UnicodeEncodeError as error:

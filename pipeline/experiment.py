@@ -11,7 +11,7 @@ from typing import Self
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_images
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.paths import image_folder, named_file
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
@@ -214,7 +214,7 @@ class Experiment:
 
     def _file(self, path: Path | None, field: str) -> Input:
         """A file that a config field names, and its digest."""
-        named = named_file(path, field)
+        named = require_file(path, field)
         return Input(named, self._hashes.file(named, what=f"file of {field}"))
 
     def _optional_file(self, path: Path | None, field: str) -> Input | None:
@@ -247,7 +247,7 @@ class Experiment:
 
         With annotations these are the images that they name, else all of `data.images`.
         """
-        folder = image_folder(self.config.data)
+        folder = require_folder(self.config.data.images, "data.images")
         if self.config.data.annotations is None:
             return dict(find_images(folder))
         files = resolve_images(self.annotations, folder)
@@ -257,11 +257,13 @@ class Experiment:
     def annotations(self) -> Annotations:
         """What the annotation file holds."""
         data = self.config.data
-        path = named_file(data.annotations, "data.annotations")
+        path = require_file(data.annotations, "data.annotations")
         return read_annotations(path, split_list=data.split_list)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
-        return Input(image_folder(self.config.data), self._hashes.images(images))
+        return Input(
+            require_folder(self.config.data.images, "data.images"), self._hashes.images(images)
+        )
 
     def _calibrate(self) -> Stage:
         chosen = calibrate.chosen_images(self.images)

@@ -1,17 +1,18 @@
-"""Annotated boxes from COCO instances (Lin et al. 2014, arXiv:1405.0312)."""
+"""Reader of COCO instances: annotated boxes (Lin et al. 2014, arXiv:1405.0312)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.json_items import (
     BadItem,
+    integer_member,
     key_member,
     list_member,
-    member,
     pixel_numbers,
     read_each,
     text_member,
@@ -20,50 +21,116 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id
 
-_Rows = dict[str, list[tuple[int, list[float], object]]]
-"""Annotation id, x1 y1 x2 y2 and category id of each box, by image id."""
+Sides = tuple[float, float, float, float]
+"""x, y, width and height in pixels."""
+
+_Row = tuple[list[float], object]
+"""x1 y1 x2 y2 and category id of a box."""
+
+ImageEntry = TypeVar("ImageEntry")
+BoxEntry = TypeVar("BoxEntry")
 
 
 @dataclass(frozen=True)
 class Instances:
-    """What an image shows.
+    """Annotated boxes of one image.
 
-    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: of the category
-    of each, empty where it has none.
+    boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: category of each
+    box, empty if it has none.
     """
 
     boxes: NDArray[np.float32]
     names: tuple[str, ...]
 
 
-def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The boxes of each image, (R, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id.
+@dataclass(frozen=True)
+class Annotated(Generic[ImageEntry, BoxEntry]):
+    """One image of a file, and its boxes with their annotation ids in the order of the file."""
 
-    Crowds and boxes without area are left out; an image without boxes has (0, 4). Raises
-    InputError with the place of an annotation that cannot be read.
-    """
+    image: ImageEntry
+    boxes: list[tuple[int, BoxEntry]] = field(default_factory=list)
+
+
+def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the boxes of each image by id, as in `read_instances`."""
     return {identity: found.boxes for identity, found in read_instances(path).items()}
 
 
 def read_instances(path: Path) -> dict[str, Instances]:
-    """The boxes of each image as `read_boxes` has them, with the names of their categories."""
+    """Return the boxes of each image by id, without crowds and boxes without area.
+
+    An image without boxes has (0, 4). Raises InputError with the position of an annotation that
+    cannot be read.
+    """
+    document = load_instances(path)
+    names = _category_names(document)
+
+    def read_box(item: dict[str, object], sides: Sides) -> _Row | None:
+        x, y, width, height = sides
+        if width <= 0 or height <= 0 or item.get("iscrowd", 0) == 1:
+            return None
+        return [x, y, x + width, y + height], item.get("category_id")
+
+    found = read_annotated(path, document, image=lambda item: None, box=read_box)
+    return {identity: _instances(entry.boxes, names) for identity, entry in found.items()}
+
+
+def load_instances(
+    path: Path, *, required: Sequence[str] = (), optional: Sequence[str] = ()
+) -> dict[str, object]:
+    """Load a file with lists of images, annotations, and what else is `required` or `optional`."""
     document = read_json(path)
     try:
-        images, annotations = list_member(document, "images"), list_member(document, "annotations")
+        for key in ("images", "annotations", *required):
+            list_member(document, key)
+        for key in optional:
+            if key in cast("dict[str, object]", document):
+                list_member(document, key)
     except BadItem as error:
         raise InputError(
             f"not COCO instances: {str(path)!r} ({error}); give instances_*.json"
         ) from error
-    names = _category_names(document)
-    return {
-        identity: _instances(rows, names)
-        for identity, rows in _rows(path, images, annotations).items()
-    }
+    return cast("dict[str, object]", document)
 
 
-def _category_names(document: object) -> dict[object, str]:
-    """Name of each category; boxes are of use without it, so that what is not one is passed by."""
-    categories = document.get("categories") if isinstance(document, dict) else None
+def read_annotated(
+    path: Path,
+    document: object,
+    *,
+    image: Callable[[object], ImageEntry],
+    box: Callable[[dict[str, object], Sides], BoxEntry | None],
+) -> dict[str, Annotated[ImageEntry, BoxEntry]]:
+    """Return the images by id with their boxes, each item converted by `image` or `box`.
+
+    `box` also gets the checked `bbox`, and returns None to leave the box out. Both may raise
+    BadItem. Raises InputError with the position of a bad item.
+    """
+    found: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
+    by_number: dict[int | str, Annotated[ImageEntry, BoxEntry]] = {}
+
+    def add_image(item: object) -> None:
+        number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
+        if number in by_number or identity in found:
+            raise BadItem(f"duplicate image {identity!r}")
+        found[identity] = by_number[number] = Annotated(image(item))
+
+    def add_box(item: object) -> None:
+        number, order = key_member(item, "image_id"), integer_member(item, "id")
+        if number not in by_number:
+            raise BadItem(f"box of an unknown image: {number!r:.40}")
+        x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
+        entry = box(cast("dict[str, object]", item), (x, y, width, height))
+        if entry is not None:
+            by_number[number].boxes.append((order, entry))
+
+    read_each(list_member(document, "images"), add_image, path=path, key="images")
+    read_each(list_member(document, "annotations"), add_box, path=path, key="annotations")
+    return found
+
+
+def _category_names(document: dict[str, object]) -> dict[object, str]:
+    """Return the name of each category; skip bad ones, because boxes are usable without names."""
+    categories = document.get("categories")
     return {
         item["id"]: item["name"]
         for item in (categories if isinstance(categories, list) else ())
@@ -73,41 +140,12 @@ def _category_names(document: object) -> dict[object, str]:
     }
 
 
-def _instances(rows: list[tuple[int, list[float], object]], names: dict[object, str]) -> Instances:
-    ordered = sorted(rows, key=lambda row: row[:2])
+def _instances(rows: list[tuple[int, _Row]], names: dict[object, str]) -> Instances:
+    ordered = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
     return Instances(
-        boxes=np.array([box for _, box, _ in ordered], dtype=np.float32).reshape(-1, 4),
+        boxes=np.array([corners for corners, _ in ordered], dtype=np.float32).reshape(-1, 4),
         names=tuple(
             names.get(category, "") if isinstance(category, int | str) else ""
-            for *_, category in ordered
+            for _, category in ordered
         ),
     )
-
-
-def _rows(path: Path, images: Sequence[object], annotations: Sequence[object]) -> _Rows:
-    ids: dict[int | str, str] = {}
-    rows: _Rows = {}
-    read_each(images, lambda item: _add_image(item, ids, rows), path=path, key="images")
-    read_each(annotations, lambda item: _add_box(item, ids, rows), path=path, key="annotations")
-    return rows
-
-
-def _add_image(item: object, images: dict[int | str, str], rows: _Rows) -> None:
-    number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
-    if number in images or identity in rows:
-        raise BadItem(f"image {identity!r} stands twice")
-    images[number] = identity
-    rows[identity] = []
-
-
-def _add_box(item: object, images: dict[int | str, str], rows: _Rows) -> None:
-    number, order = key_member(item, "image_id"), member(item, "id")
-    if number not in images:
-        raise BadItem(f"box of an unknown image: {number!r:.40}")
-    if not isinstance(order, int):
-        raise BadItem("'id' is not an integer")
-    x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
-    fields = item if isinstance(item, dict) else {}
-    if width > 0 and height > 0 and fields.get("iscrowd", 0) != 1:
-        corners = [x, y, x + width, y + height]
-        rows[images[number]].append((order, corners, fields.get("category_id")))

@@ -1,4 +1,4 @@
-"""One JSON object out of a list of many: its members, checked for type."""
+"""Items of a JSON list: their members, checked for type."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from a2cap.data.errors import InputError
 
 _LARGEST_COORDINATE = 2**24
-"""Pixels; float32 has every whole number up to here."""
+"""Pixels; float32 represents every integer up to here."""
 
 
 class BadItem(Exception):
-    """One item cannot be used; the text is the reason, and the caller knows the item's place."""
+    """Raised when an item cannot be used, with the reason; the caller adds the item's position."""
 
 
 def member(item: object, key: str) -> object:
-    """The member `key` of a JSON object; raises BadItem where there is none."""
+    """Return the member `key` of a JSON object; BadItem if there is none."""
     if not isinstance(item, dict):
         raise BadItem("not a JSON object")
     if key not in item:
@@ -24,7 +24,7 @@ def member(item: object, key: str) -> object:
 
 
 def text_member(item: object, key: str) -> str:
-    """The string under `key`."""
+    """Return the string under `key`."""
     value = member(item, key)
     if not isinstance(value, str):
         raise BadItem(f"{key!r} is not a string")
@@ -32,7 +32,7 @@ def text_member(item: object, key: str) -> str:
 
 
 def list_member(item: object, key: str) -> list[object]:
-    """The list under `key`."""
+    """Return the list under `key`."""
     value = member(item, key)
     if not isinstance(value, list):
         raise BadItem(f"{key!r} is not a list")
@@ -40,7 +40,7 @@ def list_member(item: object, key: str) -> list[object]:
 
 
 def key_member(item: object, key: str) -> int | str:
-    """The integer or string under `key`, which names something else in the file."""
+    """Return the integer or string under `key`, which identifies another item."""
     value = member(item, key)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise BadItem(f"{key!r} is neither an integer nor a string")
@@ -48,7 +48,7 @@ def key_member(item: object, key: str) -> int | str:
 
 
 def integer_member(item: object, key: str) -> int:
-    """The integer under `key`."""
+    """Return the integer under `key`."""
     value = member(item, key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadItem(f"{key!r} is not an integer")
@@ -56,7 +56,7 @@ def integer_member(item: object, key: str) -> int:
 
 
 def pixel_numbers(values: Sequence[object], name: str) -> list[float]:
-    """The four numbers of a box; `name` says in the reason what is not four numbers of pixels."""
+    """Return the four numbers of a box; `name` is their name in the reason of a BadItem."""
     numbers = [
         float(number)
         for number in values
@@ -70,14 +70,14 @@ def pixel_numbers(values: Sequence[object], name: str) -> list[float]:
 def read_each(
     items: Iterable[object], read: Callable[[object], None], *, path: Path, key: str
 ) -> None:
-    """Call `read` with each of the items that stand under `key` in the file `path`.
+    """Call `read` with each of the items under `key` in the file `path`.
 
-    Raises InputError with the item's place where `read` raises BadItem or InputError.
+    Raises InputError with the item's position if `read` raises BadItem or InputError.
     """
     for index, item in enumerate(items):
         try:
             read(item)
         except (BadItem, InputError) as error:
             raise InputError(
-                f"{key}[{index}] of {str(path)!r}: {error}; mend or remove that item"
+                f"{key}[{index}] of {str(path)!r}: {error}; fix or remove that item"
             ) from error

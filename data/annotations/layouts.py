@@ -1,8 +1,8 @@
-"""The three layouts that captions come in, each read into the same unchecked items.
+"""Layouts of caption annotations, each read into the same unchecked items.
 
 - Karpathy's `dataset_coco.json` (Karpathy and Fei-Fei 2015, arXiv:1412.2306), also without folders;
 - COCO captions (`images` and `annotations`), which need a split list;
-- `captions.jsonl`, a line `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per image.
+- `captions.jsonl`, one `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per line.
 """
 
 import re
@@ -17,35 +17,35 @@ from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.image_ids import image_id
 
 IN_NO_SPLIT = "in no split"
-"""Why an image is left out that no split names: a choice of the user, not a fault of the file."""
+"""Reason of a skip that the user chose; it does not count as a fault of the file."""
 
 LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
 
 Skip = Callable[[str, str], None]
-"""Called with the place of an item that cannot be read, such as 'images[3]', and the reason."""
+"""Called with the position of a bad item, such as 'images[3]', and the reason."""
 
 _FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
 
 
 @dataclass(frozen=True)
-class Item:
-    """One image as the file has it; nothing but the type of `file` is checked.
+class RawImage:
+    """One image of a file; only the type of `file` is checked.
 
-    has_tokens: whether a caption is Karpathy's object of raw and tokens, and not a string.
+    has_tokens: True if captions are Karpathy's objects of raw and tokens, False for strings.
     """
 
-    place: str
+    position: str
     file: str
     split: object
     captions: Sequence[object]
     has_tokens: bool = False
 
 
-def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[Item]:
-    """The images of an annotation file in its own order; its layout is told by its content.
+def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawImage]:
+    """Yield the images of an annotation file in order; the content determines its layout.
 
-    Raises InputError where the file has no known layout, or where `split_list` is missing from
-    COCO captions or given with a layout that names the splits itself.
+    Raises InputError if the layout is unknown, if `split_list` is missing for COCO captions, or if
+    it is given for a layout that names the splits.
     """
     name = repr(str(path))
     text = read_text(path)
@@ -61,19 +61,19 @@ def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[Item
     return _karpathy_items(name, images, skip)
 
 
-def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[Item]:
+def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[RawImage]:
     _require_key("sentences", images, f"the images of {name}")
     for index, item in enumerate(images):
-        place = f"images[{index}]"
+        position = f"images[{index}]"
         try:
             file, sentences = text_member(item, "filename"), list_member(item, "sentences")
             split = member(item, "split")
             if isinstance(item, dict) and item.get("filepath"):
                 file = f"{text_member(item, 'filepath')}/{file}"
         except BadItem as error:
-            skip(place, str(error))
+            skip(position, str(error))
         else:
-            yield Item(place, file, split, sentences, has_tokens=True)
+            yield RawImage(position, file, split, sentences, has_tokens=True)
 
 
 def _coco_items(
@@ -82,41 +82,41 @@ def _coco_items(
     annotations: Sequence[object],
     splits: Mapping[str, str],
     skip: Skip,
-) -> Iterator[Item]:
+) -> Iterator[RawImage]:
     _require_key("caption", annotations, f"the annotations of {name}")
     files = _coco_files(images, skip)
     captions = _coco_captions(annotations, files, skip)
     used = 0
-    for number, (place, file) in files.items():
+    for number, (position, file) in files.items():
         try:
             identity = image_id(file)
         except InputError as error:
-            skip(place, str(error))
+            skip(position, str(error))
             continue
         if identity in splits:
             used += 1
-            yield Item(place, file, splits[identity], captions[number])
+            yield RawImage(position, file, splits[identity], captions[number])
         else:
             skip(identity, IN_NO_SPLIT)
     if files and not used:
         raise InputError(
             f"none of the {len(files):,} images of {name} is in the split list; "
-            "give the list that belongs to it as data.split_list"
+            "give its own list as data.split_list"
         )
 
 
 def _coco_files(images: Sequence[object], skip: Skip) -> dict[int | str, tuple[str, str]]:
-    """Place and file name of each image by the number that its annotations use."""
+    """Return position and file name of each image by the id that its annotations use."""
     files: dict[int | str, tuple[str, str]] = {}
     for index, item in enumerate(images):
-        place = f"images[{index}]"
+        position = f"images[{index}]"
         try:
             number, file = key_member(item, "id"), text_member(item, "file_name")
             if number in files:
-                raise BadItem(f"id {number!r} stands twice, first with {files[number][1]!r}")
-            files[number] = (place, file)
+                raise BadItem(f"duplicate id {number!r}, first used by {files[number][1]!r}")
+            files[number] = (position, file)
         except BadItem as error:
-            skip(place, str(error))
+            skip(position, str(error))
     return files
 
 
@@ -135,20 +135,20 @@ def _coco_captions(
     return captions
 
 
-def _jsonl_items(text: str, skip: Skip) -> Iterator[Item]:
-    # Not splitlines(): JSON strings may hold U+2028, which it takes for the end of a line.
+def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:
+    # not splitlines(): it also splits at U+2028, which JSON strings may contain
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        place = f"line {number}"
+        position = f"line {number}"
         try:
-            item = parse_json(line, where=place)
+            item = parse_json(line, where=position)
             file, captions = text_member(item, "image"), list_member(item, "captions")
             split = member(item, "split")
         except (BadItem, InputError) as error:
-            skip(place, str(error))
+            skip(position, str(error))
         else:
-            yield Item(place, file, split, captions)
+            yield RawImage(position, file, split, captions)
 
 
 def _list_of(document: object, key: str, name: str) -> list[object]:
@@ -167,7 +167,7 @@ def _require_key(key: str, items: Sequence[object], where: str) -> None:
 
 def _refuse_split_list(name: str, split_list: Path | None) -> None:
     if split_list is not None:
-        raise InputError(f"{name} names each image's split itself; leave out data.split_list")
+        raise InputError(f"{name} already names the splits; remove data.split_list")
 
 
 def _required_splits(name: str, split_list: Path | None) -> dict[str, str]:

@@ -1,10 +1,7 @@
-"""Images with their captions and splits, checked item by item.
+"""Annotated images: captions and splits, checked item by item.
 
-Raw captions become tokens by the rule of Karpathy's file: lower-case, ASCII punctuation deleted,
-split at white space. On 105,759 of its captions this gives the file's own tokens, all of them.
-
-One bad item never stops the reading: it is skipped with a reason, and `check_skip_limit`
-raises when there are too many. The layouts are in `annotation_layouts`.
+A bad item is skipped with a reason; `check_skip_limit` raises if there are too many. The layouts
+are in `layouts`.
 """
 
 import os
@@ -17,20 +14,20 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.annotations.json_items import BadItem, list_member, member
-from a2cap.data.annotations.layouts import LAYOUTS, Item, read_items
+from a2cap.data.annotations.layouts import LAYOUTS, RawImage, read_items
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import find_images, image_id
 
 LONGEST_CAPTION = 10_000
-"""Characters: COCO's longest have a few hundred, so one longer is not a caption."""
+"""Characters; COCO's longest captions have a few hundred."""
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
 class Caption:
-    """One caption as it was written, and its words."""
+    """One caption as written, and its tokens."""
 
     raw: str
     tokens: tuple[str, ...]
@@ -51,10 +48,10 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class SkippedItem:
-    """What was left out, and why.
+    """An image or caption that was left out, and why.
 
-    An id that is also among the images lost captions only, or stood twice. Where no id can be
-    made, `image_id` is the item's place in the file, such as 'images[3]' or 'line 4'.
+    If the id is also among the images, only captions or a duplicate were left out. If the item has
+    no valid id, `image_id` is its position in the file, such as 'images[3]' or 'line 4'.
     """
 
     image_id: str
@@ -63,24 +60,28 @@ class SkippedItem:
 
 @dataclass(frozen=True)
 class Annotations:
-    """Everything read from one file, in the file's order."""
+    """Images and skipped items of one file, in its order."""
 
     images: tuple[AnnotatedImage, ...]
     skipped: tuple[SkippedItem, ...]
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
-    """The words of a caption by the rule of Karpathy's file."""
+    """Return the tokens of a caption by the rule of Karpathy's file.
+
+    Lower case, ASCII punctuation deleted, split at white space: this gives the file's own tokens
+    for all of 105,759 captions.
+    """
     return tuple(raw.lower().translate(_DELETE_PUNCTUATION).split())
 
 
 def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotations:
-    """Read Karpathy's layout, COCO captions, or a captions.jsonl, told by content.
+    """Read Karpathy's layout, COCO captions, or a captions.jsonl; the content determines which.
 
-    `split_list` says which image is in which split; COCO captions need it. Raises InputError
-    where the file has no known layout or no usable image.
+    split_list: file with the split of each image, required by COCO captions. Raises InputError if
+    the layout is unknown or no image is usable.
     """
-    reading = _Reading()
+    reading = _Collected()
     for item in read_items(path, split_list, reading.skip):
         reading.add(item)
     if not reading.images:
@@ -92,34 +93,34 @@ def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotatio
 
 
 def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
-    """Raise InputError where more than max(10, 0.1 %) of `total` `what` were skipped."""
+    """Raise InputError if more than max(10, 0.1 %) of `total` `what` were skipped."""
     limit = max(10, total // 1000)
     if len(skipped) <= limit:
         return
     first = ", ".join(f"{item.image_id!r} ({item.reason})" for item in skipped[:5])
     raise InputError(
         f"{len(skipped):,} of {total:,} {what} cannot be used, at most {limit:,} may be left out: "
-        f"{first}, …; mend or remove them"
+        f"{first}, …; fix or remove them"
     )
 
 
 def resolve_images(annotations: Annotations, folder: Path) -> dict[str, Path]:
-    """The file of each image by image id, as `resolve_files` finds them."""
+    """Return the file of each image by id, as found by `resolve_files`."""
     return resolve_files({item.image_id: item.file for item in annotations.images}, folder)
 
 
 def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
-    """Where in `folder` the images are whose names `files` has by image id.
+    """Find images in `folder` by file name; files: file name by image id.
 
-    An image without a file is not in the result. Tried in turn: the named path, its last part
-    alone, any file in `folder` with the same id (a 2014 name among 2017 names). A file that leads
-    out of `folder` is not taken, nor is a last part that two named images share.
+    Tries the named path, then its last part alone, then any file in `folder` with the same id (a
+    2014 name among 2017 names). Returns paths by image id, without images that have no file.
     """
     names = Counter(PurePosixPath(file).name for file in files.values())
     search = _ImageFolder(folder)
     found = {}
     for identity, file in files.items():
         base = PurePosixPath(file).name
+        # a last part that two images share would give both the same file
         candidates = (file, base) if names[base] == 1 else (file,)
         path = next(filter(search.holds, (folder / name for name in candidates)), None)
         path = path or search.by_id.get(identity)
@@ -129,7 +130,7 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
 
 
 class _ImageFolder:
-    """Which files are in a folder; the folder is scanned once, and only if a name is not found."""
+    """The files of an image folder, which is scanned once, and only if a name is not found."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -141,7 +142,7 @@ class _ImageFolder:
         return find_images(self._folder)
 
     def holds(self, path: Path) -> bool:
-        """Whether `path` is a file that is really below the folder, links followed."""
+        """Check that `path` is a file below the folder, symbolic links resolved."""
         try:
             mode = path.lstat().st_mode
         except (OSError, ValueError):
@@ -157,8 +158,8 @@ class _ImageFolder:
 
 
 @dataclass
-class _Reading:
-    """The images and skips collected so far."""
+class _Collected:
+    """Images and skipped items read so far."""
 
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
@@ -166,12 +167,12 @@ class _Reading:
     def skip(self, identity: str, reason: str) -> None:
         self.skipped.append(SkippedItem(identity, reason))
 
-    def add(self, item: Item) -> None:
-        identity = item.place
+    def add(self, item: RawImage) -> None:
+        identity = item.position
         try:
             identity = image_id(item.file)
             if identity in self.images:
-                raise BadItem(f"id stands twice, first with {self.images[identity].file!r}")
+                raise BadItem(f"duplicate id, first used by {self.images[identity].file!r}")
             split = SPLITS.get(item.split) if isinstance(item.split, str) else None
             if split is None:
                 raise BadItem(f"unknown split: {item.split!r:.40}")
@@ -182,7 +183,7 @@ class _Reading:
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
 
-    def _usable_captions(self, identity: str, item: Item) -> Iterator[Caption]:
+    def _usable_captions(self, identity: str, item: RawImage) -> Iterator[Caption]:
         for number, caption in enumerate(item.captions):
             try:
                 yield _tokenized_caption(caption) if item.has_tokens else _raw_caption(caption)

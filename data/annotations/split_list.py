@@ -1,4 +1,4 @@
-"""Which image is in which split, where the annotations do not say."""
+"""Split lists: the split of each image, for annotations that do not name it."""
 
 import re
 from collections.abc import Iterator
@@ -9,16 +9,17 @@ from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
-"""Split names as files have them, and the split that each counts as."""
+"""Split names in files, and the split that each counts as."""
 
+# bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"
 _ANNOTATION_FILE = re.compile(r"\s+\S+\.xml$")
 
 
 def read_split_list(path: Path) -> dict[str, str]:
-    """The split of each image id.
+    """Return the split of each image id.
 
-    Read from JSON `{"train": [ids or file names], …}` or from text with a line `id split` for each
-    image. Raises InputError for an unknown split or an image in two.
+    The file is JSON, `{"train": [ids or file names], …}`, or text with a line `id split` per image.
+    Raises InputError for an unknown split or an image in two splits.
     """
     text = read_text(path)
     name = repr(str(path))
@@ -40,16 +41,14 @@ def read_split_list(path: Path) -> dict[str, str]:
 
 
 def read_ids(path: Path) -> frozenset[str]:
-    """The image ids of a list with one id or image file a line.
+    """Return the image ids of a list with one id or image file per line.
 
-    A name of an .xml that follows is passed by, so that Visual Genome's splits as
-    bottom-up-attention has them ("VG_100K/61512.jpg xml/61512.xml") are such lists. Raises
-    InputError where there is none.
+    Raises InputError if there is none.
     """
     lines = (line.strip() for line in read_text(path).splitlines())
     ids = frozenset(_identity(_ANNOTATION_FILE.sub("", line)) for line in lines if line)
     if not ids:
-        raise InputError(f"no images in the list {str(path)!r}; write one id a line")
+        raise InputError(f"no images in the list {str(path)!r}; write one id per line")
     return ids
 
 
@@ -65,7 +64,7 @@ def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:
         for image in images:
             if isinstance(image, bool) or not isinstance(image, int | str):
                 raise InputError(
-                    f"split {split!r} in {name} holds {image!r}; use ids or file names"
+                    f"split {split!r} in {name} contains {image!r}; use ids or file names"
                 )
             yield str(image), split
 
@@ -77,12 +76,12 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:
             yield parts[0], parts[1]
         elif parts:
             raise InputError(
-                f"line {number} of {name} is not 'id split': {line[:40]!r}; mend that line"
+                f"line {number} of {name} is not 'id split': {line[:40]!r}; fix that line"
             )
 
 
 def _identity(image: str) -> str:
     if PurePosixPath(image).suffix.lower() in IMAGE_SUFFIXES:
         return image_id(image)
-    # An id without suffix may hold a dot, which would be taken for one.
+    # an id without suffix may contain a dot, which would look like one
     return image_id(image + ".jpg")

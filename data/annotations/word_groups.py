@@ -1,6 +1,6 @@
-"""Groups of words that are scored apart: a JSON object of lists, {"colours": ["red", …], …}.
+"""Groups of words that are scored separately: a JSON object of lists, {"colours": ["red", …]}.
 
-Plurals and other forms are words of their own; a word stands in one group only.
+Plurals and other forms are separate words; a word belongs to one group only.
 """
 
 from collections.abc import Mapping, Set
@@ -10,46 +10,46 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 
 WordGroups = Mapping[str, Set[str]]
-"""Group -> its words, each a token of PTB captions: lower case, without spaces."""
+"""Words by group, each a token of PTB captions: lower case, without spaces."""
 
 
 def read_word_groups(path: Path) -> dict[str, frozenset[str]]:
-    """The groups in the order of the file, words in lower case.
+    """Return the groups in the order of the file, words in lower case.
 
-    Raises InputError where the file has another form, a group is empty, or two share a word.
+    Raises InputError if the file has another form, a group is empty, or two groups share a word.
     """
     document = read_json(path)
     if not isinstance(document, dict) or not document:
         raise InputError(
-            f"not word groups: {str(path)!r} (no object of lists); "
+            f"not word groups: {str(path)!r} (not an object of lists); "
             'write {"colours": ["red", …], …} with at least one group'
         )
     groups = {name: _words(name, words, path) for name, words in document.items()}
-    _require_apart(groups, path)
+    _require_disjoint(groups, path)
     return groups
 
 
 def _words(group: str, words: object, path: Path) -> frozenset[str]:
     if not isinstance(words, list) or not words:
         raise InputError(
-            f"group {group!r} of {str(path)!r} is no list of words; give it some, or leave it out"
+            f"group {group!r} of {str(path)!r} is not a list of words; add some, or remove it"
         )
     for word in words:
         if not isinstance(word, str) or word.split() != [word]:
             raise InputError(
-                f"group {group!r} of {str(path)!r} has what is no single word: {word!r}; "
+                f"group {group!r} of {str(path)!r} contains {word!r}, not a single word; "
                 "write words without spaces"
             )
     return frozenset(word.lower() for word in words)
 
 
-def _require_apart(groups: WordGroups, path: Path) -> None:
+def _require_disjoint(groups: WordGroups, path: Path) -> None:
     owner: dict[str, str] = {}
     for group, words in groups.items():
         for word in sorted(words):
             first = owner.setdefault(word, group)
             if first != group:
                 raise InputError(
-                    f"{word!r} stands in groups {first!r} and {group!r} of {str(path)!r}; "
+                    f"{word!r} is in groups {first!r} and {group!r} of {str(path)!r}; "
                     "keep it in one"
                 )

@@ -1,13 +1,12 @@
-"""Where a captioner looked, word by word, for many images in one HDF5 file, `attention.h5`.
+"""Attention file: the attention of generated captions to regions, in HDF5 (`attention.h5`).
 
-I images, image i with L_i words and R_i regions: its record's in the feature store, in their
-order, or the surest `train.max_regions` of them. `image_ids` (I,); `words` (I,) int32, the L_i;
-`regions` (I,) int32, the R_i; `original`, `aligned` and `keep` (sum of L_i R_i,) float16, for each
-image L_i rows of R_i values; `gate` (sum of L_i,) float16. `keep` and `gate` are there where the
-captioner has them, `aligned` where it has `keep`. Equal input gives equal bytes.
+I images; image i has L_i tokens and R_i regions, those of its record in the feature store, or the
+top-scoring `train.max_regions` of them. Datasets: `image_ids` (I,); `words` (I,) int32, the L_i;
+`regions` (I,) int32, the R_i; `original`, `aligned` and `keep` (sum of L_i R_i,) float16, L_i rows
+of R_i values per image; `gate` (sum of L_i,) float16. `keep` and `gate` exist if the captioner has
+them, `aligned` exists with `keep`. Equal input gives equal bytes.
 """
 
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.captions.caption_file import write_texts
+from a2cap.data.captions.caption_file import deterministic_hdf5, write_texts
 from a2cap.data.errors import InputError
 
 _CHUNK = 1 << 13
@@ -25,11 +24,11 @@ _PER_REGION = ("original", "aligned", "keep")
 
 @dataclass(frozen=True)
 class CaptionAttention:
-    """Attention to the R regions of an image at each of L words, over layers and heads.
+    """Attention to the R regions of an image at each of L tokens, over layers and heads.
 
     original, aligned: (L, R) float32; rows of aligned sum to more than 1 unless renormalised.
-    keep: (L, R) float32, the mask m in (0, 1), or None where nothing is aligned; aligned is then
-    the original. gate: (L,) float32, or None where the fusion is no gate.
+    keep: (L, R) float32, the mask m in (0, 1); None without alignment, aligned is then the
+    original. gate: (L,) float32; None if the fusion has no gate.
     """
 
     original: NDArray[np.float32]
@@ -39,14 +38,11 @@ class CaptionAttention:
 
 
 def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) -> None:
-    """Writes the attention of images, (image id, attention), as they come.
+    """Write pairs of image id and attention in their order.
 
-    All of them have a mask and a gate, or none has.
+    All of them have a mask, or none; all have a gate, or none.
     """
-    # Fixed version and no times, as in captions.h5.
-    # In memory first: on a full disk h5py would print a traceback for each of its open parts.
-    content = io.BytesIO()
-    with h5py.File(content, "w", libver=("earliest", "v110")) as file:
+    with deterministic_hdf5(path) as file:
         image_ids: list[str] = []
         shapes: list[tuple[int, int]] = []
         for image_id, attention in images:
@@ -58,7 +54,6 @@ def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) 
         sizes = np.array(shapes, dtype=np.int32).reshape(-1, 2)
         file.create_dataset("words", data=sizes[:, 0], track_times=False)
         file.create_dataset("regions", data=sizes[:, 1], track_times=False)
-    path.write_bytes(content.getbuffer())
 
 
 def _columns(attention: CaptionAttention) -> Iterator[str]:
@@ -71,9 +66,8 @@ def _columns(attention: CaptionAttention) -> Iterator[str]:
 
 def _append(file: h5py.File, name: str, values: NDArray[np.float32]) -> None:
     if name not in file:
-        file.create_dataset(
-            *(name, (0,), np.float16), maxshape=(None,), chunks=(_CHUNK,), track_times=False
-        )
+        options = {"maxshape": (None,), "chunks": (_CHUNK,), "track_times": False}
+        file.create_dataset(name, (0,), np.float16, **options)
     column = file[name]
     before = len(column)
     column.resize(before + values.size, axis=0)
@@ -81,9 +75,9 @@ def _append(file: h5py.File, name: str, values: NDArray[np.float32]) -> None:
 
 
 class AttentionFile:
-    """An attention.h5 by image id; iteration is in the order of writing.
+    """The attention of an attention.h5 by image id, iterated in the order of writing.
 
-    Raises InputError where the file is missing or not one of these.
+    Raises InputError if the file is missing or damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,28 +91,28 @@ class AttentionFile:
             raise self._damaged(str(error)) from error
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._positions)
 
     def __contains__(self, image_id: object) -> bool:
-        return image_id in self._places
+        return image_id in self._positions
 
     def __getitem__(self, image_id: str) -> CaptionAttention:
-        if image_id not in self._places:
+        if image_id not in self._positions:
             raise InputError(
                 f"no attention for image {image_id!r} in {str(self._path)!r}; "
                 "set evaluate.attention to all"
             )
-        place = self._places[image_id]
-        shape = (int(self._words[place]), int(self._regions[place]))
+        position = self._positions[image_id]
+        shape = (int(self._words[position]), int(self._regions[position]))
         with h5py.File(self._path, "r") as file:
-            cells, words = self._first_cell[place], self._first_word[place]
-            found = {name: _part(file, name, cells, shape) for name in _PER_REGION}
-            gate = _part(file, "gate", words, shape[:1])
+            first = self._first_cell[position]
+            found = {name: _part(file, name, first, shape) for name in _PER_REGION}
+            gate = _part(file, "gate", self._first_word[position], shape[:1])
         original = found["original"]
-        if original is None:  # no image has a word
+        if original is None:  # no image has a token
             original = np.zeros(shape, dtype=np.float32)
         aligned = original if found["aligned"] is None else found["aligned"]
         return CaptionAttention(original, aligned, found["keep"], gate)
@@ -128,8 +122,8 @@ class AttentionFile:
         self._words = file["words"][...].astype(np.int64)
         self._regions = file["regions"][...].astype(np.int64)
         if not len(image_ids) == len(self._words) == len(self._regions):
-            raise ValueError("images, words and regions do not belong together")
-        self._places = {image_id: place for place, image_id in enumerate(image_ids)}
+            raise ValueError("lengths of image_ids, words and regions differ")
+        self._positions = {image_id: position for position, image_id in enumerate(image_ids)}
         self._first_word = np.concatenate([[0], np.cumsum(self._words)])
         self._first_cell = np.concatenate([[0], np.cumsum(self._words * self._regions)])
         ends = dict.fromkeys(_PER_REGION, self._first_cell) | {"gate": self._first_word}
@@ -148,7 +142,5 @@ def _part(
 ) -> NDArray[np.float32] | None:
     if name not in file:
         return None
-    values: NDArray[np.float32] = file[name][first : first + np.prod(shape, dtype=int)].astype(
-        np.float32
-    )
-    return values.reshape(shape)
+    values: NDArray[np.float16] = file[name][first : first + np.prod(shape, dtype=int)]
+    return values.astype(np.float32).reshape(shape)

@@ -1,13 +1,14 @@
-"""Captions as numbers in one HDF5 file, `captions.h5`.
+"""Caption file: captions as token ids in HDF5 (`captions.h5`).
 
-N captions of I images, L = max_length + 1: `tokens` (N, L) int32 in [0, V), each caption followed
-by `<eos>` and then `<pad>`; `lengths` (N,) int32 with `<eos>` counted; `offsets` (I + 1,) int64, so
-that image i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `splits` (I,). Equal
+N captions of I images, L = max_length + 1. Datasets: `tokens` (N, L) int32 in [0, V), each caption
+followed by `<eos>`, then `<pad>`; `lengths` (N,) int32, including `<eos>`; `offsets` (I + 1,)
+int64: image i has the captions offsets[i] to offsets[i + 1]; `image_ids` and `splits` (I,). Equal
 input gives equal bytes.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -29,9 +30,9 @@ def write_captions(
     preset: str,
     max_length: int = 20,
 ) -> None:
-    """Encode the captions of all images, each cut at `max_length` tokens, and write them.
+    """Encode the captions of all images, truncated to `max_length` tokens, and write them.
 
-    `preset` names the rule that finds the words. Raises InputError where there is no image.
+    preset: name of the tokenization rule. Raises InputError if there is no image.
     """
     if not images:
         raise InputError(f"no images to write into {str(path)!r}; check data.annotations")
@@ -44,10 +45,7 @@ def write_captions(
     tokens = np.full((len(encoded), max_length + 1), PAD, dtype=np.int32)
     tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
     counts = [len(image.captions) for image in images]
-    # Fixed version and no times: a rerun with equal input must give an equal digest.
-    # In memory first: on a full disk h5py would print a traceback for each of its open parts.
-    content = io.BytesIO()
-    with h5py.File(content, "w", libver=("earliest", "v110")) as file:
+    with deterministic_hdf5(path) as file:
         file.create_dataset("tokens", data=tokens, track_times=False)
         file.create_dataset("lengths", data=lengths, track_times=False)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -55,13 +53,12 @@ def write_captions(
         write_texts(file, "image_ids", [image.image_id for image in images])
         write_texts(file, "splits", [image.split for image in images])
         file.attrs["vocabulary_digest"] = vocabulary.digest
-    path.write_bytes(content.getbuffer())
 
 
 class CaptionFile:
-    """A captions.h5 in memory, so that it can be sent to data loader workers.
+    """The captions of a captions.h5, held in memory so that they can be pickled for workers.
 
-    vocabulary_digest: of the vocabulary that the captions were encoded with.
+    vocabulary_digest: digest of the vocabulary that encoded the captions.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,13 +75,13 @@ class CaptionFile:
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
     def image_ids(self, split: str) -> list[str]:
-        """The images of 'train', 'val' or 'test', in the order of the annotations."""
+        """Return the images of 'train', 'val' or 'test' in the order of the annotations."""
         if split not in _SPLITS:
             raise InputError(f"unknown split: {split!r}; use train, val or test")
         return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
 
     def captions(self, image_id: str) -> NDArray[np.int32]:
-        """The captions of one image, (n, L) int32: tokens, `<eos>`, `<pad>` to the end."""
+        """Return the captions of an image, (n, L) int32: tokens, `<eos>`, then `<pad>`."""
         if image_id not in self._index:
             raise InputError(
                 f"no captions for image {image_id!r} in {str(self._path)!r}; "
@@ -103,24 +100,35 @@ class CaptionFile:
 
     def _problem(self) -> str | None:
         if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
-            return "tokens and lengths do not belong together"
+            return "numbers of tokens and lengths differ"
         if ((self._lengths < 1) | (self._lengths > self._tokens.shape[1])).any():
             return "a caption is longer than its row"
         if len(self._image_ids) != len(self._splits) or self._offsets.shape != (
             len(self._image_ids) + 1,
         ):
-            return "images and offsets do not belong together"
+            return "numbers of images, splits and offsets differ"
         ends = (self._offsets[0], self._offsets[-1])
         if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
-            return "offsets do not divide the captions"
+            return "offsets do not partition the captions"
         if not set(self._splits) <= set(_SPLITS):
             return "unknown split"
         return None
 
 
+@contextmanager
+def deterministic_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Give a file to fill, which is written to `path` at the end: equal content, equal bytes."""
+    # In memory first: on a full disk h5py would print a traceback for each open dataset.
+    # The library's version is fixed; datasets must be created with track_times=False.
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=("earliest", "v110")) as file:
+        yield file
+    path.write_bytes(content.getbuffer())
+
+
 def write_texts(file: h5py.File, name: str, texts: Sequence[str]) -> None:
-    """Writes texts as a dataset whose bytes depend on nothing else."""
-    # Fixed width: variable-length strings live in a heap whose unused bytes are not determined.
+    """Write strings as a dataset whose bytes depend only on them."""
+    # Fixed width: variable-length strings are in a heap whose unused bytes are undetermined.
     width = max((len(text.encode()) for text in texts), default=1)
     encoded = [text.encode() for text in texts]
     dtype = h5py.string_dtype("utf-8", width)

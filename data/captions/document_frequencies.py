@@ -1,9 +1,9 @@
-"""In how many documents each n-gram occurs: the idf of CIDEr (Vedantam et al. 2015, section 3).
+"""Document frequencies of n-grams: the idf of CIDEr (Vedantam et al. 2015, section 3).
 
-The counts are those of pycocoevalcap 1.2 (`CiderScorer.compute_doc_freq`) over the references of
-the training images: n-grams of 1 to 4 words, each counted once per image, and once per caption
-for rewards that take every caption for a document (M2). Each caption ends in `<eos>`; a reward that
-does not count it never asks for an n-gram that holds it.
+Counts are those of pycocoevalcap 1.2 (`CiderScorer.compute_doc_freq`) over the training references:
+n-grams of 1 to 4 words, counted once per image, and once per caption for rewards that treat every
+caption as a document (M2). Each caption ends in `<eos>`; rewards without `<eos>` never look up an
+n-gram that contains it.
 """
 
 import io
@@ -26,9 +26,9 @@ LONGEST_NGRAM = 4
 class DocumentFrequencies:
     """Counts of M n-grams over `documents` images with `captions` captions.
 
-    words: by number, the vocabulary's first with its own numbers, then all other reference words.
-    ngrams: (M, 4) int32 numbers into `words`, -1 after the end of a shorter n-gram; shorter ones
-    first, then by number. counts: (M,) int32 in [1, documents], the images that hold it;
+    words: by id, the vocabulary's words with their token ids, then all other reference words.
+    ngrams: (M, 4) int32 ids of `words`, -1 after the end of a shorter n-gram; sorted by length,
+    then by ids. counts: (M,) int32 in [1, documents], images that contain the n-gram;
     caption_counts: (M,) int32 in [1, captions].
     """
 
@@ -40,7 +40,7 @@ class DocumentFrequencies:
     captions: int
 
     def save(self, path: Path) -> None:
-        """Write an .npz; equal values give equal bytes, which numpy's own savez does not."""
+        """Write an .npz; equal values give equal bytes, unlike numpy's own savez."""
         words = np.frombuffer(json.dumps(self.words).encode(), dtype=np.uint8)
         arrays = {
             "words": words,
@@ -59,11 +59,11 @@ class DocumentFrequencies:
 
     @classmethod
     def load(cls, path: Path) -> "DocumentFrequencies":
-        """Read what `save` wrote; raises InputError for anything else."""
+        """Load a file that `save` wrote; raises InputError for any other."""
         if not path.is_file():
             raise InputError(f'no file {str(path)!r}; run "a2 preprocess" first')
         try:
-            # Opened here, since np.load leaves the file open where it is damaged.
+            # opened here, because np.load leaves a damaged file open
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 words = tuple(json.loads(archive["words"].tobytes()))
                 ngrams, counts = archive["ngrams"], archive["counts"]
@@ -74,16 +74,16 @@ class DocumentFrequencies:
             raise _damaged(path, str(error)) from error
         fit = counts.shape == caption_counts.shape == ngrams.shape[:1]
         if not fit or ngrams.shape[1:] != (LONGEST_NGRAM,):
-            raise _damaged(path, "n-grams and counts do not belong together")
+            raise _damaged(path, "shapes of n-grams and counts differ")
         if len(ngrams) and not (ngrams.min() >= -1 and ngrams.max() < len(words)):
-            raise _damaged(path, "an n-gram holds an unknown word")
+            raise _damaged(path, "an n-gram contains an unknown word")
         return cls(words, ngrams, counts, documents, caption_counts, captions)
 
 
 def count_document_frequencies(
     references: Mapping[str, Sequence[str]], vocabulary: Vocabulary
 ) -> DocumentFrequencies:
-    """Count over image id → PTB sentences, whose tokens are divided by white space."""
+    """Count n-grams; references: PTB-tokenized captions by image id, tokens joined by spaces."""
     if not references:
         raise InputError("no reference captions to count; check the training split")
     sentences = [
@@ -91,7 +91,7 @@ def count_document_frequencies(
         for image, group in enumerate(references.values())
         for sentence in group
     ]
-    numbers, words = _number_words(sentences, vocabulary)
+    numbers, words = _encode(sentences, vocabulary)
     lengths = [len(sentence) + 1 for _, sentence in sentences]
     sentence_of = np.repeat(np.arange(len(sentences)), lengths)
     image_of = np.repeat([image for image, _ in sentences], lengths).astype(np.int64)
@@ -108,12 +108,12 @@ def count_document_frequencies(
     )
 
 
-def _number_words(
+def _encode(
     sentences: Sequence[tuple[int, list[str]]], vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The numbers of all words in a row, <eos> after each sentence, and the word of each number."""
+    """Return the ids of all words, <eos> after each sentence, and the word of each id."""
     own = vocabulary.words
-    # The text "<unk>" in a reference is a word like any other.
+    # the text "<unk>" in a reference is an ordinary word
     known = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
     others = sorted({word for _, sentence in sentences for word in sentence if word not in known})
     known |= {word: number for number, word in enumerate(others, start=len(own))}
@@ -130,13 +130,15 @@ def _count_ngrams(
     image_of: NDArray[np.int64],
     size: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """The n-grams of `size` words, (m, 4) int32, and in how many images and in how many sentences
-    each occurs, (m,) int32."""
+    """Return the n-grams of `size` words, (m, 4) int32, and their counts, (m,) int32.
+
+    The counts are those of images and those of sentences that contain the n-gram.
+    """
     windows = max(0, len(numbers) - size + 1)
     last_of = sentence_of[size - 1 :]
     inside = np.flatnonzero(sentence_of[:windows] == last_of[:windows])
     columns = [numbers[inside + offset] for offset in range(size)]
-    # sentences of one image are neighbours, so that in their order images are too
+    # sorting by sentence also sorts by image: the sentences of an image are adjacent
     keys: list[NDArray[np.integer]] = [sentence_of[inside], *reversed(columns)]
     order = np.lexsort(keys)
     columns = [column[order] for column in columns]
@@ -155,7 +157,7 @@ def _count_ngrams(
 
 
 def _count_between(ends: NDArray[np.intp], marked: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """How many are marked from each end to the next."""
+    """Return the number of marked items from each end to the next."""
     seen = np.concatenate([[0], np.cumsum(marked)])
     return np.diff(seen[ends]).astype(np.int32)
 

@@ -1,10 +1,10 @@
-"""Words and their numbers, and the published rules for which words get one.
+"""Vocabularies: words, their token ids, and the published rules that select the words.
 
 Published sizes on COCO: `m2` 10,201 with four specials (Cornia et al. 2020, arXiv:1912.08226; code
 at aimagelab/meshed-memory-transformer@5d06009), `neuraltalk2` 9,487 with UNK alone (Karpathy's
 prepro.py, karpathy/neuraltalk2@35d539c), `aoanet` 10,369 (Huang et al. 2019, arXiv:1908.06954).
-M2's published counts give its size exactly. All three count words of the validation captions, the
-last two also those of the test captions.
+M2's published counts give its size exactly. All three also count validation captions, the last two
+also test captions.
 """
 
 import hashlib
@@ -37,16 +37,15 @@ def _file_tokens(caption: Caption) -> tuple[str, ...]:
 
 
 def _m2_tokens(caption: Caption) -> tuple[str, ...]:
-    # M2 calls spaCy, of which these are the rules that matter: all but 43 of 845,001 tokens of
-    # 80,749 COCO captions are in M2's published list. That list also counts runs of white space
-    # as words; they are none here.
+    # M2 uses spaCy. These are the rules that matter: all but 43 of 845,001 tokens of 80,749 COCO
+    # captions are in M2's published list, which also counts runs of white space as words.
     words = _M2_TOKEN.findall(caption.raw.lower())
     return tuple(word for word in words if word not in _M2_PUNCTUATION)
 
 
 @dataclass(frozen=True)
 class VocabularyPreset:
-    """One rule: words found by `tokenize` that occur `min_count` times or more in `splits`."""
+    """A published rule: words of `tokenize` that occur at least `min_count` times in `splits`."""
 
     name: str
     min_count: int
@@ -68,12 +67,12 @@ PRESETS: Mapping[str, VocabularyPreset] = MappingProxyType(
 
 
 def tokens_of(caption: Caption, preset: str) -> tuple[str, ...]:
-    """The words of a caption by the rule of `preset`."""
+    """Return the words of a caption by the rule of `preset`."""
     return _preset(preset).tokenize(caption)
 
 
 def count_words(images: Iterable[AnnotatedImage], preset: str) -> Counter[str]:
-    """How often each word occurs in the captions of the splits that `preset` counts."""
+    """Count the words in the captions of the splits of `preset`."""
     rule = _preset(preset)
     captions = chain.from_iterable(p.captions for p in images if p.split in rule.splits)
     return Counter(chain.from_iterable(map(rule.tokenize, captions)))
@@ -81,7 +80,7 @@ def count_words(images: Iterable[AnnotatedImage], preset: str) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """V words by number; 0 to 3 are the specials `<pad> <bos> <eos> <unk>`."""
+    """V words by token id; 0 to 3 are the special tokens `<pad> <bos> <eos> <unk>`."""
 
     words: tuple[str, ...]
     preset: str
@@ -90,9 +89,9 @@ class Vocabulary:
     def from_counts(
         cls, counts: Mapping[str, int], preset: str = "karpathy", *, min_count: int | None = None
     ) -> "Vocabulary":
-        """The words frequent enough, the most frequent first and equals in alphabetical order.
+        """Select the frequent words, by descending count, then alphabetically.
 
-        `min_count` overrides the preset's. Raises InputError where no word is frequent enough.
+        min_count: overrides the preset's. Raises InputError if no word is frequent enough.
         """
         least = _preset(preset).min_count if min_count is None else min_count
         kept = [word for word in counts if counts[word] >= least and word not in SPECIALS]
@@ -106,37 +105,37 @@ class Vocabulary:
         return cls((*SPECIALS, *kept), preset)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """The number of each token, UNK for one that has none; no special is added."""
-        return [self._numbers.get(token, UNK) for token in tokens]
+        """Return the id of each token, UNK if it has none, without special tokens."""
+        return [self._ids.get(token, UNK) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The caption that `ids` spell, up to the first `<eos>`; `<pad>` and `<bos>` are unseen."""
+        """Return the caption up to the first `<eos>`, without `<pad>` and `<bos>`."""
         words = []
-        for number in map(int, ids):
-            if number == EOS:
+        for token_id in map(int, ids):
+            if token_id == EOS:
                 break
-            if number not in (PAD, BOS):
-                words.append(self.word(number))
+            if token_id not in (PAD, BOS):
+                words.append(self.word(token_id))
         return " ".join(words)
 
-    def word(self, number: int) -> str:
-        """The word or special with this number; raises InputError outside [0, V)."""
-        if not 0 <= number < len(self.words):
+    def word(self, token_id: int) -> str:
+        """Return the word or special token of an id; raises InputError outside [0, V)."""
+        if not 0 <= token_id < len(self.words):
             raise InputError(
-                f"no word {number} in a vocabulary of {len(self.words):,}; "
+                f"no token {token_id} in a vocabulary of {len(self.words):,}; "
                 "use the vocabulary that the captions or the model were made with"
             )
-        return self.words[number]
+        return self.words[token_id]
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
-        return word in self._numbers
+        return word in self._ids
 
     @cached_property
     def digest(self) -> str:
-        """Sha256 in hex over the words and the preset, equal on every machine."""
+        """Hex SHA-256 of words and preset, equal on every machine."""
         canonical = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -146,7 +145,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read what `save` wrote; raises InputError for anything else."""
+        """Load a file that `save` wrote; raises InputError for any other."""
         document = read_json(path)
         try:
             words = _checked_words(list_member(document, "words"))
@@ -160,8 +159,8 @@ class Vocabulary:
         return cls(words, preset)
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        # A caption may hold the text "<eos>"; it must not end there, so specials are left out.
+    def _ids(self) -> dict[str, int]:
+        # without special tokens: the text "<eos>" in a caption must not end it
         return {word: n for n, word in enumerate(self.words) if n >= len(SPECIALS)}
 
     def _document(self) -> dict[str, str | Sequence[str]]:
@@ -183,5 +182,5 @@ def _checked_words(words: Sequence[object]) -> tuple[str, ...]:
     if texts[: len(SPECIALS)] != SPECIALS:
         raise BadItem(f"the words do not start with {' '.join(SPECIALS)}")
     if len(set(texts)) < len(texts):
-        raise BadItem("a word stands twice")
+        raise BadItem("duplicate word")
     return texts

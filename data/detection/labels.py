@@ -1,7 +1,6 @@
-"""Images with labelled boxes, as a detector is trained and scored on them.
+"""Labelled images for training and evaluating detectors.
 
-Whatever the layout on disk, boxes end inside their image and have an area; what was left out is
-counted, not silently gone.
+Boxes are clipped to their image and have an area; what is left out is counted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,12 +14,12 @@ from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError
 
 WITHOUT_AREA = "boxes without an area inside the image"
-"""Why boxes are left out, as `DetectionData.dropped` says it."""
+"""A key of `DetectionData.dropped`."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """One box as a file has it: x1 y1 x2 y2 in pixels, and what is in it."""
+    """One box of a file, x1 y1 x2 y2 in pixels, and the ids of its object."""
 
     box: tuple[float, float, float, float]
     class_id: int
@@ -30,12 +29,12 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class LabelledImage:
-    """One image and the N boxes that are known in it.
+    """One image and its N labelled boxes.
 
-    file: where its pixels lie. boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, inside the image and
-    with an area. class_ids: (N,) int64 from 0. attribute_ids: from 0, those of each box, none or
-    many. crowd: (N,) bool, True where the box holds many things of its class: nothing to learn
-    from, and a detection inside is neither right nor wrong.
+    file: image file. boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, inside the image and with an
+    area. class_ids: (N,) int64 from 0. attribute_ids: of each box, any number, from 0. crowd: (N,)
+    bool, True if the box contains many objects of its class: it is not trained on, and a detection
+    inside it is neither right nor wrong.
     """
 
     image_id: str
@@ -50,10 +49,10 @@ class LabelledImage:
 
 @dataclass(frozen=True, eq=False)
 class DetectionData:
-    """Labelled images in the order of their ids, and the names of what labels count.
+    """Labelled images ordered by id, and the names of classes and attributes.
 
-    classes, attributes: name of each class id and attribute id. skipped: images that are in the
-    annotations but cannot be used. dropped: what else was left out, by its name -> how many.
+    classes, attributes: name of each id. skipped: annotated images that cannot be used. dropped:
+    number of other left-out labels by reason.
     """
 
     classes: tuple[str, ...]
@@ -62,20 +61,20 @@ class DetectionData:
     skipped: tuple[SkippedItem, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
 
-    def only(self, image_ids: Collection[str]) -> "DetectionData":
-        """The same with those images alone; `skipped` and `dropped` still count the whole.
+    def subset(self, image_ids: Collection[str]) -> "DetectionData":
+        """Return the data of these images; `skipped` and `dropped` still count all images.
 
-        An id among `skipped` is passed by. Raises InputError where another has no image, or where
-        no image is left.
+        Ignores ids of skipped images. Raises InputError if another id has no image or no image is
+        left.
         """
         wanted = set(image_ids)
         kept = tuple(image for image in self.images if image.image_id in wanted)
         skipped = {item.image_id for item in self.skipped}
-        gone = wanted - skipped - {image.image_id for image in kept}
-        if gone:
+        missing = wanted - skipped - {image.image_id for image in kept}
+        if missing:
             raise InputError(
-                f"no labelled image {min(gone)!r} ({len(gone):,} of {len(wanted):,} are "
-                "missing); take its id out of the list, or add its labels"
+                f"no labelled image {min(missing)!r} ({len(missing):,} of {len(wanted):,} are "
+                "missing); remove its id from the list, or add its labels"
             )
         if not kept:
             raise InputError(
@@ -87,7 +86,7 @@ class DetectionData:
 def labelled_image(
     image_id: str, file: Path, *, width: int, height: int, labels: Sequence[Label]
 ) -> LabelledImage:
-    """The image with its boxes clipped to it; those without an area inside it are left out."""
+    """Return the image with its boxes clipped to it, without boxes that have no area inside."""
     boxes = np.array([label.box for label in labels], dtype=np.float32).reshape(-1, 4)
     boxes = np.clip(boxes, 0, np.array([width, height, width, height], dtype=np.float32))
     has_area: NDArray[np.bool_] = np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
@@ -107,7 +106,7 @@ def labelled_image(
 def check_usable(
     skipped: Sequence[SkippedItem], *, total: int, annotations: Path, images: Path
 ) -> None:
-    """Raise InputError where none of `total` images is left, or too many were skipped."""
+    """Raise InputError if none of `total` images is left or too many were skipped."""
     if len(skipped) == total:
         raise InputError(
             f"no image of {str(annotations)!r} is in {str(images)!r} "

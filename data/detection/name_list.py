@@ -1,7 +1,7 @@
-"""The names that a detector knows, one class a line with its synonyms after commas.
+"""Name lists of a detector: one class per line, synonyms separated by commas.
 
 The layout of bottom-up-attention's data/genome/1600-400-20 (`objects_vocab.txt`,
-`attributes_vocab.txt`): "tennis racket,tennis racquet" is one class, named by its first word form.
+`attributes_vocab.txt`): "tennis racket,tennis racquet" is one class, named "tennis racket".
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ from a2cap.data.files.json_file import read_text
 
 @dataclass(frozen=True)
 class NameList:
-    """names: of each class, in the file's order. places: class of every name and synonym."""
+    """Classes of a list. names: of each class; ids: class id of every name and synonym."""
 
     names: tuple[str, ...]
-    places: dict[str, int]
+    ids: dict[str, int]
 
 
 def read_name_list(path: Path) -> NameList:
-    """Names in lower case without the space around them; empty lines are passed over.
+    """Read a list; names are stripped and in lower case, empty lines are skipped.
 
-    Raises InputError where there is no name, and where one name stands for two classes.
+    Raises InputError if there is no name or if two classes share one.
     """
     names: list[str] = []
-    places: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         synonyms = [name.strip() for name in line.lower().split(",") if name.strip()]
         for name in synonyms:
-            if places.setdefault(name, len(names)) != len(names):
+            if ids.setdefault(name, len(names)) != len(names):
                 raise InputError(
-                    f"line {number} of {str(path)!r} has {name!r}, which stands above for "
-                    f"{names[places[name]]!r}; keep one"
+                    f"line {number} of {str(path)!r} repeats {name!r}, a name of "
+                    f"{names[ids[name]]!r}; keep one"
                 )
         names += synonyms[:1]
     if not names:
         raise InputError(
-            f"no names in {str(path)!r}; write one class a line, its synonyms after commas"
+            f"no names in {str(path)!r}; write one class per line, synonyms separated by commas"
         )
-    return NameList(tuple(names), places)
+    return NameList(tuple(names), ids)

@@ -1,14 +1,9 @@
 """Labelled boxes from Visual Genome 1.2 and 1.4 (Krishna et al. 2017, arXiv:1602.07332).
 
-Names are cleaned and mapped to the given lists as bottom-up-attention @1ba7086 does
-(data/genome/setup_vg.py, lib/datasets/vg.py): the first name of an object counts, common adjectives
-before its last word become attributes ("white dog" is a white dog), "red and blue" is two
-attributes. Elsewhere we differ: a box ends at the image's edge, not at its last pixel; one that
-has no area there is dropped, where they take the whole image; and attributes over the limit are
-the last ones, theirs are any.
-
-Each file in turn is held in memory as text, which takes twice its size, and read image by
-image; of attributes.json the names stay. Images' sizes come from the headers of their files.
+Names are cleaned and mapped to the given lists as in bottom-up-attention @1ba7086
+(data/genome/setup_vg.py, lib/datasets/vg.py). Three things differ: boxes are clipped to the image's
+edge, not to its last pixel; boxes without area are dropped, not replaced by the whole image; of too
+many attributes the last are dropped, not arbitrary ones.
 """
 
 import sys
@@ -42,13 +37,13 @@ from a2cap.data.files.json_file import read_json_list
 from a2cap.data.image_ids import image_id
 
 MOST_ATTRIBUTES = 16
-"""Of one box; no box of bottom-up-attention's vocabulary has more."""
+"""Maximum per box; no box of bottom-up-attention's vocabulary has more."""
 
-UNKNOWN_OBJECT = "boxes of a name that is not in the list"
-UNKNOWN_ATTRIBUTE = "attributes of a name that is not in the list"
-ABOVE_MOST = "attributes above the most that a box may have"
-NO_KNOWN_OBJECT = "no box of a known name"
-"""Why an image is skipped though its file is there."""
+UNKNOWN_OBJECT = "boxes of unlisted objects"
+UNKNOWN_ATTRIBUTE = "unlisted attributes"
+ABOVE_MOST = "attributes beyond the maximum of a box"
+NO_KNOWN_OBJECT = "no box of a listed object"
+"""Reason to skip an image that has a file."""
 
 _COMMON_ATTRIBUTES = frozenset(
     {"black", "blue", "brown", "dark", "gray", "green", "grey", "large", "long", "metal", "orange"}
@@ -56,7 +51,7 @@ _COMMON_ATTRIBUTES = frozenset(
 )
 
 _Attributes = dict[int | str, dict[int | str, list[str]]]
-"""Cleaned attribute names in the file's order, by image id and object id."""
+"""Cleaned attribute names by image id and object id, in the file's order."""
 
 
 def read_visual_genome(
@@ -69,43 +64,44 @@ def read_visual_genome(
     only: Collection[str] | None = None,
     most_attributes: int = MOST_ATTRIBUTES,
 ) -> DetectionData:
-    """The images of objects.json that show something of a known name.
+    """Read the images of objects.json that have a listed object.
 
-    objects, attributes: objects.json and attributes.json. images: holds ID.jpg, or folders VG_100K*
-    of them. object_names, attribute_names: lists as `read_name_list` reads them. only: ids of the
-    images to take, as `read_ids` reads them.
+    objects, attributes: objects.json and attributes.json. images: folder of ID.jpg, or of folders
+    VG_100K* of them. object_names, attribute_names: files for `read_name_list`. only: ids of the
+    images to read.
 
-    Skips images without a file and those without a known object. Raises InputError with the place
-    of an item that cannot be read, where too many files are missing, where no object has a known
-    name, and where an id of `only` is not in the file.
+    Skips images without a file and those without a listed object. Raises InputError with the
+    position of an item that cannot be read, if too many files are missing, if no object is listed,
+    and if an id of `only` is not in the file.
     """
-    known = _Known(read_name_list(object_names), read_name_list(attribute_names), most_attributes)
+    lists = _NameLists(
+        read_name_list(object_names), read_name_list(attribute_names), most_attributes
+    )
     wanted = None if only is None else frozenset(only)
-    reading = _Reading(known, _Folders(images), _read_attributes(attributes, wanted), wanted)
-    read_each(read_json_list(objects), reading.add, path=objects, key="images")
-    check_usable(reading.skipped, total=len(reading.seen), annotations=objects, images=images)
-    if not reading.images:
+    reader = _Reader(lists, _ImageFiles(images), _read_attributes(attributes, wanted), wanted)
+    read_each(read_json_list(objects), reader.add, path=objects, key="images")
+    check_usable(reader.skipped, total=len(reader.seen), annotations=objects, images=images)
+    if not reader.images:
         raise InputError(
-            f"no object of {str(objects)!r} has a name that is in {str(object_names)!r}; "
-            "check that list"
+            f"no object of {str(objects)!r} is listed in {str(object_names)!r}; check that list"
         )
     data = DetectionData(
-        classes=known.objects.names,
-        attributes=known.attributes.names,
-        images=tuple(reading.images[identity] for identity in sorted(reading.images)),
-        skipped=(*reading.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reading.unknown)),
-        dropped=dict(reading.dropped),
+        classes=lists.objects.names,
+        attributes=lists.attributes.names,
+        images=tuple(reader.images[identity] for identity in sorted(reader.images)),
+        skipped=(*reader.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reader.unknown)),
+        dropped=dict(reader.dropped),
     )
-    return data if wanted is None else data.only(wanted)
+    return data if wanted is None else data.subset(wanted)
 
 
 def clean_name(text: str) -> str:
-    """Lower case, without the space around and one full stop at the end."""
+    """Return the text in lower case, without surrounding space and one final full stop."""
     return text.lower().strip().removesuffix(".").strip()
 
 
 def split_object_name(name: str) -> tuple[str, tuple[str, ...]]:
-    """What an object is called, and the common adjectives that stood before it."""
+    """Return the name of an object and its common adjectives: "white dog" is a dog, white."""
     *before, last = clean_name(name).split() or [""]
     if before and _COMMON_ATTRIBUTES.issuperset(before):
         return last, tuple(before)
@@ -113,12 +109,13 @@ def split_object_name(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def split_attribute(text: str) -> tuple[str, ...]:
-    """The attributes that one text names."""
+    """Return the attributes that a text names: "red and blue" is two."""
     name = clean_name(text)
     return (name,) if name == "black and white" else tuple(map(str.strip, name.split(" and ")))
 
 
 def _read_attributes(path: Path, wanted: frozenset[str] | None) -> _Attributes:
+    # Read item by item: the file takes twice its size in memory as text, more as objects.
     found: _Attributes = {}
 
     def add(item: object) -> None:
@@ -144,8 +141,8 @@ def _attribute_names(entry: object) -> list[str]:
     return [name for text in texts if isinstance(text, str) for name in split_attribute(text)]
 
 
-class _Known:
-    """Names as class and attribute ids."""
+class _NameLists:
+    """The listed objects and attributes, and the most attributes of a box."""
 
     def __init__(self, objects: NameList, attributes: NameList, most_attributes: int) -> None:
         self.objects = objects
@@ -154,22 +151,22 @@ class _Known:
 
     def attribute_ids(self, names: Iterable[str], dropped: Counter[str]) -> tuple[int, ...]:
         names = tuple(names)
-        places = [self.attributes.places[name] for name in names if name in self.attributes.places]
-        ids = tuple(dict.fromkeys(places))
-        dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(places)
+        listed = [self.attributes.ids[name] for name in names if name in self.attributes.ids]
+        ids = tuple(dict.fromkeys(listed))
+        dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(listed)
         dropped[ABOVE_MOST] += len(ids[self._most :])
         return ids[: self._most]
 
 
-class _Folders:
-    """Where the image of each number is: in the folder, or in one of its VG_100K*."""
+class _ImageFiles:
+    """The image files of a folder and its folders VG_100K*."""
 
     def __init__(self, images: Path) -> None:
         folders = (images, *sorted(images.glob("VG_100K*")))
         self._files = {file.stem: file for folder in folders for file in folder.glob("*.jpg")}
 
     def find(self, number: int | str) -> tuple[Path, tuple[int, int]]:
-        """The file and its width and height; BadItem says why there is none of use."""
+        """Return the file, and its width and height from its header; BadItem if it is unusable."""
         name = str(number)
         if name not in self._files:
             raise BadItem(f"no file '{name}.jpg'")
@@ -177,21 +174,21 @@ class _Folders:
             with open_image(self._files[name]) as image:
                 return self._files[name], image.size
         except (OSError, Image.DecompressionBombError) as error:
-            raise BadItem(f"no image: '{name}.jpg' has no header that can be read") from error
+            raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
 
 
-class _Reading:
-    """What was collected of objects.json, image by image."""
+class _Reader:
+    """Reader of objects.json, image by image."""
 
     def __init__(
         self,
-        known: _Known,
-        folders: _Folders,
+        lists: _NameLists,
+        files: _ImageFiles,
         attributes: _Attributes,
         wanted: frozenset[str] | None,
     ) -> None:
-        self._known = known
-        self._folders = folders
+        self._lists = lists
+        self._files = files
         self._attributes = attributes
         self._wanted = wanted
         self.seen: set[str] = set()
@@ -203,16 +200,16 @@ class _Reading:
         )
 
     def add(self, item: object) -> None:
-        """Takes one image of the file; BadItem where it cannot be read."""
+        """Read one image of the file; BadItem if it is malformed."""
         number, objects = key_member(item, "image_id"), list_member(item, "objects")
         identity = _identity(number)
         if self._wanted is not None and identity not in self._wanted:
             return
         if identity in self.seen:
-            raise BadItem(f"image {identity!r} stands twice")
+            raise BadItem(f"duplicate image {identity!r}")
         self.seen.add(identity)
         try:
-            file, (width, height) = self._folders.find(number)
+            file, (width, height) = self._files.find(number)
         except BadItem as error:
             self.skipped.append(SkippedItem(identity, str(error)))
             return
@@ -238,20 +235,20 @@ class _Reading:
         return labels
 
     def _label(self, item: object, attributes: Mapping[int | str, list[str]]) -> Label | None:
-        """The object's label, None where its name is not known."""
+        """Return the object's label, None if it is not listed."""
         identity, names = key_member(item, "object_id"), list_member(item, "names")
         x, y, width, height = pixel_numbers([member(item, key) for key in "xywh"], "'x y w h'")
         first = names[0] if names and isinstance(names[0], str) else ""
         name, adjectives = split_object_name(first)
-        class_id = self._known.objects.places.get(name)
+        class_id = self._lists.objects.ids.get(name)
         if class_id is None:
             self.dropped[UNKNOWN_OBJECT] += 1
             return None
-        described = (*adjectives, *attributes.get(identity, ()))
+        attribute_names = (*adjectives, *attributes.get(identity, ()))
         return Label(
             box=(x, y, x + width, y + height),
             class_id=class_id,
-            attribute_ids=self._known.attribute_ids(described, self.dropped),
+            attribute_ids=self._lists.attribute_ids(attribute_names, self.dropped),
         )
 
 

@@ -1,7 +1,7 @@
-"""What is kept between runs outside the artifacts: things that can be made again at any time.
+"""User's cache folder: files kept between runs that can be computed again at any time.
 
-An entry is written under a temporary name and renamed, and begins with the sha256 of what follows:
-one that is damaged is as good as none. A folder that cannot be written costs time, not results.
+An entry begins with the SHA-256 of its content; a damaged one counts as missing. A folder that
+cannot be written costs time, not results.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _HEAD = 65
-"""Bytes of the digest in hex and the line break after it."""
+"""Bytes of the hex digest and its line break."""
 
 
 def cache_folder() -> Path:
-    """A2_CACHE, else `a2` in XDG_CACHE_HOME, else in ~/.cache; it need not exist."""
+    """Return A2_CACHE, else `a2` in XDG_CACHE_HOME, else in ~/.cache; it may not exist."""
     if named := os.environ.get("A2_CACHE"):
         return Path(named).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def read_entry(name: str) -> bytes | None:
-    """The content of an entry, or None where there is none or it is damaged."""
+    """Return the content of an entry, None if it is missing or damaged."""
     path = cache_folder() / name
     try:
         stored = path.read_bytes()
@@ -34,20 +34,21 @@ def read_entry(name: str) -> bytes | None:
     content = stored[_HEAD:]
     if stored[:_HEAD] == _head(content):
         return content
-    logger.info("cache entry is damaged and made again: %s", path)
+    logger.info("recomputing a damaged cache entry: %s", path)
     return None
 
 
 def write_entry(name: str, content: bytes) -> None:
-    """Replace an entry, so that every reader finds the old one or the new, whole."""
+    """Replace an entry atomically."""
     path = cache_folder() / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # unique names, unlike `atomic.replacing`: several processes write here without a lock
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(_head(content) + content)
         Path(file.name).replace(path)
     except OSError as error:
-        logger.debug("cannot keep %s: %s", path, error)
+        logger.debug("cannot write cache entry %s: %s", path, error)
 
 
 def _head(content: bytes) -> bytes:

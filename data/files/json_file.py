@@ -1,4 +1,4 @@
-"""JSON files in and out: read with or without gzip, written byte for byte the same every time."""
+"""JSON files: read with or without gzip, written byte for byte the same every time."""
 
 import gzip
 import json
@@ -16,45 +16,46 @@ _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_json(path: Path) -> object:
-    """The value in a `.json` or `.json.gz` file; gzip is recognised by its first bytes.
+    """Return the value of a `.json` or `.json.gz` file; gzip is recognised by its first bytes.
 
-    Raises InputError for a file that is missing, damaged, not UTF-8 or not JSON. NaN and Infinity,
+    Raises InputError if the file is missing, damaged, not UTF-8 or not JSON. NaN and Infinity,
     which Python would accept, are not JSON.
     """
     return parse_json(read_text(path), where=repr(str(path)))
 
 
 def parse_json(text: str, *, where: str) -> object:
-    """The value of one JSON text; `where` names it in the InputError of a text that is not JSON."""
-    with _refusing(where):
+    """Return the value of a JSON text; `where` names it in the InputError for invalid JSON."""
+    with _json_errors(where):
         return json.loads(text, parse_constant=_refuse_constant)
 
 
 def read_json_list(path: Path) -> Iterator[object]:
-    """The values of a file that holds one JSON list, one after the other.
+    """Yield the values of a file that contains one JSON list.
 
-    For files of hundreds of MB: the text is held whole, the values one at a time. At 42 MiB of
-    boxes that took twice the file in memory, `read_json` six times. Raises InputError as that does,
-    and where there is no list; what is wrong further on comes after the values before it.
+    Raises InputError as `read_json` does, and if there is no list. An error in the list is raised
+    after the values before it.
     """
+    # For files of hundreds of MB: only the text is held whole. 42 MiB of boxes took twice the file
+    # in memory; `read_json` took six times.
     text, where = read_text(path), repr(str(path))
     decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-    place = _after_space(text, 0)
-    if text[place : place + 1] != "[":
-        raise InputError(f"no JSON list: {where}; name the file that holds one")
-    place = _after_space(text, place + 1)
-    closed = text[place : place + 1] == "]"
+    position = _after_space(text, 0)
+    if text[position : position + 1] != "[":
+        raise InputError(f"not a JSON list: {where}; name a file that contains one")
+    position = _after_space(text, position + 1)
+    closed = text[position : position + 1] == "]"
     while not closed:
-        with _refusing(where):
-            value, place = decoder.raw_decode(text, place)
-            place, closed = _after_value(text, place)
+        with _json_errors(where):
+            value, position = decoder.raw_decode(text, position)
+            position, closed = _after_value(text, position)
         yield value
-    if _after_space(text, place + 1) != len(text):
-        raise _not_json(where, "something follows the list")
+    if _after_space(text, position + 1) != len(text):
+        raise _not_json(where, "text after the list")
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, gzipped or not; raises InputError as `read_json` does."""
+    """Return the text of a UTF-8 file, gzipped or not; raises InputError as `read_json` does."""
     name = repr(str(path))
     try:
         content = path.read_bytes()
@@ -79,7 +80,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 @contextmanager
-def _refusing(where: str) -> Iterator[None]:
+def _json_errors(where: str) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as error:
@@ -89,19 +90,19 @@ def _refusing(where: str) -> Iterator[None]:
         raise _not_json(where, str(error)) from error
 
 
-def _after_space(text: str, place: int) -> int:
-    found = _WHITE_SPACE.match(text, place)
-    return found.end() if found else place
+def _after_space(text: str, position: int) -> int:
+    found = _WHITE_SPACE.match(text, position)
+    return found.end() if found else position
 
 
-def _after_value(text: str, place: int) -> tuple[int, bool]:
-    """Where the next value of a list begins, or its end is and True."""
-    place = _after_space(text, place)
-    if text[place : place + 1] == "]":
-        return place, True
-    if text[place : place + 1] != ",":
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
-    return _after_space(text, place + 1), False
+def _after_value(text: str, position: int) -> tuple[int, bool]:
+    """Return the position of the next value and False, or of the end of the list and True."""
+    position = _after_space(text, position)
+    if text[position : position + 1] == "]":
+        return position, True
+    if text[position : position + 1] != ",":
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+    return _after_space(text, position + 1), False
 
 
 def _decompress(content: bytes, name: str) -> bytes:
@@ -115,5 +116,5 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _not_json(where: str, position: str) -> InputError:
-    return InputError(f"not JSON: {where} ({position}); mend the file or copy it again")
+def _not_json(where: str, problem: str) -> InputError:
+    return InputError(f"not JSON: {where} ({problem}); fix the file or copy it again")

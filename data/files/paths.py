@@ -1,13 +1,12 @@
-"""Files and folders that configuration fields name."""
+"""Checks of the files and folders that configuration fields name."""
 
 from pathlib import Path
 
-from a2cap.data.config import DataConfig
 from a2cap.data.errors import ConfigError, InputError
 
 
-def named_file(path: Path | None, field: str) -> Path:
-    """The file that `field` names; ConfigError where it names none, InputError where none is."""
+def require_file(path: Path | None, field: str) -> Path:
+    """Return the file of `field`; ConfigError if it is not set, InputError if it is not a file."""
     if path is None:
         raise ConfigError(f"{field} is not set; name the file with --set {field}=FILE")
     if not path.is_file():
@@ -15,11 +14,10 @@ def named_file(path: Path | None, field: str) -> Path:
     return path
 
 
-def image_folder(config: DataConfig) -> Path:
-    """The folder of data.images; ConfigError where there is none."""
-    images = config.images
-    if images is None:
-        raise ConfigError("data.images is not set; name the folder with --set data.images=DIR")
-    if not images.is_dir():
-        raise ConfigError(f"data.images is no folder: {str(images)!r}; check the path")
-    return images
+def require_folder(path: Path | None, field: str) -> Path:
+    """Return the folder of `field`; ConfigError if it is not set or is not a folder."""
+    if path is None:
+        raise ConfigError(f"{field} is not set; name the folder with --set {field}=DIR")
+    if not path.is_dir():
+        raise ConfigError(f"{field} is not a folder: {str(path)!r}; check the path")
+    return path

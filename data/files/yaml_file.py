@@ -8,18 +8,16 @@ from a2cap.data.errors import ConfigError
 
 
 def read_yaml(path: Path) -> dict[str, object]:
-    """The sections that a file holds, unchecked; ConfigError where it is none of YAML."""
+    """Return the sections of a file, unchecked; ConfigError if it cannot be read or has none."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"config file not found: {str(path)!r}; check the path") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
-        raise ConfigError(f"config file is not YAML: {str(path)!r} ({what}); mend it") from error
+        raise ConfigError(f"config file is not YAML: {str(path)!r} ({what}); fix it") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"config file holds no sections: {str(path)!r}; see configs/ for examples"
-        )
+        raise ConfigError(f"config file has no sections: {str(path)!r}; see configs/ for examples")
     return content

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.files.paths import image_folder, named_file
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import NotKnownYet, Resources
 from a2cap.pipeline.engine.artifacts import (
@@ -130,7 +130,7 @@ class Preflight:
         images = self._experiment.images
         missing = [name for name in sorted(images) if images[name] is None]
         if len(missing) == len(images):
-            folder = str(image_folder(self._config.data))
+            folder = str(require_folder(self._config.data.images, "data.images"))
             raise InputError(
                 f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
             )
@@ -151,9 +151,9 @@ class Preflight:
     def annotations(self, stage: str) -> str:
         """Whether captions can be read, are in splits, and few enough have to be left out."""
         data = self._config.data
-        path = named_file(data.annotations, "data.annotations")
+        path = require_file(data.annotations, "data.annotations")
         if data.split_list is not None:
-            named_file(data.split_list, "data.split_list")
+            require_file(data.split_list, "data.split_list")
         found = self._experiment.annotations
         unusable = preprocess.require_usable(found, path)
         return f"{len(found.images):,} images, {len(unusable):,} items left out"
@@ -161,7 +161,7 @@ class Preflight:
     def baseline(self, stage: str) -> str:
         """Whether the metrics to compare with are there."""
         baseline = self._config.evaluate.baseline
-        return "none" if baseline is None else str(named_file(baseline, "evaluate.baseline"))
+        return "none" if baseline is None else str(require_file(baseline, "evaluate.baseline"))
 
     def ensemble(self, stage: str) -> str:
         """Whether the further captioners of an ensemble are there."""
@@ -174,14 +174,14 @@ class Preflight:
         instances = self._config.data.instances
         if instances is None or self._config.evaluate.attention == "none":
             return "none"
-        return str(named_file(instances, "data.instances"))
+        return str(require_file(instances, "data.instances"))
 
     def word_groups(self, stage: str) -> str:
         """Whether the groups of words that are scored apart can be read."""
         path = self._config.data.word_groups
         if path is None:
             return "none"
-        return ", ".join(read_word_groups(named_file(path, "data.word_groups")))
+        return ", ".join(read_word_groups(require_file(path, "data.word_groups")))
 
     def labels(self, stage: str) -> str:
         """Whether labels, names and lists are there that a detector is trained from."""
@@ -199,7 +199,7 @@ class Preflight:
         start = self._config.detector.start
         if start is None:
             return "random"
-        tensors = start_tensors(named_file(start, "detector.start"))
+        tensors = start_tensors(require_file(start, "detector.start"))
         return f"{start}, {len(tensors):,} tensors"
 
     def java(self, stage: str) -> str:

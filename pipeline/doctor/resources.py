@@ -14,7 +14,7 @@ import numpy as np
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, StoreError
-from a2cap.data.files.paths import named_file
+from a2cap.data.files.paths import require_file
 from a2cap.pipeline.doctor.clean import size_of
 from a2cap.pipeline.engine.artifacts import (
     EXTRACT,
@@ -139,7 +139,7 @@ class Resources:
         """Given boxes of all images that have a file; InputError where an image has none."""
         from a2cap.pipeline.extraction.extract import given_boxes
 
-        path = named_file(self._config.data.instances, "data.instances")
+        path = require_file(self._config.data.instances, "data.instances")
         images = _known(lambda: self._experiment.images)
         given = given_boxes(path, images) or {}
         return sum(len(given[name]) for name, file in images.items() if file is not None)

@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.data.files.paths import named_file
+from a2cap.data.files.paths import require_file
 from a2cap.extract.config import CALIBRATED_RANDOM, ExtractConfig
 from a2cap.pipeline.weights.download import DownloadError, download
 
@@ -200,7 +200,7 @@ def weights_file(config: ExtractConfig) -> Path | None:
         raise WeightsError(NO_WEIGHTS)
     if config.weights == CALIBRATED_RANDOM:
         return None
-    return named_file(resolve_weights(config.weights), "extract.weights")
+    return require_file(resolve_weights(config.weights), "extract.weights")
 
 
 def weights_sha256(path: Path) -> str:

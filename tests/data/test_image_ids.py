@@ -98,7 +98,7 @@ def test_an_id_holds_511_bytes_and_no_more():
             "a/../42.jpg",
             "image path leaves the image folder: 'a/../42.jpg'; give it without '..'",
         ),
-        ("a\0.jpg", "image path holds a NUL character: 'a\\x00.jpg'; rename the file"),
+        ("a\0.jpg", "image path contains a NUL character: 'a\\x00.jpg'; rename the file"),
         ("a\udce9.jpg", "image path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
     ],
 )
@@ -165,7 +165,7 @@ def test_two_files_with_one_id_are_refused_by_name(tmp_path):
 def test_an_empty_folder_is_refused(tmp_path):
     assert folder_refusal(tmp_path) == (
         f"no images in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
-        "not through symbolic links that lead out); check the folder"
+        "symbolic links that lead out are skipped); check the folder"
     )
 
 

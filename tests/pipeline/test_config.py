@@ -66,7 +66,7 @@ def test_fields_that_contradict_each_other_are_named_without_all_the_others():
     ("content", "message"),
     [
         ("a: [", "config file is not YAML: {path!r} "),
-        ("- 1\n", "config file holds no sections: {path!r}; see configs/ for examples"),
+        ("- 1\n", "config file has no sections: {path!r}; see configs/ for examples"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):

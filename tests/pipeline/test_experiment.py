@@ -235,7 +235,7 @@ def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
     with experiment.open(images) as opened, pytest.raises(ConfigError) as raised:
         opened.stage("calibrate")
     assert str(raised.value) == (
-        f"data.images is no folder: {str(tmp_path / 'none')!r}; check the path"
+        f"data.images is not a folder: {str(tmp_path / 'none')!r}; check the path"
     )
 
 

@@ -9,8 +9,8 @@ from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
-from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.files.paths import named_file
+from a2cap.data.errors import InputError
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.extract.image import image_size
 from a2cap.pipeline.training.detector.config import DetectorConfig
@@ -144,17 +144,11 @@ def _misfit(image: LabelledImage) -> str | None:
 
 
 def _file(path: Path | None, field: str) -> Path:
-    return named_file(path, f"detector.{field}")
+    return require_file(path, f"detector.{field}")
 
 
 def _folder(path: Path | None, field: str) -> Path:
-    if path is None:
-        raise ConfigError(
-            f"detector.{field} is not set; name the folder with --set detector.{field}=DIR"
-        )
-    if not path.is_dir():
-        raise ConfigError(f"detector.{field} is no folder: {str(path)!r}; check the path")
-    return path
+    return require_folder(path, f"detector.{field}")
 
 
 def _require_apart(data: DetectorData) -> None:

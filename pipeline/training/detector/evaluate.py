@@ -5,7 +5,7 @@ from pathlib import Path
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
-from a2cap.data.files.paths import named_file
+from a2cap.data.files.paths import require_file
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.artifacts import DETECTOR_NAMES
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -25,7 +25,7 @@ def evaluate_detector(
     than the labels, InputError for files that are not there or cannot be read.
     """
     device = prepare_device(runtime)
-    path = named_file(resolve_weights(weights), "--weights")
+    path = require_file(resolve_weights(weights), "--weights")
     data = read_validation_data(config)
     detector = load_detector(path).to(device)
     known = detector.architecture.classes

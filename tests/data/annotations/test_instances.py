@@ -91,7 +91,7 @@ def test_a_file_without_categories_still_has_boxes(tmp_path):
 )
 def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
     path = written(tmp_path, box(), annotation)
-    assert refusal(path) == (f"annotations[1] of {str(path)!r}: {reason}; mend or remove that item")
+    assert refusal(path) == (f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item")
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
             {"id": 1, "file_name": "../a.jpg"},
             "image path leaves the image folder: '../a.jpg'; give it without '..'",
         ),
-        ({"id": 42, "file_name": "a.jpg"}, "image 'a' stands twice"),
-        ({"id": 1, "file_name": "42.jpg"}, "image '000000000042' stands twice"),
+        ({"id": 42, "file_name": "a.jpg"}, "duplicate image 'a'"),
+        ({"id": 1, "file_name": "42.jpg"}, "duplicate image '000000000042'"),
     ],
 )
 def test_a_bad_image_is_refused_by_its_place(tmp_path, image, reason):
     path = written(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
-    assert refusal(path) == f"images[1] of {str(path)!r}: {reason}; mend or remove that item"
+    assert refusal(path) == f"images[1] of {str(path)!r}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(

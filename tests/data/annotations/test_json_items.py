@@ -71,5 +71,5 @@ def test_an_item_that_cannot_be_read_is_named_by_its_place(error):
 
     with pytest.raises(InputError) as caught:
         read_each("abc", read, path=Path("x.json"), key="letters")
-    assert str(caught.value) == "letters[1] of 'x.json': torn; mend or remove that item"
+    assert str(caught.value) == "letters[1] of 'x.json': torn; fix or remove that item"
     assert seen == ["a", "b"]

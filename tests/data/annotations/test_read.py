@@ -162,7 +162,7 @@ def test_a_split_list_that_names_no_image_of_the_file_is_refused(tmp_path):
     path = written(tmp_path, coco())
     assert refusal(path, splits) == (
         f"none of the 2 images of {str(path)!r} is in the split list; "
-        "give the list that belongs to it as data.split_list"
+        "give its own list as data.split_list"
     )
 
 
@@ -172,7 +172,7 @@ def test_a_split_list_that_names_no_image_of_the_file_is_refused(tmp_path):
         ({"images": [*COCO_IMAGES, {"id": 1}]}, ("images[2]", "no key 'file_name'")),
         (
             {"images": [*COCO_IMAGES, {"id": 42, "file_name": "c.jpg"}]},
-            ("images[2]", "id 42 stands twice, first with '000000000042.jpg'"),
+            ("images[2]", "duplicate id 42, first used by '000000000042.jpg'"),
         ),
         (
             {"images": [*COCO_IMAGES, {"id": [1], "file_name": "c.jpg"}]},
@@ -187,11 +187,11 @@ def test_a_split_list_that_names_no_image_of_the_file_is_refused(tmp_path):
         ),
         (
             {"images": [*COCO_IMAGES, {"id": 1, "file_name": "42.jpg"}]},
-            ("000000000042", "id stands twice, first with '000000000042.jpg'"),
+            ("000000000042", "duplicate id, first used by '000000000042.jpg'"),
         ),
         (
             {"images": [*COCO_IMAGES, {"id": 1, "file_name": "x/42.jpg"}]},
-            ("000000000042", "id stands twice, first with '000000000042.jpg'"),
+            ("000000000042", "duplicate id, first used by '000000000042.jpg'"),
         ),
         (
             {"annotations": [*COCO_CAPTIONS, {"image_id": 5, "caption": "x"}]},
@@ -250,7 +250,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     assert read.skipped == (
         SkippedItem(
             "line 2",
-            "not JSON: line 2 (line 1, column 33: Expecting value); mend the file or copy it again",
+            "not JSON: line 2 (line 1, column 33: Expecting value); fix the file or copy it again",
         ),
         SkippedItem("line 3", "'captions' is not a list"),
         SkippedItem("line 4", "no key 'split'"),
@@ -266,7 +266,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
 def test_a_split_list_beside_annotations_with_splits_is_refused(tmp_path, document, name):
     path = written(tmp_path, document, name)
     assert refusal(path, written(tmp_path, {"train": [42]}, "splits.json")) == (
-        f"{str(path)!r} names each image's split itself; leave out data.split_list"
+        f"{str(path)!r} already names the splits; remove data.split_list"
     )
 
 
@@ -299,7 +299,7 @@ def test_a_split_list_beside_annotations_with_splits_is_refused(tmp_path, docume
         ),
         (
             karpathy(filepath="", filename="a\0.jpg"),
-            ("images[0]", "image path holds a NUL character: 'a\\x00.jpg'; rename the file"),
+            ("images[0]", "image path contains a NUL character: 'a\\x00.jpg'; rename the file"),
         ),
     ],
 )
@@ -313,7 +313,7 @@ def test_the_first_of_two_images_with_one_id_is_kept(tmp_path):
     assert [image.split for image in read.images] == ["test"]
     assert read.skipped == (
         SkippedItem(
-            "000000000042", "id stands twice, first with 'val2014/COCO_val2014_000000000042.jpg'"
+            "000000000042", "duplicate id, first used by 'val2014/COCO_val2014_000000000042.jpg'"
         ),
     )
 
@@ -409,7 +409,7 @@ def test_bad_items_are_borne_up_to_ten_or_a_thousandth(total, limit):
     assert str(caught.value) == (
         f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
         "'p0' (empty), 'p1' (empty), 'p2' (empty), 'p3' (empty), 'p4' (empty), …; "
-        "mend or remove them"
+        "fix or remove them"
     )
 
 

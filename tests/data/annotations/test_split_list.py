@@ -57,8 +57,8 @@ def test_restval_counts_as_train(tmp_path):
         ("", "no images in the split list {name}; name at least one"),
         ([1, 2], "split list {name} is not a JSON object; write it as {{split: [ids]}}"),
         ({"train": 5}, "split 'train' in {name} is not a list; write it as {{split: [ids]}}"),
-        ({"train": [1.5]}, "split 'train' in {name} holds 1.5; use ids or file names"),
-        ("1 train\n2", "line 2 of {name} is not 'id split': '2'; mend that line"),
+        ({"train": [1.5]}, "split 'train' in {name} contains 1.5; use ids or file names"),
+        ("1 train\n2", "line 2 of {name} is not 'id split': '2'; fix that line"),
     ],
 )
 def test_a_list_that_does_not_say_one_split_for_each_is_refused(tmp_path, content, message):
@@ -75,4 +75,4 @@ def test_a_list_without_ids_is_refused(tmp_path):
     path = written(tmp_path, " \n")
     with pytest.raises(InputError) as caught:
         read_ids(path)
-    assert str(caught.value) == f"no images in the list {str(path)!r}; write one id a line"
+    assert str(caught.value) == f"no images in the list {str(path)!r}; write one id per line"

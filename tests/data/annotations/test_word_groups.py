@@ -36,38 +36,38 @@ def test_groups_are_read_in_their_order_and_words_in_lower_case(groups, tmp_path
     [
         (
             ["red"],
-            'not word groups: {path!r} (no object of lists); write {{"colours": ["red", …], …}} '
+            'not word groups: {path!r} (not an object of lists); write {{"colours": ["red", …], …}} '
             "with at least one group",
         ),
         (
             {},
-            'not word groups: {path!r} (no object of lists); write {{"colours": ["red", …], …}} '
+            'not word groups: {path!r} (not an object of lists); write {{"colours": ["red", …], …}} '
             "with at least one group",
         ),
         (
             {"colours": []},
-            "group 'colours' of {path!r} is no list of words; give it some, or leave it out",
+            "group 'colours' of {path!r} is not a list of words; add some, or remove it",
         ),
         (
             {"colours": {"red": 1}},
-            "group 'colours' of {path!r} is no list of words; give it some, or leave it out",
+            "group 'colours' of {path!r} is not a list of words; add some, or remove it",
         ),
         (
             {"kinds": ["ball", "hot dog"]},
-            "group 'kinds' of {path!r} has what is no single word: 'hot dog'; "
+            "group 'kinds' of {path!r} contains 'hot dog', not a single word; "
             "write words without spaces",
         ),
         (
             {"counts": ["two", 3]},
-            "group 'counts' of {path!r} has what is no single word: 3; write words without spaces",
+            "group 'counts' of {path!r} contains 3, not a single word; write words without spaces",
         ),
         (
             {"kinds": [""]},
-            "group 'kinds' of {path!r} has what is no single word: ''; write words without spaces",
+            "group 'kinds' of {path!r} contains '', not a single word; write words without spaces",
         ),
         (
             {"kinds": ["apple", "orange"], "colours": ["red", "Orange"]},
-            "'orange' stands in groups 'kinds' and 'colours' of {path!r}; keep it in one",
+            "'orange' is in groups 'kinds' and 'colours' of {path!r}; keep it in one",
         ),
     ],
 )

@@ -145,13 +145,13 @@ def test_a_truncated_file_is_refused(path, kept):
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("lengths", [1, 2], "tokens and lengths do not belong together"),
-        ("tokens", [1, 2, 3, 4], "tokens and lengths do not belong together"),
+        ("lengths", [1, 2], "numbers of tokens and lengths differ"),
+        ("tokens", [1, 2, 3, 4], "numbers of tokens and lengths differ"),
         ("lengths", [4, 2, 3, 6], "a caption is longer than its row"),
-        ("offsets", [0, 4], "images and offsets do not belong together"),
-        ("splits", [b"train"], "images and offsets do not belong together"),
-        ("offsets", [0, 2, 1, 4], "offsets do not divide the captions"),
-        ("offsets", [0, 2, 3, 9], "offsets do not divide the captions"),
+        ("offsets", [0, 4], "numbers of images, splits and offsets differ"),
+        ("splits", [b"train"], "numbers of images, splits and offsets differ"),
+        ("offsets", [0, 2, 1, 4], "offsets do not partition the captions"),
+        ("offsets", [0, 2, 3, 9], "offsets do not partition the captions"),
         ("splits", [b"train", b"dev", b"val"], "unknown split"),
     ],
 )

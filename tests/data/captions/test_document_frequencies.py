@@ -183,9 +183,9 @@ def test_a_truncated_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("ngrams", "counts", "problem"),
     [
-        ([[4, -1, -1, -1]], [1, 2], "n-grams and counts do not belong together"),
-        ([[4, -1, -1]], [1], "n-grams and counts do not belong together"),
-        ([[99, -1, -1, -1]], [1], "an n-gram holds an unknown word"),
+        ([[4, -1, -1, -1]], [1, 2], "shapes of n-grams and counts differ"),
+        ([[4, -1, -1]], [1], "shapes of n-grams and counts differ"),
+        ([[99, -1, -1, -1]], [1], "an n-gram contains an unknown word"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, ngrams, counts, problem):

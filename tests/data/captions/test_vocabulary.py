@@ -99,7 +99,7 @@ def test_a_caption_that_spells_a_special_does_not_become_it():
 @pytest.mark.parametrize("number", [-1, 5])
 def test_a_number_without_a_word_is_refused(number):
     assert refusal(lambda: counted(dog=1).word(number)) == (
-        f"no word {number} in a vocabulary of 5; "
+        f"no token {number} in a vocabulary of 5; "
         "use the vocabulary that the captions or the model were made with"
     )
 
@@ -192,7 +192,7 @@ def test_the_digest_is_of_words_and_preset():
             {"words": ["a"], "preset": "m2"},
             "the words do not start with <pad> <bos> <eos> <unk>",
         ),
-        ({"words": [*SPECIALS, "a", "a"], "preset": "m2"}, "a word stands twice"),
+        ({"words": [*SPECIALS, "a", "a"], "preset": "m2"}, "duplicate word"),
         ({"words": [*SPECIALS, "a"], "preset": "x"}, "unknown preset 'x'"),
         ({"words": [*SPECIALS, "a"]}, "no key 'preset'"),
         ({"words": [*SPECIALS, "a"], "preset": ["m2"]}, "'preset' is not a string"),

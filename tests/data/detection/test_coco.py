@@ -104,7 +104,7 @@ def test_only_the_named_images_are_taken_and_looked_for(tmp_path):
 
 def test_a_named_image_that_is_not_in_the_file_is_refused(tmp_path):
     assert refusal(written(tmp_path, box()), only={"000000000042", "x"}) == (
-        "no labelled image 'x' (1 of 2 are missing); take its id out of the list, or add its labels"
+        "no labelled image 'x' (1 of 2 are missing); remove its id from the list, or add its labels"
     )
 
 
@@ -145,24 +145,24 @@ def test_no_image_at_all_is_refused(tmp_path):
 )
 def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
     path = written(tmp_path, box(), annotation, attributes=ATTRIBUTES)
-    assert refusal(path) == f"annotations[1] of {str(path)!r}: {reason}; mend or remove that item"
+    assert refusal(path) == f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
     ("key", "item", "reason"),
     [
         ("images", {"id": 1}, "no key 'file_name'"),
-        ("images", image(42), "image '000000000042' stands twice"),
-        ("images", image(1, file_name="42.jpg"), "image '000000000042' stands twice"),
+        ("images", image(42), "duplicate image '000000000042'"),
+        ("images", image(1, file_name="42.jpg"), "duplicate image '000000000042'"),
         ("images", image(1, width="9"), "'width' is not an integer"),
         ("images", {"id": 1, "file_name": "1.jpg", "width": 9}, "no key 'height'"),
         ("images", image(1, height=0), "image of 100 x 0 pixels"),
         ("categories", {"id": True, "name": "x"}, "'id' is not an integer"),
         ("categories", {"id": 42, "name": 3}, "'name' is not a string"),
-        ("categories", {"id": 3, "name": "x"}, "id 3 stands twice"),
-        ("categories", {"id": 5, "name": "hot dog"}, "name 'hot dog' stands twice"),
+        ("categories", {"id": 3, "name": "x"}, "duplicate id 3"),
+        ("categories", {"id": 5, "name": "hot dog"}, "duplicate name 'hot dog'"),
         ("attributes", {"id": 3}, "no key 'name'"),
-        ("attributes", {"id": 3, "name": "red"}, "name 'red' stands twice"),
+        ("attributes", {"id": 3, "name": "red"}, "duplicate name 'red'"),
     ],
 )
 def test_a_bad_entry_is_refused_by_its_place(tmp_path, key, item, reason):
@@ -172,7 +172,7 @@ def test_a_bad_entry_is_refused_by_its_place(tmp_path, key, item, reason):
         "attributes": [ATTRIBUTES[1]],
     }
     path = written(tmp_path, **(good | {key: [*good[key], item]}))
-    assert refusal(path) == f"{key}[1] of {str(path)!r}: {reason}; mend or remove that item"
+    assert refusal(path) == f"{key}[1] of {str(path)!r}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(

@@ -63,26 +63,26 @@ def test_whatever_the_file_says_boxes_lie_inside_and_have_an_area(boxes):
 
 
 def test_some_images_are_taken_in_the_order_of_the_data():
-    assert [one.image_id for one in data("1", "2", "3").only(["3", "1"]).images] == ["1", "3"]
+    assert [one.image_id for one in data("1", "2", "3").subset(["3", "1"]).images] == ["1", "3"]
 
 
 def test_an_image_that_is_not_there_is_refused_by_name():
     with pytest.raises(InputError) as caught:
-        data("1", "2").only(["9", "2", "8"])
+        data("1", "2").subset(["9", "2", "8"])
     assert str(caught.value) == (
-        "no labelled image '8' (2 of 3 are missing); take its id out of the list, or add its labels"
+        "no labelled image '8' (2 of 3 are missing); remove its id from the list, or add its labels"
     )
 
 
 def test_an_image_that_was_skipped_is_passed_by():
     both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
-    assert [one.image_id for one in both.only(["3", "2"]).images] == ["2"]
+    assert [one.image_id for one in both.subset(["3", "2"]).images] == ["2"]
 
 
 def test_images_that_were_all_skipped_are_refused():
     both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
     with pytest.raises(InputError) as caught:
-        both.only(["3"])
+        both.subset(["3"])
     assert str(caught.value) == ("none of 1 images can be used; check their files and labels")
 
 

@@ -25,26 +25,24 @@ def refusal(path):
 def test_a_line_is_a_class_and_its_first_name_is_the_class_s(tmp_path):
     found = read_name_list(written(tmp_path, "yolk\nstop sign,stopsign\ndog"))
     assert found.names == ("yolk", "stop sign", "dog")
-    assert found.places == {"yolk": 0, "stop sign": 1, "stopsign": 1, "dog": 2}
+    assert found.ids == {"yolk": 0, "stop sign": 1, "stopsign": 1, "dog": 2}
 
 
 def test_case_space_and_empty_lines_do_not_count(tmp_path):
     found = read_name_list(written(tmp_path, "\n Dog , DOGGY,dog,\r\n\n,\ncat\n\n"))
     assert found.names == ("dog", "cat")
-    assert found.places == {"dog": 0, "doggy": 0, "cat": 1}
+    assert found.ids == {"dog": 0, "doggy": 0, "cat": 1}
 
 
 def test_a_name_of_two_classes_is_refused(tmp_path):
     path = written(tmp_path, "dog,hound\ncat\nwolf,Hound\n")
-    assert refusal(path) == (
-        f"line 3 of {str(path)!r} has 'hound', which stands above for 'dog'; keep one"
-    )
+    assert refusal(path) == (f"line 3 of {str(path)!r} repeats 'hound', a name of 'dog'; keep one")
 
 
 def test_a_list_without_names_is_refused(tmp_path):
     path = written(tmp_path, " \n,\n")
     assert refusal(path) == (
-        f"no names in {str(path)!r}; write one class a line, its synonyms after commas"
+        f"no names in {str(path)!r}; write one class per line, synonyms separated by commas"
     )
 
 
@@ -59,5 +57,5 @@ def test_a_list_without_names_is_refused(tmp_path):
 )
 def test_the_published_lists_are_1600_classes_and_400_attributes(file, classes, names, alias):
     found = read_name_list(VOCABULARY / file)
-    assert (len(found.names), len(found.places)) == (classes, names)
-    assert found.names[found.places[alias[0]]] == alias[1]
+    assert (len(found.names), len(found.ids)) == (classes, names)
+    assert found.names[found.ids[alias[0]]] == alias[1]

@@ -201,7 +201,7 @@ def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     assert [one.image_id for one in found.images] == ["000000000061"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000062", "no file '62.jpg'"),
-        ("000000000007", "no image: '7.jpg' has no header that can be read"),
+        ("000000000007", "not an image: '7.jpg' has no readable header"),
     ]
 
 
@@ -234,7 +234,7 @@ def test_an_id_of_a_split_that_is_not_in_the_file_is_refused(files):
     found = files.refusal([image(thing("dog"))], only={"000000000061", "000000000062"})
     assert found == (
         "no labelled image '000000000062' (1 of 2 are missing); "
-        "take its id out of the list, or add its labels"
+        "remove its id from the list, or add its labels"
     )
 
 
@@ -249,7 +249,7 @@ def test_no_image_file_at_all_is_refused(files):
 def test_a_list_that_names_no_object_of_the_file_is_refused(files):
     message = files.refusal([image(thing("dog"))], names="chien\nchat")
     assert message == (
-        f"no object of {str(files.folder / 'objects.json')!r} has a name that is in "
+        f"no object of {str(files.folder / 'objects.json')!r} is listed in "
         f"{str(files.folder / 'objects_vocab.txt')!r}; check that list"
     )
 
@@ -265,7 +265,7 @@ def without(item, key):
         ({"objects": []}, "no key 'image_id'"),
         ({"image_id": 62}, "no key 'objects'"),
         ({"image_id": 62.5, "objects": []}, "'image_id' is neither an integer nor a string"),
-        (image(), "image '000000000061' stands twice"),
+        (image(), "duplicate image '000000000061'"),
         (
             image(number="../62"),
             "image path leaves the image folder: '../62.jpg'; give it without '..'",
@@ -275,7 +275,7 @@ def without(item, key):
 def test_an_image_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
     place = f"images[1] of {str(files.folder / 'objects.json')!r}"
     message = files.refusal([image(thing("dog")), item])
-    assert message == f"{place}: {reason}; mend or remove that item"
+    assert message == f"{place}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_an_image_that_cannot_be_read_is_refused_by_its_place(files, item, reaso
 def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
     place = f"images[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
     message = files.refusal([image(thing("dog"), item)])
-    assert message == f"{place}: {reason}; mend or remove that item"
+    assert message == f"{place}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reas
 def test_attributes_that_cannot_be_read_are_refused_by_their_place(files, item, reason):
     place = f"images[0] of {str(files.folder / 'attributes.json')!r}"
     message = files.refusal([image(thing("dog"))], [item])
-    assert message == f"{place}: {reason}; mend or remove that item"
+    assert message == f"{place}: {reason}; fix or remove that item"
 
 
 def test_a_file_of_another_layout_is_refused(files):
     path = files.folder / "objects.json"
     assert files.refusal({"images": []}) == (
-        f"no JSON list: {str(path)!r}; name the file that holds one"
+        f"not a JSON list: {str(path)!r}; name a file that contains one"
     )

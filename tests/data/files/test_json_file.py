@@ -70,7 +70,7 @@ def test_broken_json_is_refused_with_its_place(tmp_path):
     path.write_text('{\n"a": 1,\n"b"}')
     assert refusal(path) == (
         f"not JSON: {str(path)!r} (line 3, column 4: Expecting ':' delimiter); "
-        "mend the file or copy it again"
+        "fix the file or copy it again"
     )
 
 
@@ -79,7 +79,7 @@ def test_numbers_that_json_has_not_are_refused(tmp_path, constant):
     path = tmp_path / "x.json"
     path.write_text(f"[{constant}]")
     assert refusal(path) == (
-        f"not JSON: {str(path)!r} ({constant} is not a JSON number); mend the file or copy it again"
+        f"not JSON: {str(path)!r} ({constant} is not a JSON number); fix the file or copy it again"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_text_is_named_as_the_caller_says():
         parse_json("{", where="line 7")
     assert str(caught.value) == (
         "not JSON: line 7 (line 1, column 2: Expecting property name enclosed in double quotes); "
-        "mend the file or copy it again"
+        "fix the file or copy it again"
     )
 
 
@@ -153,7 +153,7 @@ def test_white_space_between_the_values_of_a_list_does_not_count(tmp_path):
         ("[1, 2", "line 1, column 6: Expecting ',' delimiter"),
         ("[", "line 1, column 2: Expecting value"),
         ("[NaN]", "NaN is not a JSON number"),
-        ("[1] 2", "something follows the list"),
+        ("[1] 2", "text after the list"),
     ],
 )
 def test_a_broken_list_is_refused_with_its_place(tmp_path, text, problem):
@@ -162,7 +162,7 @@ def test_a_broken_list_is_refused_with_its_place(tmp_path, text, problem):
     with pytest.raises(InputError) as caught:
         list(read_json_list(path))
     assert str(caught.value) == (
-        f"not JSON: {str(path)!r} ({problem}); mend the file or copy it again"
+        f"not JSON: {str(path)!r} ({problem}); fix the file or copy it again"
     )
 
 
@@ -172,4 +172,4 @@ def test_a_file_that_holds_no_list_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InputError) as caught:
         list(read_json_list(path))
-    assert str(caught.value) == f"no JSON list: {str(path)!r}; name the file that holds one"
+    assert str(caught.value) == f"not a JSON list: {str(path)!r}; name a file that contains one"

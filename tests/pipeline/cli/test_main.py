@@ -613,7 +613,7 @@ def test_too_many_bad_images_stop_extraction(experiment, damaged):
     assert answer.exit_code == 1
     assert answer.stderr == (
         "a2: 11 of 40 images cannot be used, at most 10 may be left out: "
-        f"{named}, …; mend or remove them\n"
+        f"{named}, …; fix or remove them\n"
     )
 
 
@@ -651,7 +651,7 @@ def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
         "a2: 11 of 50 annotations cannot be used, at most 10 may be left out: "
         "'000000000001' (unknown split: 'tset'), '000000000002' (caption 0: empty), "
         "'000000000002' (caption 1: empty), '000000000002' (caption 2: empty), "
-        "'000000000002' (caption 3: empty), …; mend or remove them\n"
+        "'000000000002' (caption 3: empty), …; fix or remove them\n"
     )
 
 

@@ -181,7 +181,7 @@ def test_too_many_missing_images_are_known_before_any_work(new, scenes):
     named = ", ".join(f"{path.stem!r} (image file not found)" for path in images[:5])
     assert problem == (
         "11 of 40 images cannot be used, at most 10 may be left out: "
-        f"{named}, …; mend or remove them"
+        f"{named}, …; fix or remove them"
     )
     shutil.copyfile(images[11], images[0])
     check = found(new(*overrides), "extract", "images")

@@ -124,7 +124,7 @@ def test_what_is_bad_is_left_out_and_named(run, write, quick):
         SkippedItem("000000000004", "unknown split: 'tset'"),
         SkippedItem("000000000005", "caption 1: empty"),
         SkippedItem("000000000006", "no caption"),
-        SkippedItem("000000000001", "id stands twice, first with '1.jpg'"),
+        SkippedItem("000000000001", "duplicate id, first used by '1.jpg'"),
     ]
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.image_ids("train") == ["000000000001", "000000000005"]

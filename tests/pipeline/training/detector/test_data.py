@@ -95,12 +95,12 @@ def test_of_the_images_of_validation_the_first_by_id_are_looked_at(labelled):
         (
             {"images": "no/such"},
             ConfigError,
-            "detector.images is no folder: 'no/such'; check the path",
+            "detector.images is not a folder: 'no/such'; check the path",
         ),
         (
             {"validation_images": "no/such"},
             ConfigError,
-            "detector.validation_images is no folder: 'no/such'; check the path",
+            "detector.validation_images is not a folder: 'no/such'; check the path",
         ),
         (
             {"validation_labels": "no/such.json"},
