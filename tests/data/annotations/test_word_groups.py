@@ -36,13 +36,13 @@ def test_groups_are_read_in_their_order_and_words_in_lower_case(groups, tmp_path
     [
         (
             ["red"],
-            'not word groups: {path!r} (not an object of lists); write {{"colours": ["red", …], …}} '
-            "with at least one group",
+            "not word groups: {path!r} (not an object of lists); "
+            'write {{"colours": ["red", …], …}} with at least one group',
         ),
         (
             {},
-            'not word groups: {path!r} (not an object of lists); write {{"colours": ["red", …], …}} '
-            "with at least one group",
+            "not word groups: {path!r} (not an object of lists); "
+            'write {{"colours": ["red", …], …}} with at least one group',
         ),
         (
             {"colours": []},

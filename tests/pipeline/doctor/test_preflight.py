@@ -123,7 +123,7 @@ def test_groups_of_words_must_be_readable(new, tmp_path):
     bad = found(new(named), "evaluate", "word groups")
     assert (bad.state, bad.found) == (
         "problem",
-        f"group 'kinds' of {str(path)!r} is no list of words; give it some, or leave it out",
+        f"group 'kinds' of {str(path)!r} is not a list of words; add some, or remove it",
     )
     path.write_text('{"kinds": ["ball"], "colours": ["red"]}')
     assert found(new(named), "evaluate", "word groups").found == "kinds, colours"
