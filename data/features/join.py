@@ -1,32 +1,32 @@
-"""Shards become one store: checked against each other, then sealed together where they lie."""
+"""The joint seal of a store in shards, which are checked against each other and stay in place."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.lmdb_file import FeatureFile, Record
-from a2cap.data.features.record import check_record
+from a2cap.data.features.lmdb_file import FeatureFile
+from a2cap.data.features.record import checked_records
 from a2cap.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
 from a2cap.data.features.shard import Shard, complete_shards
-from a2cap.data.features.store import merged_records
+from a2cap.data.features.store import merge_records
 
 
 def seal_shards(store: Path) -> StoreSeal:
-    """Seals a store whose shards are all sealed; its digest is that of a store without shards.
+    """Seal a store whose shards are all sealed; its digest equals that of a store without shards.
 
-    StoreError, naming them, where shards are missing, unfinished or damaged, hold one image
-    twice, or were not made alike.
+    Raises StoreError, naming the shards, if some are missing, unfinished, damaged or overlapping,
+    or differ in feature width or dtype.
     """
-    files = _finished_files(store)
-    _check_apart(store, files)
+    files = _sealed_files(store)
+    _check_disjoint(store, files)
     seals = [file.seal for file in files.values()]
     seal = StoreSeal(
         count=sum(seal.count for seal in seals),
-        feature_width=_shared_width(store, files),
+        feature_width=_common_width(store, files),
         dtype=seals[0].dtype,
         bytes=sum(seal.bytes for seal in seals),
-        digest=logical_digest(_sound(merged_records(files.values()))),
+        digest=logical_digest(checked_records(merge_records(files.values()))),
         file_sha256=hashlib.sha256(
             "".join(seal.file_sha256 for seal in seals).encode()
         ).hexdigest(),
@@ -36,7 +36,7 @@ def seal_shards(store: Path) -> StoreSeal:
     return seal
 
 
-def _finished_files(store: Path) -> dict[Shard, FeatureFile]:
+def _sealed_files(store: Path) -> dict[Shard, FeatureFile]:
     shards = complete_shards(store)
     unfinished = [str(shard) for shard in shards if not (store / shard.folder / SEAL_FILE).exists()]
     if unfinished:
@@ -48,37 +48,30 @@ def _finished_files(store: Path) -> dict[Shard, FeatureFile]:
     return {shard: FeatureFile(folder, read_seal(folder)) for shard, folder in folders.items()}
 
 
-def _check_apart(store: Path, files: Mapping[Shard, FeatureFile]) -> None:
+def _check_disjoint(store: Path, files: Mapping[Shard, FeatureFile]) -> None:
     holders: dict[bytes, Shard] = {}
     for shard, file in files.items():
         for key in file:
             if key in holders:
                 raise StoreError(
-                    f"shards {holders[key]} and {shard} of {str(store)!r} overlap: both hold image "
-                    f"{key.decode()!r}; remove the one that does not belong there"
+                    f"shards {holders[key]} and {shard} of {str(store)!r} overlap: "
+                    f"both contain image {key.decode()!r}; remove the wrong shard"
                 )
             holders[key] = shard
 
 
-def _shared_width(store: Path, files: Mapping[Shard, FeatureFile]) -> int:
-    """F of all shards that hold images; StoreError where they differ in it or in their dtype."""
-    kinds = {
+def _common_width(store: Path, files: Mapping[Shard, FeatureFile]) -> int:
+    """Return F of all shards with images; raise StoreError if they differ in it or in dtype."""
+    shapes = {
         (file.seal.feature_width, file.seal.dtype): shard
         for shard, file in files.items()
         if file.seal.count
     }
-    if len(kinds) > 1:
-        (width, dtype), (other_width, other_dtype) = list(kinds)[:2]
-        first, second = list(kinds.values())[:2]
+    if len(shapes) > 1:
+        (width, dtype), (other_width, other_dtype) = list(shapes)[:2]
+        first, second = list(shapes.values())[:2]
         raise StoreError(
-            f"shards {first} and {second} of {str(store)!r} are not alike: features of "
+            f"shards {first} and {second} of {str(store)!r} differ: features of "
             f"{width} {dtype} and of {other_width} {other_dtype}; extract all with one extractor"
         )
-    return next(iter(kinds), (0, ""))[0]
-
-
-def _sound(records: Iterator[Record]) -> Iterator[Record]:
-    """The records, unchanged; StoreError at one that does not match its checksum."""
-    for key, value in records:
-        check_record(value, bytes(key).decode())
-        yield key, value
+    return next(iter(shapes), (0, ""))[0]

@@ -1,11 +1,12 @@
-"""The bytes in which the feature store keeps one image.
+"""The record of one image in the feature store.
 
-A record is a safetensors buffer, which no reader can be made to execute, and after it four bytes:
-the little-endian crc32 of that buffer, since LMDB itself does not notice a flipped bit.
+A record is a safetensors buffer, which cannot contain code, followed by its little-endian crc32,
+because LMDB itself does not detect a flipped bit.
 """
 
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -18,13 +19,16 @@ from a2cap.data.regions import Regions
 
 FeatureType = Literal["float16", "float32"]
 
+Record = tuple[memoryview, memoryview]
+"""Key and value in the memory of LMDB."""
+
 _CHECKSUM = struct.Struct("<I")
 _LARGEST_FLOAT16 = 65504.0
 _LONGEST_KEY = 511  # LMDB's limit, in bytes
 
 
 def record_key(image_id: str) -> bytes:
-    """Key of an image: its id in UTF-8. StoreError where LMDB cannot hold it."""
+    """Return the key of an image, its id in UTF-8; raise StoreError if LMDB cannot store it."""
     try:
         key = image_id.encode()
     except UnicodeEncodeError as error:
@@ -37,10 +41,10 @@ def record_key(image_id: str) -> bytes:
 
 
 def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> bytes:
-    """Record of the regions of one image, its features as `dtype`: float16 or float32.
+    """Encode the regions of one image, with features as `dtype`: float16 or float32.
 
-    StoreError, naming the image, for wrong shapes, no region at all, values that are not finite,
-    and features beyond the range of float16 where that is the dtype.
+    Raises StoreError, naming the image, for wrong shapes, no regions, values that are not finite,
+    and features outside the range of float16 if that is the dtype.
     """
     _check_dtype(dtype)
     _check_shapes(regions, image_id)
@@ -59,9 +63,9 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
 
 
 def decode_regions(value: bytes, image_id: str) -> Regions:
-    """Regions of a record, the features in the dtype that it was written with.
+    """Decode a record; features keep their stored dtype.
 
-    StoreError, naming the image, where the checksum or the content is not that of a record.
+    Raises StoreError, naming the image, for a wrong checksum or another content.
     """
     check_record(value, image_id)
     try:
@@ -78,13 +82,13 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
         )
     except (SafetensorError, KeyError, ValueError) as error:
         raise StoreError(
-            f"record of image {image_id!r} is not one of this version: {error}; "
+            f"record of image {image_id!r} is not of this version: {error}; "
             'run "a2 extract --force"'
         ) from error
 
 
 def check_record(value: bytes | memoryview, image_id: str) -> None:
-    """StoreError, naming the image, where a record does not match its checksum."""
+    """Raise StoreError, naming the image, unless a record matches its checksum."""
     body, checksum = memoryview(value)[: -_CHECKSUM.size], bytes(value[-_CHECKSUM.size :])
     found = _CHECKSUM.pack(zlib.crc32(body))
     if found != checksum:
@@ -94,8 +98,15 @@ def check_record(value: bytes | memoryview, image_id: str) -> None:
         )
 
 
+def checked_records(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records; raise StoreError at one that does not match its checksum."""
+    for key, value in records:
+        check_record(value, bytes(key).decode())
+        yield key, value
+
+
 def _contiguous(array: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
-    # safetensors writes the memory as it lies: strides must be in order and bytes little-endian
+    # safetensors copies the memory: strides must be in order and bytes little-endian
     return np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
 
 
@@ -107,7 +118,7 @@ def _check_dtype(dtype: str) -> None:
 def _check_shapes(regions: Regions, image_id: str) -> None:
     count = len(regions.boxes)
     if count == 0:
-        raise StoreError(f"image {image_id!r} has no regions: 0; extract at least one per image")
+        raise StoreError(f"image {image_id!r} has 0 regions; extract at least one per image")
     width = regions.features.shape[-1] if regions.features.ndim == 2 else 0
     expected = {
         "boxes": (regions.boxes, (count, 4)),
@@ -120,12 +131,12 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
         if array is not None and array.shape != shape:
             raise StoreError(
                 f"{name} of image {image_id!r} have shape {array.shape}, expected {shape}; "
-                "mend the extractor"
+                "fix the extractor"
             )
     if min(regions.width, regions.height) < 1:
         raise StoreError(
             f"size of image {image_id!r} is {regions.width}x{regions.height}; "
-            "give the pixels of the original image"
+            "give the size of the original image in pixels"
         )
 
 
@@ -141,6 +152,6 @@ def _check_values(regions: Regions, dtype: str, image_id: str) -> None:
     largest = np.abs(regions.features).max()
     if dtype == "float16" and largest > _LARGEST_FLOAT16:
         raise StoreError(
-            f"feature of image {image_id!r} is beyond float16: {largest} > 65504; "
+            f"feature of image {image_id!r} exceeds float16: {largest} > 65504; "
             "store features as float32"
         )

@@ -1,7 +1,6 @@
-"""The seal of a feature store: what a finished store holds, written beside its data.
+"""The seal of a finished feature store: a JSON file beside its data.
 
-A store without a seal is an extraction that has not finished. The file of LMDB differs between
-runs that stored the same images, so stores are compared by the digest over their records.
+A store without a seal is an unfinished extraction.
 """
 
 import hashlib
@@ -20,31 +19,31 @@ SEAL_FILE = "seal.json"
 
 
 class StoreSeal(BaseModel):
-    """What a finished feature store holds."""
+    """Content and digests of a finished feature store."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     count: int = Field(ge=0)
     """Images in the store."""
     feature_width: int = Field(ge=0)
-    """F, the numbers per region; 0 in a store without images."""
+    """F, the features per region; 0 in a store without images."""
     dtype: FeatureType
-    """Type in which features are stored."""
+    """Data type of the stored features."""
     bytes: int = Field(ge=0)
-    """Size of the data files: reading a shorter one through its map would kill the process."""
+    """Size of the data files: reading beyond the end of a mapped file would kill the process."""
     digest: str
-    """sha256 over the sorted records: equal for equal content, however it was written."""
+    """sha256 of the sorted records: equal for equal content, unlike the file of LMDB."""
     file_sha256: str
-    """sha256 of the data file, which tells damage outside of the records too; over shards, that
-    of the shards' own in order."""
+    """sha256 of the data file, which also detects damage outside of the records; with shards, the
+    sha256 of theirs in order."""
     shards: tuple[str, ...] = ()
-    """Digests of the shards in order; none where the store is one data file."""
+    """Digests of the shards in order; empty for a store in one data file."""
     extra: dict[str, str] = {}
-    """What the extraction adds, such as the fingerprint of its weights."""
+    """Further entries of the extraction, such as the fingerprint of its weights."""
 
 
 def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> str:
-    """sha256 over (key, value) pairs, which must come in key order; each is led by its length."""
+    """Return the sha256 of (key, value) pairs in key order, each preceded by its two lengths."""
     digest = hashlib.sha256()
     for key, value in records:
         digest.update(len(key).to_bytes(8, "little") + len(value).to_bytes(8, "little"))
@@ -54,12 +53,12 @@ def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryvie
 
 
 def write_seal(store: Path, seal: StoreSeal) -> None:
-    """Seal a store: after this returns, the seal survives a power cut; before, there is none."""
-    write_durably(store / SEAL_FILE, (seal.model_dump_json(indent=2) + "\n").encode())
+    """Write the seal of a store atomically and durably."""
+    write_durably(store / SEAL_FILE, f"{seal.model_dump_json(indent=2)}\n".encode())
 
 
 def read_seal(store: Path) -> StoreSeal:
-    """Seal of a finished store; StoreError where there is no store, no seal, or no valid one."""
+    """Read the seal of a store; raise StoreError if the store or a valid seal is missing."""
     if not (store / DATA_FILE).is_file() and not shards_in(store):
         raise StoreError(f'no feature store at {str(store)!r}; run "a2 extract" first')
     try:
@@ -70,6 +69,4 @@ def read_seal(store: Path) -> StoreSeal:
             f'extraction into {str(store)!r} is unfinished; run "a2 extract" again to resume it'
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f'seal of {str(store)!r} is not readable; run "a2 extract --force"'
-        ) from error
+        raise StoreError(f'seal of {str(store)!r} is invalid; run "a2 extract --force"') from error

@@ -1,7 +1,7 @@
-"""Shards of a feature store: parts that several processes or machines fill, each its own.
+"""Shards of a feature store, which several processes or machines fill independently.
 
-An image's shard is a digest of its id modulo their number, so that every process knows its part
-without asking another. In a store the shards lie in folders such as `shard-00003-of-00008`.
+The shard of an image is the sha256 of its id modulo the number of shards, so that every process
+knows its part without communication. Shards are in folders such as `shard-00003-of-00008`.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Self
 
 from a2cap.data.errors import ConfigError, StoreError
 
-_WRITTEN = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+_TEXT = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 _FOLDER = re.compile(r"shard-(\d{5,9})-of-(\d{5,9})", re.ASCII)
 
 
@@ -25,8 +25,8 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The shard that is written as i/N; ConfigError where i is not from 0 to N - 1."""
-        found = _WRITTEN.fullmatch(text)
+        """Parse i/N; raise ConfigError unless i is from 0 to N - 1."""
+        found = _TEXT.fullmatch(text)
         shard = cls(*map(int, found.groups())) if found else None
         if shard is None or shard.number >= shard.count:
             raise ConfigError(f"shard is {text!r}; write i/N with i from 0 to N - 1, such as 0/4")
@@ -34,7 +34,7 @@ class Shard:
 
     @classmethod
     def of_folder(cls, name: str) -> Self | None:
-        """The shard whose folder has this name, None where it is no such name."""
+        """Return the shard of a folder by its name, None if it is not the folder of a shard."""
         found = _FOLDER.fullmatch(name)
         return cls(*map(int, found.groups())) if found else None
 
@@ -43,21 +43,21 @@ class Shard:
 
     @property
     def folder(self) -> str:
-        """Name of its folder in the store."""
+        """Name of the folder in the store."""
         return f"shard-{self.number:05}-of-{self.count:05}"
 
     def owns(self, image_id: str) -> bool:
-        """Whether an image belongs to this shard; each belongs to exactly one of `count`."""
+        """Return True if an image belongs to this shard; it belongs to exactly one."""
         return owner(image_id, self.count) == self.number
 
 
 def owner(image_id: str, count: int) -> int:
-    """Number of the shard, of `count`, to which an image belongs."""
+    """Return the number of the shard, of `count`, to which an image belongs."""
     return int.from_bytes(hashlib.sha256(image_id.encode()).digest()) % count
 
 
 def shards_in(store: Path) -> list[Shard]:
-    """The shards whose folders lie in `store`, finished or not, in order."""
+    """Return the shards whose folders are in `store`, finished or not, in order."""
     if not store.is_dir():
         return []
     found = (Shard.of_folder(path.name) for path in store.iterdir())
@@ -65,16 +65,16 @@ def shards_in(store: Path) -> list[Shard]:
 
 
 def complete_shards(store: Path) -> list[Shard]:
-    """All shards of a store, in order; none where it has no shards.
+    """Return all shards of a store in order, an empty list if it has none.
 
-    StoreError, naming them, where some are missing or do not belong together.
+    Raises StoreError, naming the shards, if some are missing or overlap.
     """
     shards = shards_in(store)
     counts = sorted({shard.count for shard in shards})
     if len(counts) > 1:
         raise StoreError(
-            f"{str(store)!r} holds shards of {' and of '.join(map(str, counts))}, which overlap; "
-            "keep those of one number"
+            f"{str(store)!r} contains shards of {' and of '.join(map(str, counts))}, "
+            "which overlap; keep the shards of one number"
         )
     for count in counts:
         present = {shard.number for shard in shards}

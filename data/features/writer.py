@@ -1,8 +1,4 @@
-"""Writing a feature store: one LMDB of records, durable at every commit, sealed when finished.
-
-LMDB runs with its default flags. Its writemap mode would turn a full disk into a SIGBUS, and
-sync=False would give up the promise that a committed image survives kill -9 and power cuts.
-"""
+"""The writer of a feature store, which is durable at every commit and sealed when finished."""
 
 import errno
 import logging
@@ -15,10 +11,11 @@ from types import TracebackType
 import lmdb
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.lmdb_check import tree_problem
+from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.record import (
     FeatureType,
-    check_record,
+    Record,
+    checked_records,
     decode_regions,
     encode_regions,
     record_key,
@@ -39,17 +36,16 @@ _REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the limit on file sizes is reached",
-    errno.EIO: "the disk is full or fails",  # LMDB reports a short write so
+    errno.EIO: "the disk is full or fails",  # LMDB's code for a short write
 }
 
 
 class FeatureWriter:
-    """Adds images to an unsealed feature store, new or left by an interrupted run.
+    """The writer of an unsealed feature store, new or of an interrupted run.
 
-    Records wait in memory and are committed together after `commit_every` images, at the first
-    image that is `commit_seconds` after the last commit, and on leaving the `with` block,
-    also by an exception; `on_commit` is then told how many are kept. `map_size`, in bytes, doubles
-    when it is used up.
+    Commits after `commit_every` images, at the first image `commit_seconds` after the last commit,
+    and at the end of the `with` block, also by an exception. Then it calls `on_commit` with the
+    number of stored images. `map_size`, in bytes, doubles when it is full.
     """
 
     def __init__(
@@ -69,8 +65,8 @@ class FeatureWriter:
         self._on_commit = on_commit
         self._pending: dict[bytes, bytes] = {}
         self._environment: lmdb.Environment | None = _open(path, map_size)
-        self._ids = self._stored_ids()
-        self._width = self._stored_width()
+        self._ids = self._read_ids()
+        self._width = self._read_width()
         self._committed_at = time.monotonic()
 
     def __enter__(self) -> "FeatureWriter":
@@ -87,7 +83,7 @@ class FeatureWriter:
         except StoreError as unsaved:
             if error is None:
                 raise
-            logger.warning("%s", unsaved)  # the first error says what to mend
+            logger.warning("%s", unsaved)  # the first error is the cause
         finally:
             self.close()
 
@@ -98,16 +94,16 @@ class FeatureWriter:
         return len(self._ids)
 
     def done(self) -> set[str]:
-        """Ids of all images added, in this run or an earlier one, committed or not."""
+        """Return the ids of all images added, in this run or an earlier one, committed or not."""
         return set(self._ids)
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Add one image; StoreError for a second one of that id, or what a store cannot hold."""
-        self._open_environment()
+        """Add one image; raise StoreError for a duplicate id or invalid regions."""
+        self._require_open()
         if image_id in self._ids:
             raise StoreError(
                 f"image {image_id!r} is already in {str(self._path)!r}; "
-                "give every image an id of its own"
+                "give every image a different id"
             )
         key, value = record_key(image_id), encode_regions(regions, self._dtype, image_id)
         self._check_width(regions.features.shape[1], image_id)
@@ -117,7 +113,7 @@ class FeatureWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what was added; StoreError, which says what is kept, where the disk refuses it."""
+        """Commit all added images; raise StoreError, with the number kept, if that fails."""
         while self._pending:
             try:
                 self._commit()
@@ -125,12 +121,12 @@ class FeatureWriter:
                 self._double_map()
 
     def seal(self, extra: Mapping[str, str] | None = None) -> StoreSeal:
-        """Finish the store: nothing can be added any more, and readers open it.
+        """Seal the store, which makes it readable and final.
 
-        StoreError where a record on the disk does not match its checksum.
+        Raises StoreError if a record on the disk does not match its checksum.
         """
         self.flush()
-        digest = logical_digest(self._checked_records())
+        digest = logical_digest(checked_records(self._records()))
         self.close()
         data = self._path / DATA_FILE
         seal = StoreSeal(
@@ -145,16 +141,16 @@ class FeatureWriter:
         try:
             write_seal(self._path, seal)
         except OSError as error:
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
         return seal
 
     def close(self) -> None:
-        """Release the store, without committing; one that is not sealed can be resumed."""
+        """Close the store without committing; it can be resumed unless it is sealed."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None
 
-    def _open_environment(self) -> lmdb.Environment:
+    def _require_open(self) -> lmdb.Environment:
         if self._environment is None:
             raise StoreError(f"{str(self._path)!r} is closed; open it again to write")
         return self._environment
@@ -165,32 +161,32 @@ class FeatureWriter:
 
     def _commit(self) -> None:
         try:
-            with self._open_environment().begin(write=True) as transaction:
+            with self._require_open().begin(write=True) as transaction:
                 for key, value in self._pending.items():
                     transaction.put(key, value, overwrite=False)
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
         self._pending.clear()
         self._committed_at = time.monotonic()
         if self._on_commit is not None:
             self._on_commit(len(self._ids))
 
     def _double_map(self) -> None:
-        environment = self._open_environment()
+        environment = self._require_open()
         try:
             environment.set_mapsize(2 * environment.info()["map_size"])
         except lmdb.Error as error:
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
 
-    def _not_written(self, error: OSError | lmdb.Error) -> StoreError:
+    def _write_error(self, error: OSError | lmdb.Error) -> StoreError:
         kept = len(self._ids) - len(self._pending)
         code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
         reason = _REASONS.get(code or 0, str(error))
         return StoreError(
             f"cannot write {str(self._path)!r}: {reason}; {kept} images are kept, "
-            "make room and run again to resume"
+            "free disk space and run again to resume"
         )
 
     def _check_width(self, width: int, image_id: str) -> None:
@@ -202,13 +198,13 @@ class FeatureWriter:
                 f"of {str(self._path)!r} {self._width}; extract all images with one extractor"
             )
 
-    def _stored_ids(self) -> set[str]:
-        with self._open_environment().begin() as transaction, transaction.cursor() as cursor:
+    def _read_ids(self) -> set[str]:
+        with self._require_open().begin() as transaction, transaction.cursor() as cursor:
             return {key.decode() for key in cursor.iternext(values=False)}
 
-    def _stored_width(self) -> int:
-        """F of the records of an earlier run, 0 where there are none; StoreError for a dtype."""
-        with self._open_environment().begin() as transaction, transaction.cursor() as cursor:
+    def _read_width(self) -> int:
+        """Return F of the records of an earlier run, 0 if there are none; check their dtype."""
+        with self._require_open().begin() as transaction, transaction.cursor() as cursor:
             if not cursor.first():
                 return 0
             regions = decode_regions(cursor.value(), cursor.key().decode())
@@ -216,32 +212,32 @@ class FeatureWriter:
         if stored != self._dtype:
             self.close()
             raise StoreError(
-                f"features of {str(self._path)!r} are {stored}, asked for {self._dtype}; "
-                f'go on with {stored}, or run "a2 extract --force"'
+                f"features of {str(self._path)!r} are {stored}, not {self._dtype}; "
+                f'continue with {stored}, or run "a2 extract --force"'
             )
         return int(regions.features.shape[1])
 
-    def _checked_records(self) -> Iterator[tuple[memoryview, memoryview]]:
-        """Records in key order, valid until the next is taken."""
-        environment = self._open_environment()
+    def _records(self) -> Iterator[Record]:
+        """Yield the records in key order, each valid until the next one."""
+        environment = self._require_open()
         with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
-            for key, value in cursor:
-                check_record(value, bytes(key).decode())
-                yield key, value
+            yield from cursor
 
 
 def _open(path: Path, map_size: int) -> lmdb.Environment:
     if (path / SEAL_FILE).exists():
         raise StoreError(
-            f"{str(path)!r} is sealed, nothing can be added; "
-            'read it, or run "a2 extract --force" to make it again'
+            f"{str(path)!r} is sealed and cannot be changed; "
+            'read it, or run "a2 extract --force" to replace it'
         )
     try:
         path.mkdir(parents=True, exist_ok=True)
+        # Default flags: writemap would turn a full disk into a SIGBUS, and sync=False could lose
+        # committed images in a power cut.
         environment = lmdb.open(os.fspath(path), map_size=map_size)
     except (OSError, lmdb.Error) as error:
         raise StoreError(
-            f"cannot open {str(path)!r} for writing: {error}; choose another place or mend this one"
+            f"cannot open {str(path)!r} for writing: {error}; choose another path or fix this one"
         ) from error
     try:
         _check_readable(path, environment)
@@ -252,12 +248,12 @@ def _open(path: Path, map_size: int) -> lmdb.Environment:
 
 
 def _check_readable(path: Path, environment: lmdb.Environment) -> None:
-    # reading a mapped page behind the end of its file would kill the process by SIGBUS
+    # reading a mapped page beyond the end of the file would kill the process by SIGBUS
     used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     size = (path / DATA_FILE).stat().st_size
-    again = 'run "a2 extract --force" to make it again'
+    remedy = 'run "a2 extract --force" to replace it'
     if size < used:
-        raise StoreError(f"{str(path)!r} is truncated: {size} bytes of {used}; {again}")
-    problem = tree_problem(path / DATA_FILE)
-    if problem is not None:
-        raise StoreError(f"{str(path)!r} is damaged: {problem}; {again}")
+        raise StoreError(f"{str(path)!r} is truncated: {size} bytes of {used}; {remedy}")
+    damage = find_damage(path / DATA_FILE)
+    if damage is not None:
+        raise StoreError(f"{str(path)!r} is damaged: {damage}; {remedy}")

@@ -12,7 +12,7 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
-    ImageRegions,
+    ImageFeatures,
     Sizes,
     Source,
     Target,
@@ -79,10 +79,10 @@ class StoreSource:
     def __init__(self, path: Path) -> None:
         self._store = FeatureStore(path)
 
-    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
+    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         for image_id in self._store:
             try:
-                yield ImageRegions(image_id, self._store[image_id])
+                yield ImageFeatures(image_id, self._store[image_id])
             except StoreError as error:
                 yield SkippedItem(image_id, str(error))
 

@@ -1,10 +1,7 @@
-"""Region features as other projects store them: what every reader and writer here has in common.
+"""The interface of third-party formats of region features.
 
-A reader yields one image after the other; an image that cannot be read is yielded as a
-SkippedItem and the next one follows. A writer can be left at any moment and be made again for the
-same place: it
-then knows what it holds. What a format does not store is not guessed: scores are then 0 and classes
--1, and sizes of images have to be given.
+Values that a format does not store are not guessed: scores are 0, classes -1, and the sizes of the
+images have to be given.
 """
 
 import hashlib
@@ -21,55 +18,55 @@ from a2cap.data.errors import InputError
 from a2cap.data.regions import Regions
 
 UNKNOWN_CLASS = -1
-"""Class of a region where the file does not say one."""
+"""Class of a region in formats without classes."""
 
 Sizes = Mapping[str, tuple[int, int]]
 """Image id -> width and height of the image in pixels."""
 
 
 @dataclass(frozen=True)
-class ImageRegions:
-    """One image's regions."""
+class ImageFeatures:
+    """An image id and the region features of that image."""
 
     image_id: str
     regions: Regions
 
 
 class Source(Protocol):
-    """Features of one file or folder."""
+    """The reader of a file or folder."""
 
-    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
-        """Every image in the order of the file; SkippedItem where one cannot be read."""
+    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
+        """Yield every image in the order of the file, or a SkippedItem if it cannot be read."""
 
     def __len__(self) -> int:
-        """Images, those that cannot be read included."""
+        """Return the number of images, including those that cannot be read."""
 
 
 class Target(Protocol):
-    """A file or folder that is being filled."""
+    """The writer of a file or folder, which resumes an interrupted run at the same path."""
 
     def __contains__(self, image_id: object) -> bool:
-        """Whether an image has been added, in this run or an earlier one."""
+        """Return True if an image has been added, in this run or an earlier one."""
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Adds one image; InputError where the format cannot hold it."""
+        """Add one image; raise InputError if the format cannot store it."""
 
     def finish(self) -> None:
-        """Makes what was added the result at the place that was named."""
+        """Move the finished result to its path."""
 
     def close(self) -> None:
-        """Leaves what was added to be taken up later."""
+        """Keep the added images for a later run."""
 
 
 class ContentChecksum:
-    """Equal for equal boxes and features of equal images, in any format and any order."""
+    """A checksum of ids, boxes and features that is equal in any format and any order."""
 
     def __init__(self) -> None:
         self.count = 0
         self._sum = 0
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Counts one image."""
+        """Add one image."""
         digest = hashlib.sha256(image_id.encode())
         digest.update(np.ascontiguousarray(regions.boxes, "<f4").tobytes())
         digest.update(np.ascontiguousarray(regions.features, "<f4").tobytes())
@@ -77,20 +74,20 @@ class ContentChecksum:
         self.count += 1
 
     def hexdigest(self) -> str:
-        """Sum of the images' sha256, which does not depend on their order."""
+        """Return the sum of the sha256 of all images, which does not depend on their order."""
         return f"{self._sum % (1 << 256):064x}"
 
 
-def checksum(source: Iterable[ImageRegions | SkippedItem]) -> ContentChecksum:
-    """Of all images that can be read."""
+def content_checksum(source: Iterable[ImageFeatures | SkippedItem]) -> ContentChecksum:
+    """Compute the checksum of all images that can be read."""
     total = ContentChecksum()
     for item in source:
-        if isinstance(item, ImageRegions):
+        if isinstance(item, ImageFeatures):
             total.add(item.image_id, item.regions)
     return total
 
 
-def regions_of(
+def make_regions(
     boxes: NDArray[np.float32],
     features: NDArray[np.float32],
     *,
@@ -100,7 +97,10 @@ def regions_of(
     class_ids: NDArray[np.int32] | None = None,
     attribute_ids: NDArray[np.int32] | None = None,
 ) -> Regions:
-    """Regions with what is not known marked as such; boxes: (R, 4); features: (R, F)."""
+    """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
+
+    boxes: (R, 4) float32; features: (R, F) float32.
+    """
     count = len(boxes)
     return Regions(
         boxes=boxes,
@@ -113,22 +113,31 @@ def regions_of(
     )
 
 
-def decimal_id(image_id: str, *, place: Path) -> int:
-    """The number of an image, for formats that know only numbers; InputError for other ids."""
+def check_shapes(boxes: NDArray[np.float32], features: NDArray[np.float32]) -> None:
+    """Raise InputError unless boxes are (R, 4) and features (R, F)."""
+    if features.ndim != 2 or boxes.shape != (len(features), 4):
+        raise InputError(
+            f"boxes of shape {boxes.shape} do not fit features of shape {features.shape}; "
+            "create the file again"
+        )
+
+
+def decimal_id(image_id: str, *, target: Path) -> int:
+    """Return a numeric id for formats that need one; raise InputError for other ids."""
     if not (image_id.isascii() and image_id.isdigit()):
         raise InputError(
-            f"image {image_id!r} has no number, which {place.name!r} needs; "
+            f"image id {image_id!r} is not a number, which {target.name!r} needs; "
             "convert to another format"
         )
     return int(image_id)
 
 
-def size_of_image(image_id: str, sizes: Sizes) -> tuple[int, int]:
-    """Width and height; InputError where they are not known."""
+def image_size(image_id: str, sizes: Sizes) -> tuple[int, int]:
+    """Return width and height of an image; raise InputError if they are unknown."""
     try:
         return sizes[image_id]
     except KeyError:
         raise InputError(
-            f"size of image {image_id!r} is not known; name the folder of its images, or a COCO "
+            f"size of image {image_id!r} is unknown; name the folder of the images, or a COCO "
             "file that lists it, with --sizes"
         ) from None

@@ -1,7 +1,7 @@
-"""M2's HDF5 (meshed-memory-transformer, data/field.py): ID_features, ID_boxes, ID_cls_prob.
+"""The HDF5 format of M2 (meshed-memory-transformer, data/field.py), without image sizes.
 
-The file knows no size of an image. M2 takes regions in the order of their largest probability,
-which is kept as their score; where an image lacks its features M2 invents some, and this does not.
+Keys are ID_features, ID_boxes and ID_cls_prob. The score of a region is its largest probability,
+by which M2 sorts regions. M2 replaces missing features by random ones; this reader skips the image.
 """
 
 import logging
@@ -14,23 +14,24 @@ import numpy as np
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
-    ImageRegions,
+    ImageFeatures,
     Sizes,
+    check_shapes,
     decimal_id,
-    regions_of,
-    size_of_image,
+    image_size,
+    make_regions,
 )
-from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
 
 _FEATURES, _BOXES, _PROBABILITIES = "_features", "_boxes", "_cls_prob"
-_FLUSHED_TOGETHER = 64
+_IMAGES_PER_FLUSH = 64
 
 
 class M2Source:
-    """The images of one file, in the order of their names; sizes come from elsewhere."""
+    """The images of a file in the order of their names."""
 
     def __init__(self, path: Path, *, sizes: Sizes) -> None:
         self.path = path
@@ -38,7 +39,7 @@ class M2Source:
         with _open(path) as file:
             self._names = [n.removesuffix(_FEATURES) for n in file if n.endswith(_FEATURES)]
 
-    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
+    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         with _open(self.path) as file:
             for name in self._names:
                 try:
@@ -51,38 +52,36 @@ class M2Source:
     def __len__(self) -> int:
         return len(self._names)
 
-    def _read(self, file: h5py.File, name: str) -> ImageRegions:
-        identity = identity_of(f"{name}.jpg")
-        width, height = size_of_image(identity, self._sizes)
+    def _read(self, file: h5py.File, name: str) -> ImageFeatures:
+        image_id = image_id_of(f"{name}.jpg")
+        width, height = image_size(image_id, self._sizes)
         features = np.asarray(file[name + _FEATURES], np.float32)
         boxes = np.asarray(file[name + _BOXES], np.float32)
-        if boxes.shape != (len(features), 4):
-            raise InputError(
-                f"boxes of shape {boxes.shape} beside features of shape {features.shape}; "
-                "make the file again"
-            )
+        check_shapes(boxes, features)
         scores = class_ids = None
         if name + _PROBABILITIES in file:
             probabilities = np.asarray(file[name + _PROBABILITIES], np.float32)
             scores = probabilities.max(axis=1)
             class_ids = probabilities.argmax(axis=1).astype(np.int32)
-        regions = regions_of(
+        regions = make_regions(
             boxes, features, width=width, height=height, scores=scores, class_ids=class_ids
         )
-        return ImageRegions(identity, regions)
+        return ImageFeatures(image_id, regions)
 
 
 class M2Target:
-    """Writes `path` by way of `path.partial`; HDF5 that a killed run left open is begun anew.
+    """The writer of `path`, by way of `path.partial`.
 
-    A probability is written for the class of a region alone, because a store keeps no others.
+    Only the probability of a region's class is written, because a store contains no others.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._partial = path.with_name(f"{path.name}.partial")
-        self._file = self._begin()
-        self._done = {name.removesuffix(_FEATURES) for name in self._file if _is_whole(name)}
+        self._file = self._open_partial()
+        self._done = {
+            name.removesuffix(_FEATURES) for name in self._file if name.endswith(_FEATURES)
+        }
         self._unflushed = 0
 
     def __contains__(self, image_id: object) -> bool:
@@ -90,11 +89,12 @@ class M2Target:
         return text.isdigit() and str(int(text)) in self._done
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Writes the image's arrays; its features come last."""
-        name = str(decimal_id(image_id, place=self._path))
+        """Write the arrays of an image."""
+        name = str(decimal_id(image_id, target=self._path))
         probabilities = np.zeros((len(regions), max(1, int(regions.class_ids.max()) + 1)), "<f4")
         known = regions.class_ids >= 0
         probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
+        # features last: their presence marks a complete image
         for suffix, array in (
             (_PROBABILITIES, probabilities),
             (_BOXES, regions.boxes),
@@ -105,35 +105,35 @@ class M2Target:
             self._file[name + suffix] = array
         self._done.add(name)
         self._unflushed += 1
-        if self._unflushed >= _FLUSHED_TOGETHER:
+        if self._unflushed >= _IMAGES_PER_FLUSH:
             self._file.flush()
             self._unflushed = 0
 
     def finish(self) -> None:
-        """Renames the finished file into place."""
+        """Rename the finished file to its path."""
         self._file.close()
         self._partial.replace(self._path)
 
     def close(self) -> None:
-        """Keeps what was written for a later run."""
+        """Keep the written images for a later run."""
         self._file.close()
 
-    def _begin(self) -> h5py.File:
+    def _open_partial(self) -> h5py.File:
         try:
             return h5py.File(self._partial, "a")
         except OSError as error:
-            logger.warning("%r was left open by a killed run and is begun anew", self._partial.name)
+            logger.warning(
+                "%r was left open by a killed run and starts from scratch", self._partial.name
+            )
             logger.debug("%s", error)
             self._partial.unlink()
             return h5py.File(self._partial, "w")
-
-
-def _is_whole(name: str) -> bool:
-    return name.endswith(_FEATURES)
 
 
 def _open(path: Path) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise InputError(f"{path.name!r} is no HDF5 file: {error}; get it again") from error
+        raise InputError(
+            f"{path.name!r} is not an HDF5 file: {error}; download it again"
+        ) from error

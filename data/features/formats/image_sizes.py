@@ -1,4 +1,4 @@
-"""Widths and heights of images, for feature formats that do not keep them."""
+"""Widths and heights of images, for feature formats without them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,26 +9,26 @@ from a2cap.data.features.formats.feature_format import Sizes
 from a2cap.data.files.image_file import open_image
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import find_images
-from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.image_ids import image_id as image_id_of
 
 
 def sizes_in_coco(path: Path) -> Sizes:
-    """Of a COCO file's `images`; InputError where it lists none with file_name, width, height."""
+    """Read the sizes in a COCO file; raise InputError if `images` lacks a name or a size."""
     content = cast("dict[str, Any]", read_json(path))
     try:
         return {
-            identity_of(image["file_name"]): (int(image["width"]), int(image["height"]))
+            image_id_of(image["file_name"]): (int(image["width"]), int(image["height"]))
             for image in content["images"]
         }
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"{path.name!r} does not list file_name, width and height of its images; "
+            f"{path.name!r} lacks file_name, width or height of an image; "
             "name a COCO captions, instances or image-info file"
         ) from error
 
 
 class ImageSizes(Mapping[str, tuple[int, int]]):
-    """Of the images below a folder, read from their headers when they are asked for."""
+    """The sizes of the images in a folder, read from their headers on demand."""
 
     def __init__(self, folder: Path) -> None:
         self._images = find_images(folder)

@@ -1,8 +1,8 @@
-"""Tab-separated region features, base64 in a line per image, without a header.
+"""Tab-separated region features, one line of base64 per image, without a header.
 
-Six columns are those of bottom-up-attention @514e561 (tools/generate_tsv.py), ten those of LXMERT
-and airsplay/py-bottom-up-attention @85ec9b7, which names images by their file's stem and puts the
-height first. Broken lines are common in published files: each is skipped with its reason.
+bottom-up-attention @514e561 (tools/generate_tsv.py) writes six columns, LXMERT and
+airsplay/py-bottom-up-attention @85ec9b7 ten, with the stem of the file as the id and the height
+before the width. Published files often contain broken lines: each is skipped with its reason.
 """
 
 import base64
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageRegions, decimal_id, regions_of
-from a2cap.data.image_ids import image_id as identity_of
+from a2cap.data.features.formats.feature_format import ImageFeatures, decimal_id, make_regions
+from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
 
 Columns = Literal["caffe", "lxmert"]
@@ -40,21 +40,21 @@ _BY_COUNT: dict[int, Columns] = {len(CAFFE_COLUMNS): "caffe", len(LXMERT_COLUMNS
 
 
 class TsvSource:
-    """The images of one file, line by line; a second line of one image is skipped."""
+    """The images of a file; further lines of the same image are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns = columns_of(path)
 
-    def __iter__(self) -> Iterator[ImageRegions | SkippedItem]:
+    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         seen: set[str] = set()
         width = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 item = _read_line(line, number, self.columns)
-                if isinstance(item, ImageRegions):
+                if isinstance(item, ImageFeatures):
                     width = width or item.regions.features.shape[1]
-                    reason = _unlike_the_others(item, seen, width)
+                    reason = _rejection(item, seen, width)
                     item = SkippedItem(f"line {number}", reason) if reason else item
                 yield item
 
@@ -64,9 +64,9 @@ class TsvSource:
 
 
 class TsvTarget:
-    """Writes `path` by way of `path.partial`; a line that a killed run left unfinished is dropped.
+    """The writer of `path`, by way of `path.partial`, whose unfinished last line is dropped.
 
-    prefix: put before the number of an image in LXMERT's names, such as "COCO_val2014_".
+    prefix: text before the id in LXMERT's names, such as "COCO_val2014_".
     """
 
     def __init__(self, path: Path, *, columns: Columns, prefix: str = "") -> None:
@@ -74,33 +74,33 @@ class TsvTarget:
         self._columns: Columns = columns
         self._prefix = prefix
         self._partial = path.with_name(f"{path.name}.partial")
-        self._done = _whole_lines(self._partial) if self._partial.exists() else set()
+        self._done = _complete_lines(self._partial) if self._partial.exists() else set()
         self._file = self._partial.open("ab")
 
     def __contains__(self, image_id: object) -> bool:
         return image_id in self._done
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Appends a line."""
+        """Append a line."""
         caffe = self._columns == "caffe"
         fields = self._caffe(image_id, regions) if caffe else self._lxmert(image_id, regions)
         self._file.write(b"\t".join(fields) + b"\n")
         self._done.add(image_id)
 
     def finish(self) -> None:
-        """Renames the finished file into place."""
+        """Rename the finished file to its path."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._partial.replace(self._path)
 
     def close(self) -> None:
-        """Keeps the lines for a later run."""
+        """Keep the lines for a later run."""
         self._file.close()
 
     def _caffe(self, image_id: str, regions: Regions) -> list[bytes]:
         numbers = (
-            decimal_id(image_id, place=self._path),
+            decimal_id(image_id, target=self._path),
             regions.width,
             regions.height,
             len(regions),
@@ -115,17 +115,17 @@ class TsvTarget:
             f"{self._prefix}{image_id}".encode(),
             str(regions.height).encode(),
             str(regions.width).encode(),
-            _encoded(regions.class_ids, "<i8"),
-            _encoded(regions.scores, "<f4"),
-            _encoded(ids, "<i8"),
-            _encoded(np.zeros(count), "<f4"),
+            _encode(regions.class_ids, "<i8"),
+            _encode(regions.scores, "<f4"),
+            _encode(ids, "<i8"),
+            _encode(np.zeros(count), "<f4"),
             str(count).encode(),
             *_arrays(regions),
         ]
 
 
 def columns_of(path: Path) -> Columns:
-    """Which of the two kinds of lines the file has; InputError where its first line is neither."""
+    """Detect the columns of a file; raise InputError if its first line has neither."""
     with path.open("rb") as file:
         first = file.readline()
     count = len(first.split(b"\t"))
@@ -137,18 +137,18 @@ def columns_of(path: Path) -> Columns:
     return _BY_COUNT[count]
 
 
-def _unlike_the_others(item: ImageRegions, seen: set[str], width: int) -> str | None:
-    """Why an image cannot stand beside those before it; remembers it where it can."""
+def _rejection(item: ImageFeatures, seen: set[str], width: int) -> str | None:
+    """Return the reason to skip an image, None to keep it, which adds it to `seen`."""
     found = item.regions.features.shape[1]
     if item.image_id in seen:
-        return f"a second line of image {item.image_id!r}"
+        return f"duplicate line of image {item.image_id!r}"
     if found != width:
-        return f"{found} numbers per region, not {width}"
+        return f"{found} features per region, not {width}"
     seen.add(item.image_id)
     return None
 
 
-def _read_line(line: bytes, number: int, columns: Columns) -> ImageRegions | SkippedItem:
+def _read_line(line: bytes, number: int, columns: Columns) -> ImageFeatures | SkippedItem:
     names = CAFFE_COLUMNS if columns == "caffe" else LXMERT_COLUMNS
     values = line.rstrip(b"\r\n").split(b"\t")
     if len(values) != len(names):
@@ -159,60 +159,60 @@ def _read_line(line: bytes, number: int, columns: Columns) -> ImageRegions | Ski
         return SkippedItem(f"line {number}", str(error))
 
 
-def _image(row: dict[str, bytes]) -> ImageRegions:
+def _image(row: dict[str, bytes]) -> ImageFeatures:
     name = (row.get("image_id") or row["img_id"]).decode()
     width = int(row.get("image_w") or row["img_w"])
     height = int(row.get("image_h") or row["img_h"])
     count = int(row["num_boxes"])
-    features = _decoded(row["features"], "<f4", count, "features")
-    described = "objects_id" in row
-    attributes = _decoded(row["attrs_id"], "<i8", count, "attrs_id")[:, 0] if described else None
-    regions = regions_of(
-        _decoded(row["boxes"], "<f4", count, "boxes", width=4).astype(np.float32),
+    features = _decode(row["features"], "<f4", count, "features")
+    is_lxmert = "objects_id" in row
+    attributes = _decode(row["attrs_id"], "<i8", count, "attrs_id")[:, 0] if is_lxmert else None
+    regions = make_regions(
+        _decode(row["boxes"], "<f4", count, "boxes", width=4).astype(np.float32),
         features.astype(np.float32),
         width=width,
         height=height,
-        scores=_column(row, "objects_conf", "<f4", count) if described else None,
-        class_ids=_column(row, "objects_id", "<i8", count).astype(np.int32) if described else None,
+        scores=_column(row, "objects_conf", "<f4", count) if is_lxmert else None,
+        class_ids=_column(row, "objects_id", "<i8", count).astype(np.int32) if is_lxmert else None,
         attribute_ids=None
         if attributes is None or attributes.min() < 0
         else attributes.astype(np.int32),
     )
-    return ImageRegions(identity_of(f"{name}.jpg"), regions)
+    return ImageFeatures(image_id_of(f"{name}.jpg"), regions)
 
 
 def _column(row: dict[str, bytes], name: str, dtype: str, count: int) -> NDArray[np.float32]:
-    return _decoded(row[name], dtype, count, name, width=1)[:, 0]
+    return _decode(row[name], dtype, count, name, width=1)[:, 0]
 
 
-def _decoded(
+def _decode(
     encoded: bytes, dtype: str, count: int, name: str, *, width: int | None = None
 ) -> NDArray[np.float32]:
-    """A base64 column as (count, width); ValueError where its bytes are another number."""
+    """Decode a base64 column to (count, width); raise ValueError for a wrong number of bytes."""
     data = base64.b64decode(encoded, validate=True)
     size = np.dtype(dtype).itemsize * max(count, 1)
     if count < 1 or not data or len(data) % size or (width and len(data) != size * width):
-        raise ValueError(f"{name} has {len(data)} bytes, which are not {count} boxes")
+        raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
     return np.frombuffer(data, dtype).reshape(count, -1)
 
 
 def _arrays(regions: Regions) -> list[bytes]:
-    return [_encoded(regions.boxes, "<f4"), _encoded(regions.features, "<f4")]
+    return [_encode(regions.boxes, "<f4"), _encode(regions.features, "<f4")]
 
 
-def _encoded(values: NDArray[np.generic], dtype: str) -> bytes:
+def _encode(values: NDArray[np.generic], dtype: str) -> bytes:
     return base64.b64encode(np.ascontiguousarray(values, dtype).tobytes())
 
 
-def _whole_lines(partial: Path) -> set[str]:
-    """Ids in the lines of a file that end; the rest of it is cut off."""
+def _complete_lines(partial: Path) -> set[str]:
+    """Truncate a file after its last complete line and return the ids in it."""
     ids: set[str] = set()
     end = 0
     with partial.open("r+b") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            ids.add(identity_of(f"{line.split(bytes([9]), 1)[0].decode()}.jpg"))
+            ids.add(image_id_of(f"{line.split(bytes([9]), 1)[0].decode()}.jpg"))
             end += len(line)
         file.truncate(end)
     return ids

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats.feature_format import ImageRegions
+from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
@@ -81,7 +81,7 @@ def test_lxmerts_columns_keep_classes_scores_and_attributes(store, tmp_path):
 def test_what_a_format_does_not_say_is_marked_and_not_guessed(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     item = next(iter(open_source(tmp_path / "a.tsv", {})))
-    assert isinstance(item, ImageRegions)
+    assert isinstance(item, ImageFeatures)
     assert set(item.regions.class_ids) == {-1}
     assert set(item.regions.scores) == {0}
     assert item.regions.attribute_ids is None
