@@ -58,7 +58,7 @@ class FeatureWriter:
         commit_seconds: float = 30.0,
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
-        self._path = path
+        self.path = path
         self._dtype: FeatureType = dtype
         self._commit_every = commit_every
         self._commit_seconds = commit_seconds
@@ -102,7 +102,7 @@ class FeatureWriter:
         self._require_open()
         if image_id in self._ids:
             raise StoreError(
-                f"image {image_id!r} is already in {str(self._path)!r}; "
+                f"image {image_id!r} is already in {str(self.path)!r}; "
                 "give every image a different id"
             )
         key, value = record_key(image_id), encode_regions(regions, self._dtype, image_id)
@@ -128,7 +128,7 @@ class FeatureWriter:
         self.flush()
         digest = logical_digest(checked_records(self._records()))
         self.close()
-        data = self._path / DATA_FILE
+        data = self.path / DATA_FILE
         seal = StoreSeal(
             count=len(self._ids),
             feature_width=self._width,
@@ -139,7 +139,7 @@ class FeatureWriter:
             extra=dict(extra or {}),
         )
         try:
-            write_seal(self._path, seal)
+            write_seal(self.path, seal)
         except OSError as error:
             raise self._write_error(error) from error
         return seal
@@ -152,7 +152,7 @@ class FeatureWriter:
 
     def _require_open(self) -> lmdb.Environment:
         if self._environment is None:
-            raise StoreError(f"{str(self._path)!r} is closed; open it again to write")
+            raise StoreError(f"{str(self.path)!r} is closed; open it again to write")
         return self._environment
 
     def _commit_is_due(self) -> bool:
@@ -185,7 +185,7 @@ class FeatureWriter:
         code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
         reason = _REASONS.get(code or 0, str(error))
         return StoreError(
-            f"cannot write {str(self._path)!r}: {reason}; {kept} images are kept, "
+            f"cannot write {str(self.path)!r}: {reason}; {kept} images are kept, "
             "free disk space and run again to resume"
         )
 
@@ -195,7 +195,7 @@ class FeatureWriter:
         if width != self._width:
             raise StoreError(
                 f"region width of image {image_id!r} is {width}, "
-                f"of {str(self._path)!r} {self._width}; extract all images with one extractor"
+                f"of {str(self.path)!r} {self._width}; extract all images with one extractor"
             )
 
     def _read_ids(self) -> set[str]:
@@ -212,7 +212,7 @@ class FeatureWriter:
         if stored != self._dtype:
             self.close()
             raise StoreError(
-                f"features of {str(self._path)!r} are {stored}, not {self._dtype}; "
+                f"features of {str(self.path)!r} are {stored}, not {self._dtype}; "
                 f'continue with {stored}, or run "a2 extract --force"'
             )
         return int(regions.features.shape[1])

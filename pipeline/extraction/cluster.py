@@ -1,8 +1,4 @@
-"""The shard that a cluster has in mind for this process: Slurm's job array, or torchrun.
-
-Only looked at where `--shard auto` asks for it, so that a variable that was left behind in a shell
-never decides what is extracted.
-"""
+"""The shard of this process in a Slurm job array or under torchrun."""
 
 from collections.abc import Mapping
 
@@ -14,10 +10,11 @@ _SLURM = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
 
 
 def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that is written as i/N, or with `auto` the one that `environment` names.
+    """Return the shard i/N, or with `auto` the one that `environment` names.
 
-    ConfigError where it names none, two, or one that is not from 0 to N - 1.
+    Raises ConfigError if it names none or two, or if i is not from 0 to N - 1.
     """
+    # read only with "auto", so that a variable left behind in a shell has no effect
     if text != "auto":
         return Shard.parse(text)
     named = [names for names in (_SLURM, _TORCHRUN) if all(name in environment for name in names)]
@@ -34,7 +31,7 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
 
 
 def _require_whole_array(environment: Mapping[str, str], count: int) -> None:
-    # of an array that begins at 1, or names single tasks, ids and count are no shards
+    # ids of an array that starts at 1 or names single tasks are not shard numbers
     whole = {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": str(count - 1)}
     if any(environment.get(name, value) != value for name, value in whole.items()):
         raise ConfigError(

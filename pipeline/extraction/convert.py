@@ -1,4 +1,4 @@
-"""Region features from one project's format into another's, read back and compared at the end."""
+"""Conversion of region features between formats, verified by reading the result back."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from a2cap.data.features.formats.feature_format import (
     Sizes,
     Source,
     Target,
-    checksum,
+    content_checksum,
 )
 from a2cap.data.features.formats.hdf5 import M2Source, M2Target
 from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
@@ -37,11 +37,11 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Converted:
-    """What a conversion made.
+class Conversion:
+    """The summary of a finished conversion.
 
-    count: images; regions: fewest and most of an image; checksum: of the content, the same for
-    every format that holds it; skipped: what of the source could not be read, with reasons.
+    count: images; regions: fewest and most per image; checksum: of the content, equal in every
+    format; skipped: images that could not be read.
     """
 
     count: int
@@ -51,7 +51,7 @@ class Converted:
 
 
 class StoreTarget:
-    """A feature store of ours; one that is interrupted is resumed."""
+    """The writer of a feature store of a2."""
 
     def __init__(self, path: Path, *, dtype: FeatureType) -> None:
         self._writer = FeatureWriter(path, dtype=dtype)
@@ -60,21 +60,21 @@ class StoreTarget:
         return image_id in self._writer
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Adds one image."""
+        """Add one image."""
         self._writer.add(image_id, regions)
 
     def finish(self) -> None:
-        """Seals the store."""
+        """Seal the store."""
         self._writer.seal()
 
     def close(self) -> None:
-        """Commits what was added."""
+        """Commit the added images."""
         self._writer.flush()
         self._writer.close()
 
 
 class StoreSource:
-    """The images of a feature store of ours."""
+    """The images of a feature store of a2."""
 
     def __init__(self, path: Path) -> None:
         self._store = FeatureStore(path)
@@ -98,43 +98,42 @@ def convert(
     dtype: FeatureType = "float16",
     sizes: Path | None = None,
     prefix: str = "",
-) -> Converted:
-    """Reads `source`, whatever its format, and writes `target`; an interrupted run is taken up.
+) -> Conversion:
+    """Convert `source`, whose format is detected, to `target`; continue an interrupted run.
 
-    sizes: folder of the images or a COCO file, for formats that do not keep their sizes; prefix:
-    of LXMERT's names. Raises InputError where the target is there, the source is of no known
-    format, or nothing in it can be read, and StoreError where what was written is not what was
-    read.
+    sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
+    names. Raises InputError if the target exists, the format of the source is unknown or none of
+    its images can be read, and StoreError if the result differs from the source.
     """
     _require_new(target)
-    reading = open_source(source, _sizes(sizes))
-    writing = _open_target(target, form, dtype=dtype, prefix=prefix)
+    opened = open_source(source, _read_sizes(sizes))
+    writer = _open_target(target, form, dtype=dtype, prefix=prefix)
     stored = np.dtype(dtype if form == "a2" else "float32")
-    done = _Done()
+    done = _ConvertedImages()
     try:
-        with track("convert", total=len(reading)) as progress:
-            for item in reading:
+        with track("convert", total=len(opened)) as progress:
+            for item in opened:
                 if isinstance(item, SkippedItem):
                     done.skipped.append(item)
                 else:
                     regions = replace(item.regions, features=item.regions.features.astype(stored))
-                    if item.image_id not in writing:
-                        writing.add(item.image_id, regions)
+                    if item.image_id not in writer:
+                        writer.add(item.image_id, regions)
                     done.add(item.image_id, regions)
                 progress.advance(1)
         if not done.counts:
-            raise InputError(_nothing_readable(source, done.skipped))
-        writing.finish()
+            raise _nothing_readable(source, done.skipped)
+        writer.finish()
     finally:
-        writing.close()
-    _list_skipped(target, done.skipped)
+        writer.close()
+    _write_skipped(target, done.skipped)
     _require_equal(target, done)
     counts = min(done.counts), max(done.counts)
-    return Converted(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
+    return Conversion(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
 
 
 def open_source(path: Path, sizes: Sizes) -> Source:
-    """The reader for what lies at `path`; InputError where it is of no known format."""
+    """Open a file or folder by its format; raise InputError for an unknown one."""
     if path.is_dir():
         if (path / SEAL_FILE).exists():
             return StoreSource(path)
@@ -152,8 +151,8 @@ def open_source(path: Path, sizes: Sizes) -> Source:
 
 
 @dataclass
-class _Done:
-    """What has been read of the source, and what of it can be compared afterwards."""
+class _ConvertedImages:
+    """The images read so far, for the summary and the comparison."""
 
     checksum: ContentChecksum = field(default_factory=ContentChecksum)
     skipped: list[SkippedItem] = field(default_factory=list)
@@ -168,10 +167,10 @@ class _Done:
 
 def _require_new(target: Path) -> None:
     if (target / SEAL_FILE).exists() or (target.exists() and not (target / DATA_FILE).exists()):
-        raise InputError(f"{str(target)!r} is there already; name another place, or remove it")
+        raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
 
 
-def _sizes(path: Path | None) -> Sizes:
+def _read_sizes(path: Path | None) -> Sizes:
     if path is None:
         return {}
     return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
@@ -190,13 +189,12 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     return TsvTarget(target, columns=form, prefix=prefix)
 
 
-def _nothing_readable(source: Path, skipped: list[SkippedItem]) -> str:
+def _nothing_readable(source: Path, skipped: list[SkippedItem]) -> InputError:
     first = f", first {skipped[0].image_id!r}: {skipped[0].reason}" if skipped else ""
-    return f"no image of {str(source)!r} can be read{first}; get the file again"
+    return InputError(f"no image of {str(source)!r} can be read{first}; download the file again")
 
 
-def _list_skipped(target: Path, skipped: list[SkippedItem]) -> None:
-    """Beside the target, because it may be a file."""
+def _write_skipped(target: Path, skipped: list[SkippedItem]) -> None:
     if skipped:
         lines = (json.dumps({"id": item.image_id, "reason": item.reason}) for item in skipped)
         text = "".join(f"{line}\n" for line in lines)
@@ -204,15 +202,15 @@ def _list_skipped(target: Path, skipped: list[SkippedItem]) -> None:
 
 
 def skipped_file(target: Path) -> Path:
-    """Where the images that could not be converted are listed."""
+    """Return the list of skipped images, which is beside the target because that may be a file."""
     return target.with_name(f"{target.name}.skipped.jsonl")
 
 
-def _require_equal(target: Path, done: _Done) -> None:
-    """Reads back what was written."""
-    found = checksum(open_source(target, done.sizes))
+def _require_equal(target: Path, done: _ConvertedImages) -> None:
+    """Read the result and compare its checksum."""
+    found = content_checksum(open_source(target, done.sizes))
     if found.hexdigest() != done.checksum.hexdigest():
         raise StoreError(
-            f"what lies in {str(target)!r} is not what was read: {found.count} images of "
+            f"{str(target)!r} differs from the source: {found.count} images of "
             f"{done.checksum.count}; remove it and convert again"
         )

@@ -1,4 +1,4 @@
-"""Extraction in shards: each process fills its own part of the store, the last joins them."""
+"""Extraction in shards: each process fills its part of the store, the last one joins them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,40 +8,27 @@ from a2cap.data.features.join import seal_shards
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.run import read_skipped, write_skipped
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.extraction.extract import (
-    commits_in,
-    describe_extractor,
-    describe_images,
-    given_boxes,
-    require_some,
-)
+from a2cap.pipeline.extraction.extract import Extraction, require_some, save_extractor
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
-from a2cap.pipeline.runtime.device import prepare_device
 
 
 def extract_shard(
     inputs: ExtractionInputs, shard: Shard, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
-    """Fills and seals the shard's folder of the store in `directory`; resumes by key scan.
+    """Fill and seal the folder of a shard in the store of `directory`.
 
-    Returns the shard's images that were left out, which are listed in its folder too.
+    Continues an interrupted run. Returns the shard's skipped images, also listed in its folder.
     """
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
         return _skipped(folder)
-    images = inputs.images
-    given = given_boxes(inputs.boxes, images)
-    device = str(prepare_device(inputs.runtime))
-    extractor = load_extractor(inputs.weights, config=inputs.config, device=device)
-    with FeatureWriter(folder, dtype=inputs.config.dtype, on_commit=commits_in(events)) as writer:
-        skipped = describe_images(
-            extractor, images, given, writer, directory=directory, events=events, shard=shard
-        )
+    extraction = Extraction.load(inputs, events, shard)
+    with extraction.open_store(folder) as writer:
+        skipped = extraction.fill(writer)
         write_skipped(folder, skipped)
         writer.seal()
     return skipped
@@ -50,22 +37,22 @@ def extract_shard(
 def join_shards(
     inputs: ExtractionInputs, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
-    """Seals the shards of `directory` as one store and describes the extractor beside it.
+    """Seal the shards of `directory` as one store and write the record of the extractor.
 
-    Returns the images that were left out of any shard. InputError above the limit of bad ones;
-    StoreError, naming them, where shards or images are missing, or shards overlap.
+    Returns the skipped images of all shards. Raises InputError if too many are bad, and StoreError,
+    naming them, if shards or images are missing or shards overlap.
     """
-    store, images = directory / FEATURES, inputs.images
+    store = directory / FEATURES
     seal = seal_shards(store)
     skipped = []
     for shard in complete_shards(store):
         of_shard = _skipped(store / shard.folder)
         events.write("shard", shard=str(shard), skipped=len(of_shard))
         skipped += of_shard
-    check_skip_limit(skipped, len(images), "images")
-    require_some(seal.count, skipped, total=len(images))
-    FeatureStore(store).require(images.keys() - {item.image_id for item in skipped})
-    describe_extractor(load_extractor(inputs.weights, config=inputs.config), directory)
+    check_skip_limit(skipped, len(inputs.images), "images")
+    require_some(seal.count, skipped, total=len(inputs.images))
+    FeatureStore(store).require(inputs.images.keys() - {item.image_id for item in skipped})
+    save_extractor(load_extractor(inputs.weights, config=inputs.config), directory)
     return skipped
 
 

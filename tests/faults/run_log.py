@@ -56,7 +56,7 @@ def start_logging(path: Path) -> None:
         after=lambda ids, _: log("committed", ids),
     )
     _observe(
-        "a2cap.pipeline.extraction.extract:_describe",
+        "a2cap.pipeline.extraction.extract:Extraction._add",
         before=lambda _, jobs, *__: log("extracted", [job.image_id for job in jobs]),
     )
     _observe(

@@ -328,9 +328,9 @@ def _kill_orphans(groups: Sequence[int]) -> list[str]:
 def _scale_down() -> None:
     """Lower the images per commit and batch, so that a small store has many; use one thread."""
     defaults = FeatureWriter.__init__.__kwdefaults__
-    if defaults is None or "commit_every" not in defaults or not hasattr(extraction, "_TOGETHER"):
+    if defaults is None or "commit_every" not in defaults or not hasattr(extraction, "_BATCH_SIZE"):
         raise RuntimeError("the limits of extraction were renamed; update _scale_down")
     defaults["commit_every"] = COMMIT_EVERY
-    extraction._TOGETHER = TOGETHER
+    extraction._BATCH_SIZE = TOGETHER
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

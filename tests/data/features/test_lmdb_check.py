@@ -1,4 +1,4 @@
-"""The tree of a data file: sound as LMDB writes it, and no damage of it can kill a reader."""
+"""The check of LMDB files: intact as LMDB writes them, and no undetected damage kills a reader."""
 
 import os
 import random
@@ -7,7 +7,7 @@ import struct
 import lmdb
 import pytest
 
-from a2cap.data.features.lmdb_check import tree_problem
+from a2cap.data.features.lmdb_check import find_damage
 
 PAGE = 4096
 RECORDS = {f"{number:012d}".encode(): bytes([number % 256]) * 3000 for number in range(400)}
@@ -15,8 +15,8 @@ SMALL = {f"s{number:04d}".encode(): b"short" for number in range(400)}
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """The bytes of a data file of two levels: values in pages of their own, and beside keys."""
+def intact(tmp_path_factory):
+    """The bytes of a data file with two levels, with values in leaf and in overflow pages."""
     folder = tmp_path_factory.mktemp("tree")
     with (
         lmdb.open(os.fspath(folder), map_size=1 << 24) as environment,
@@ -28,31 +28,31 @@ def sound(tmp_path_factory):
 
 
 @pytest.fixture
-def problem(tmp_path):
-    """What is found in a data file of these bytes."""
+def damage(tmp_path):
+    """Return the damage found in a data file with these bytes."""
 
-    def look(content):
+    def check(content):
         (tmp_path / "data.mdb").write_bytes(content)
-        return tree_problem(tmp_path / "data.mdb")
+        return find_damage(tmp_path / "data.mdb")
 
-    return look
+    return check
 
 
-def changed(content, place, form, *values):
-    """The bytes with other numbers at a place."""
+def changed(content, offset, form, *values):
+    """Return the bytes with other numbers at an offset."""
     copy = bytearray(content)
-    struct.pack_into(form, copy, place, *values)
+    struct.pack_into(form, copy, offset, *values)
     return bytes(copy)
 
 
 def newer(content):
-    """Where the newer of the first two pages begins."""
+    """Return the offset of the newer meta page."""
     first, second = (struct.unpack_from("<Q", content, page + 144)[0] for page in (0, PAGE))
     return 0 if first > second else PAGE
 
 
-def number_at(content, place):
-    return struct.unpack_from("<Q", content, place)[0]
+def number_at(content, offset):
+    return struct.unpack_from("<Q", content, offset)[0]
 
 
 def root(content):
@@ -60,90 +60,90 @@ def root(content):
 
 
 def pages(content, kind):
-    """Numbers of the pages of keys: 1 of branches, 2 of leaves; some may be free."""
+    """Return the numbers of the pages of a kind: 1 branch, 2 leaf; some may be free."""
     headers = ((n, struct.unpack_from("<QHH", content, n * PAGE)) for n in range(2, root(content)))
     return [n for n, (own, _, flags) in headers if (own, flags) == (n, kind)]
 
 
-def test_the_tree_that_lmdb_writes_is_sound(sound, problem):
-    assert struct.unpack_from("<H", sound, root(sound) * PAGE + 10) == (1,)
-    assert problem(sound) is None
+def test_a_tree_written_by_lmdb_is_intact(intact, damage):
+    assert struct.unpack_from("<H", intact, root(intact) * PAGE + 10) == (1,)
+    assert damage(intact) is None
 
 
-def test_a_tree_without_records_is_sound(tmp_path):
+def test_an_empty_tree_is_intact(tmp_path):
     lmdb.open(os.fspath(tmp_path / "empty")).close()
-    assert tree_problem(tmp_path / "empty" / "data.mdb") is None
+    assert find_damage(tmp_path / "empty" / "data.mdb") is None
 
 
 @pytest.mark.parametrize("records", [1, 3])
-def test_a_tree_of_one_level_is_sound(tmp_path, records):
+def test_a_tree_of_one_level_is_intact(tmp_path, records):
     with (
         lmdb.open(os.fspath(tmp_path)) as environment,
         environment.begin(write=True) as transaction,
     ):
         for number in range(records):
             transaction.put(str(number).encode(), bytes(9000))
-    assert tree_problem(tmp_path / "data.mdb") is None
+    assert find_damage(tmp_path / "data.mdb") is None
 
 
-def test_what_is_no_file_of_this_layout_is_left_to_lmdb(sound, problem):
-    assert problem(changed(sound, 16, "<I", 7)) is None  # the mark of LMDB's files
-    assert problem(changed(sound, 20, "<I", 2)) is None  # the version of the layout
-    assert problem(changed(sound, 40, "<I", 1234)) is None  # the size of a page
+def test_files_of_another_layout_are_left_to_lmdb(intact, damage):
+    assert damage(changed(intact, 16, "<I", 7)) is None  # magic number
+    assert damage(changed(intact, 20, "<I", 2)) is None  # version
+    assert damage(changed(intact, 40, "<I", 1234)) is None  # page size
 
 
-def test_a_file_that_ends_within_its_first_pages_is_damaged(problem, sound):
-    assert "unpack" in problem(sound[:100])
+def test_a_file_that_ends_in_its_meta_pages_is_damaged(intact, damage):
+    assert "unpack" in damage(intact[:100])
 
 
-def test_a_file_that_is_shorter_than_what_is_in_use_is_damaged(sound, problem):
-    last = (number_at(sound, newer(sound) + 136) + 1) * PAGE
-    assert problem(sound[: last - 1]) == f"{last} bytes of it are in use, it has {last - 1}"
+def test_a_file_shorter_than_its_used_pages_is_damaged(intact, damage):
+    last = (number_at(intact, newer(intact) + 136) + 1) * PAGE
+    assert damage(intact[: last - 1]) == f"{last} bytes of it are in use, it has {last - 1}"
 
 
-def test_another_kind_of_tree_is_damage(sound, problem):
-    assert problem(changed(sound, newer(sound) + 92, "<H", 4)) == "its tree has flags 4"
+def test_a_tree_with_flags_is_damaged(intact, damage):
+    assert damage(changed(intact, newer(intact) + 92, "<H", 4)) == "its tree has flags 4"
 
 
-def test_another_number_of_records_is_damage(sound, problem):
-    place = newer(sound) + 120
-    assert problem(changed(sound, place, "<Q", 801)) == "it holds 800 of 801 records"
+def test_a_wrong_number_of_records_is_damage(intact, damage):
+    offset = newer(intact) + 120
+    assert damage(changed(intact, offset, "<Q", 801)) == "it holds 800 of 801 records"
 
 
 @pytest.mark.parametrize("number", [0, 1, 10**6, 2**63])
-def test_a_root_that_is_not_there_is_damage(sound, problem, number):
-    assert problem(changed(sound, newer(sound) + 128, "<Q", number)) == (
-        f"its tree leads to page {number}, which is not there"
+def test_a_missing_root_is_damage(intact, damage, number):
+    assert damage(changed(intact, newer(intact) + 128, "<Q", number)) == (
+        f"its tree refers to page {number}, which does not exist"
     )
 
 
-def test_a_tree_of_another_depth_is_damage(sound, problem):
+def test_a_wrong_depth_is_damage(intact, damage):
     for depth in (0, 1, 3):
-        found = problem(changed(sound, newer(sound) + 94, "<H", depth))
-        assert found.endswith(" of its tree is not as it was written")
+        found = damage(changed(intact, newer(intact) + 94, "<H", depth))
+        assert found.endswith(" of its tree is corrupt")
 
 
 @pytest.mark.parametrize(
-    ("place", "form", "values"),
+    ("offset", "form", "values"),
     [
-        (0, "<Q", [1]),  # its own number
-        (10, "<H", [4]),  # what kind of page it is
+        (0, "<Q", [1]),  # page number
+        (10, "<H", [4]),  # kind of page
         (12, "<HH", [16, 4096]),  # no nodes
         (12, "<HH", [21, 4096]),  # half a node
-        (12, "<HH", [4000, 3000]),  # nodes where the list of them is
-        (14, "<H", [5000]),  # nodes behind the end
+        (12, "<HH", [4000, 3000]),  # nodes in the list of offsets
+        (14, "<H", [5000]),  # nodes beyond the end
         (16, "<H", [4095]),  # a node at the end
         (16, "<H", [2]),  # a node in the header
     ],
 )
-def test_a_damaged_page_is_named(sound, problem, place, form, values):
-    for number in (root(sound), _a_leaf(sound)):
-        found = problem(changed(sound, number * PAGE + place, form, *values))
-        assert found == f"page {number} of its tree is not as it was written"
+def test_a_damaged_page_is_named(intact, damage, offset, form, values):
+    for number in (root(intact), _a_leaf(intact)):
+        found = damage(changed(intact, number * PAGE + offset, form, *values))
+        assert found == f"page {number} of its tree is corrupt"
 
 
 def _a_leaf(content):
-    """The page that the first node of the root leads to."""
+    """Return the page of the first node of the root."""
     start = root(content) * PAGE
     [node] = struct.unpack_from("<H", content, start + 16)
     return struct.unpack_from("<H", content, start + node)[0]
@@ -153,40 +153,40 @@ def _first_node(content, page):
     return page * PAGE + struct.unpack_from("<H", content, page * PAGE + 16)[0]
 
 
-def test_a_key_longer_than_its_page_is_damage(sound, problem):
-    for page in (root(sound), _a_leaf(sound)):
-        found = problem(changed(sound, _first_node(sound, page) + 6, "<H", 5000))
-        assert found == f"page {page} of its tree is not as it was written"
+def test_a_key_longer_than_its_page_is_damage(intact, damage):
+    for page in (root(intact), _a_leaf(intact)):
+        found = damage(changed(intact, _first_node(intact, page) + 6, "<H", 5000))
+        assert found == f"page {page} of its tree is corrupt"
 
 
-def test_a_value_that_lies_behind_the_end_is_damage(sound, problem):
-    leaf = _a_leaf(sound)
-    node = _first_node(sound, leaf)
-    assert struct.unpack_from("<H", sound, node + 4) == (1,)  # its value is elsewhere
-    damaged = f"page {leaf} of its tree is not as it was written"
-    assert problem(changed(sound, node + 20, "<Q", 10**6)) == damaged
-    assert problem(changed(sound, node + 20, "<Q", 0)) == damaged
-    assert problem(changed(sound, node, "<HH", 0, 60_000)) == damaged
-    assert problem(changed(sound, node + 4, "<H", 2)) == damaged
+def test_a_value_beyond_the_end_is_damage(intact, damage):
+    leaf = _a_leaf(intact)
+    node = _first_node(intact, leaf)
+    assert struct.unpack_from("<H", intact, node + 4) == (1,)  # its value is in overflow pages
+    corrupt = f"page {leaf} of its tree is corrupt"
+    assert damage(changed(intact, node + 20, "<Q", 10**6)) == corrupt
+    assert damage(changed(intact, node + 20, "<Q", 0)) == corrupt
+    assert damage(changed(intact, node, "<HH", 0, 60_000)) == corrupt
+    assert damage(changed(intact, node + 4, "<H", 2)) == corrupt
 
 
-def test_no_changed_byte_of_the_tree_kills_a_reader(sound, tmp_path):
-    """The damage that is not found here is found by LMDB, or by the record's own checksum."""
+def test_no_changed_byte_of_the_tree_kills_a_reader(intact, tmp_path):
+    """LMDB or the checksum of the record detects the damage that this check does not."""
     chance = random.Random(0)
-    numbers = [0, 1, root(sound), *pages(sound, 1), *pages(sound, 2)]
+    numbers = [0, 1, root(intact), *pages(intact, 1), *pages(intact, 2)]
     survived = 0
     for _ in range(150):
-        place = chance.choice(numbers) * PAGE + chance.randrange(PAGE)
-        content = changed(sound, place, "<B", chance.randrange(256))
+        offset = chance.choice(numbers) * PAGE + chance.randrange(PAGE)
+        content = changed(intact, offset, "<B", chance.randrange(256))
         (tmp_path / "data.mdb").write_bytes(content)
-        if tree_problem(tmp_path / "data.mdb") is None:
+        if find_damage(tmp_path / "data.mdb") is None:
             survived += 1
             assert os.waitstatus_to_exitcode(_read_all(tmp_path)) == 0
     assert survived > 50
 
 
 def _read_all(folder):
-    """How a process ends that reads every byte."""
+    """Return the wait status of a process that reads every byte."""
     child = os.fork()
     if child == 0:
         try:

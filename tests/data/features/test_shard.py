@@ -1,4 +1,4 @@
-"""Shards: every image has exactly one, the same in every process and on every machine."""
+"""Shards: every image belongs to exactly one, the same in every process and on every machine."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def test_every_image_belongs_to_exactly_one_shard(image_id, count):
 
 
 @given(st.sets(image_ids), st.integers(1, 20))
-def test_shards_are_disjoint_and_complete_whatever_other_images_there_are(ids, count):
+def test_shards_are_disjoint_and_complete(ids, count):
     parts = [
         {image_id for image_id in ids if Shard(number, count).owns(image_id)}
         for number in range(count)
@@ -36,7 +36,7 @@ def test_shards_are_of_about_equal_size():
 
 
 def test_the_assignment_is_stable_across_processes_and_versions():
-    # the last digit of what `printf %s ID | sha256sum` prints, modulo 8
+    # the last digit of `printf %s ID | sha256sum`, modulo 8
     known = {"000000000139": 0, "000000391895": 5, "own/straße": 7}
     assert {image_id: owner(image_id, 8) for image_id in known} == known
     code = "from a2cap.data.features.shard import owner; print(owner('000000391895', 8))"
@@ -45,13 +45,13 @@ def test_the_assignment_is_stable_across_processes_and_versions():
 
 
 @given(st.integers(1, 99_999).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
-def test_what_is_written_is_parsed(numbers):
+def test_parsing_inverts_formatting(numbers):
     shard = Shard(*numbers)
     assert Shard.parse(str(shard)) == shard
 
 
 @pytest.mark.parametrize("text", ["4/4", "0/0", "1", "1/", "/2", "-1/4", "a/b", "1/2/3", "½/2", ""])
-def test_anything_else_is_no_shard(text):
+def test_other_texts_are_refused(text):
     with pytest.raises(ConfigError) as raised:
         Shard.parse(text)
     assert str(raised.value) == (
@@ -59,7 +59,7 @@ def test_anything_else_is_no_shard(text):
     )
 
 
-def test_folders_sort_as_their_shards_and_are_found_again(tmp_path):
+def test_shards_are_found_by_their_folders_in_order(tmp_path):
     shards = [Shard(number, 11) for number in range(11)]
     assert Shard(3, 8).folder == "shard-00003-of-00008"
     for name in (*(shard.folder for shard in shards), "shard-1-of-2", "other"):
@@ -67,7 +67,7 @@ def test_folders_sort_as_their_shards_and_are_found_again(tmp_path):
     assert shards_in(tmp_path) == complete_shards(tmp_path) == shards
 
 
-def test_a_store_that_is_not_there_has_no_shards(tmp_path):
+def test_a_missing_store_has_no_shards(tmp_path):
     assert shards_in(tmp_path / "none") == complete_shards(tmp_path) == []
 
 
@@ -82,12 +82,12 @@ def test_missing_shards_are_named(tmp_path):
     )
 
 
-def test_shards_of_several_numbers_overlap(tmp_path):
+def test_shards_of_different_totals_overlap(tmp_path):
     for shard in (Shard(0, 1), Shard(1, 4), Shard(0, 2)):
         (tmp_path / shard.folder).mkdir()
     with pytest.raises(StoreError) as raised:
         complete_shards(tmp_path)
     assert str(raised.value) == (
-        f"{str(tmp_path)!r} holds shards of 1 and of 2 and of 4, which overlap; "
-        "keep those of one number"
+        f"{str(tmp_path)!r} contains shards of 1 and of 2 and of 4, "
+        "which overlap; keep the shards of one number"
     )

@@ -1,3 +1,5 @@
+"""The reader of a feature store: a mapping in key order that survives pickling and forks."""
+
 import json
 import multiprocessing
 import os
@@ -13,41 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features import lmdb_file as feature_file
+from a2cap.data.features import lmdb_file
 from a2cap.data.features.seal import StoreSeal, read_seal
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.regions import Regions
+from tests.data.features.stores import flip_byte, make_regions, write_store, zero_tree
 
 IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]
-
-
-def make_regions(image_id):
-    draw = np.random.default_rng([ord(letter) for letter in image_id])
-    count = int(draw.integers(1, 6))
-    return Regions(
-        boxes=draw.uniform(0, 100, (count, 4)).astype(np.float32),
-        features=draw.normal(size=(count, 8)).astype(np.float32),
-        scores=draw.uniform(size=count).astype(np.float32),
-        class_ids=draw.integers(0, 1600, count).astype(np.int32),
-        attribute_ids=None,
-        width=640,
-        height=480,
-    )
-
-
-def write(path, ids=IDS):
-    with FeatureWriter(path, dtype="float32") as writer:
-        for image_id in ids:
-            writer.add(image_id, make_regions(image_id))
-        writer.seal()
-    return path
 
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return write(Path("features.lmdb"))
+
+
+def write(path, ids=IDS):
+    write_store(path, ids, dtype="float32")
+    return path
 
 
 def same_features(store, image_id):
@@ -64,19 +48,19 @@ def test_a_store_is_a_mapping_in_key_order(path):
 
 
 @pytest.mark.parametrize("image_id", ["", "1", "a" * 600, "\udcff", "000000139"])
-def test_what_was_not_stored_is_not_in_the_store(path, image_id):
+def test_other_ids_are_not_in_the_store(path, image_id):
     assert image_id not in FeatureStore(path)
 
 
 @settings(deadline=None, max_examples=20)
 @given(ids=st.sets(st.text(min_size=1, max_size=100).filter(lambda name: name.isprintable())))
-def test_any_set_of_ids_comes_back_sorted(tmp_path_factory, ids):
+def test_any_set_of_ids_is_read_in_sorted_order(tmp_path_factory, ids):
     store = FeatureStore(write(tmp_path_factory.mktemp("ids") / "s", ids))
     assert list(store) == sorted(ids)
     assert all(same_features(store, image_id) for image_id in ids)
 
 
-def test_a_store_tells_what_its_seal_says(path):
+def test_a_store_has_the_properties_of_its_seal(path):
     store = FeatureStore(path)
     assert store.seal == read_seal(path)
     assert (store.feature_width, store.dtype) == (8, "float32")
@@ -92,7 +76,7 @@ def test_a_missing_image_is_named(path):
     )
 
 
-def test_required_images_are_there(path):
+def test_require_accepts_stored_images(path):
     FeatureStore(path).require(IDS)
     FeatureStore(path).require([])
 
@@ -132,12 +116,10 @@ def test_a_damaged_seal_is_refused(path, text):
     (path / "seal.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(StoreError) as raised:
         FeatureStore(path)
-    assert str(raised.value) == (
-        "seal of 'features.lmdb' is not readable; run \"a2 extract --force\""
-    )
+    assert str(raised.value) == ("seal of 'features.lmdb' is invalid; run \"a2 extract --force\"")
 
 
-def test_opening_reads_no_features_until_the_first_is_asked_for(path):
+def test_the_data_file_is_opened_at_the_first_read(path):
     store = FeatureStore(path)
     (path / "data.mdb").write_bytes(b"")
     assert len(store) == 4
@@ -152,7 +134,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_mapped(path, cut):
     wrong_size = wrong.get(cut, size + 1)
     os.truncate(path / "data.mdb", wrong_size)
     message = (
-        f"'features.lmdb' has {wrong_size} bytes, its seal says {size}; "
+        f"'features.lmdb' has {wrong_size} bytes, its seal {size}; "
         'copy it again, or run "a2 extract --force"'
     )
     with pytest.raises(StoreError) as raised:
@@ -169,54 +151,47 @@ def test_a_file_that_is_not_lmdb_is_refused(path):
     assert problem == f'{message}; run "a2 extract --force"'
 
 
-def test_a_tree_that_leads_nowhere_is_damage(path):
-    data = bytearray((path / "data.mdb").read_bytes())
-    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)  # all but the two pages that name the root
-    (path / "data.mdb").write_bytes(data)
+def test_a_damaged_tree_is_refused(path):
+    zero_tree(path / "data.mdb")
     with pytest.raises(StoreError) as raised:
         FeatureStore(path)[IDS[0]]
     assert re.fullmatch(
-        r"'features.lmdb' is damaged: page \d+ of its tree is not as it was written; "
+        r"'features.lmdb' is damaged: page \d+ of its tree is corrupt; "
         'run "a2 extract --force"',
         str(raised.value),
     )
 
 
-def test_damage_that_lmdb_itself_finds_is_named(path, monkeypatch):
-    data = bytearray((path / "data.mdb").read_bytes())
-    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)
-    (path / "data.mdb").write_bytes(data)
-    monkeypatch.setattr(feature_file, "tree_problem", lambda file: None)
+def test_damage_that_lmdb_detects_is_reported(path, monkeypatch):
+    zero_tree(path / "data.mdb")
+    monkeypatch.setattr(lmdb_file, "find_damage", lambda file: None)
     with pytest.raises(StoreError) as raised:
         FeatureStore(path)[IDS[0]]
     assert str(raised.value).startswith("'features.lmdb' is damaged: mdb_get: MDB_")
     assert str(raised.value).endswith('; run "a2 extract --force"')
 
 
-def test_a_sound_store_has_no_problems(path):
+def test_an_intact_store_has_no_problems(path):
     assert FeatureStore(path).verify() == []
     assert FeatureStore(path).verify(data=True) == []
 
 
-def test_a_flipped_byte_is_found_with_the_name_of_its_image(path):
-    content = make_regions(IDS[1]).features.tobytes()
-    data = bytearray((path / "data.mdb").read_bytes())
-    data[data.index(content) + 10] ^= 1
-    (path / "data.mdb").write_bytes(data)
+def test_a_flipped_byte_is_found_and_its_image_named(path):
+    flip_byte(path / "data.mdb", make_regions(IDS[1]).features.tobytes())
     store = FeatureStore(path)
-    assert store.verify() == []  # sizes and counts alone do not tell
+    assert store.verify() == []  # sizes and counts are unchanged
     file, record, digest = store.verify(data=True)
     remedy = 'run "a2 extract --force"'
     assert file == f"'features.lmdb' is not the file that was sealed; {remedy}"
     assert record.startswith(f"record of image {IDS[1]!r} is damaged: checksum ")
     assert record.endswith(f"; {remedy}")
-    assert digest == f"'features.lmdb' holds other records than were sealed; {remedy}"
+    assert digest == f"'features.lmdb' contains other records than were sealed; {remedy}"
     with pytest.raises(StoreError, match=f"record of image '{IDS[1]}' is damaged"):
         store[IDS[1]]
     assert same_features(store, IDS[0])
 
 
-def test_a_byte_flipped_where_no_record_lies_is_found(path):
+def test_a_byte_flipped_outside_of_the_records_is_found(path):
     data = bytearray((path / "data.mdb").read_bytes())
     data[4096 - 1] ^= 1  # the unused end of LMDB's first page
     (path / "data.mdb").write_bytes(data)
@@ -225,22 +200,22 @@ def test_a_byte_flipped_where_no_record_lies_is_found(path):
     ]
 
 
-def test_a_seal_of_another_count_is_found(path):
+def test_a_wrong_count_in_the_seal_is_found(path):
     seal = json.loads((path / "seal.json").read_text())
     (path / "seal.json").write_text(json.dumps({**seal, "count": 5}))
     assert FeatureStore(path).verify() == [
-        "'features.lmdb' holds 4 images, its seal says 5; run \"a2 extract --force\""
+        "'features.lmdb' has 4 images, its seal 5; run \"a2 extract --force\""
     ]
 
 
-def test_two_stores_over_one_file_are_read_in_one_process(path):
+def test_two_stores_read_one_file_in_one_process(path):
     first, second = FeatureStore(path), FeatureStore(path.absolute())
     assert same_features(first, IDS[0]) and same_features(second, IDS[1])
     del first
     assert same_features(second, IDS[0])
 
 
-def test_a_store_made_again_at_the_same_place_is_another_store(path):
+def test_a_rewritten_store_at_the_same_path_is_another_store(path):
     before = FeatureStore(path)
     assert len(list(before)) == 4
     shutil.rmtree(path)
@@ -249,7 +224,7 @@ def test_a_store_made_again_at_the_same_place_is_another_store(path):
     assert list(before) == IDS
 
 
-def test_a_pickled_store_reads_on(path):
+def test_a_pickled_store_can_be_read(path):
     store = FeatureStore(path)
     assert same_features(store, IDS[0])
     copy = pickle.loads(pickle.dumps(store))
@@ -261,7 +236,7 @@ def read_all(store, ids, answers):
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["not yet opened", "opened"])
-def test_two_forked_processes_and_their_parent_read_at_once(path, opened):
+def test_two_forked_processes_and_their_parent_read_concurrently(path, opened):
     store, other = FeatureStore(path), FeatureStore(path)
     assert not opened or (same_features(store, IDS[0]) and same_features(other, IDS[0]))
     fork = multiprocessing.get_context("fork")
@@ -279,7 +254,7 @@ def test_two_forked_processes_and_their_parent_read_at_once(path, opened):
     assert same_features(other, IDS[0])
 
 
-def test_both_stores_of_a_forked_process_read(path):
+def test_a_forked_process_reads_two_stores_of_one_file(path):
     train, validation = FeatureStore(path), FeatureStore(path)
     assert same_features(train, IDS[0]) and same_features(validation, IDS[0])
     child = os.fork()
@@ -288,7 +263,7 @@ def test_both_stores_of_a_forked_process_read(path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_another_process_opened_is_closed_and_opened_anew(path, monkeypatch):
+def test_the_environment_of_a_parent_process_is_closed_and_opened_again(path, monkeypatch):
     store = FeatureStore(path)
     assert same_features(store, IDS[0])
     inherited = store._files[0]._environment
@@ -304,12 +279,12 @@ def test_a_store_is_read_in_a_spawned_process(path):
         assert pool.apply(list, (FeatureStore(path.absolute()),)) == IDS
 
 
-def test_reading_changes_nothing_on_the_disk(path):
+def test_reading_does_not_change_the_files(path):
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     FeatureStore(path).verify(data=True)
     after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     assert after == before
 
 
-def test_a_seal_is_read_as_it_was_written(path):
+def test_a_seal_survives_a_round_trip(path):
     assert StoreSeal.model_validate_json(read_seal(path).model_dump_json()) == read_seal(path)

@@ -1,3 +1,5 @@
+"""The writer of a feature store: durable at every commit, resumable until it is sealed."""
+
 import errno
 import hashlib
 import json
@@ -20,33 +22,13 @@ import pytest
 from a2cap.data.errors import StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.regions import Regions
+from tests.data.features.stores import flip_byte, make_regions, write_store, zero_tree
 
 IDS = [f"{number:012d}" for number in range(12)]
 
 
-def make_regions(image_id, count=3, width=8):
-    draw = np.random.default_rng([ord(letter) for letter in image_id])
-    return Regions(
-        boxes=draw.uniform(0, 100, (count, 4)).astype(np.float32),
-        features=draw.normal(size=(count, width)).astype(np.float32),
-        scores=draw.uniform(size=count).astype(np.float32),
-        class_ids=draw.integers(0, 1600, count).astype(np.int32),
-        attribute_ids=None,
-        width=640,
-        height=480,
-    )
-
-
-def write(path, ids, *, sealed=True, **options):
-    with FeatureWriter(path, **options) as writer:
-        for image_id in ids:
-            writer.add(image_id, make_regions(image_id))
-        return writer.seal() if sealed else None
-
-
-def test_a_sealed_store_gives_back_every_image(tmp_path):
-    seal = write(tmp_path / "features.lmdb", IDS, dtype="float32")
+def test_a_sealed_store_contains_every_image(tmp_path):
+    seal = write_store(tmp_path / "features.lmdb", IDS, dtype="float32")
     store = FeatureStore(tmp_path / "features.lmdb")
     assert list(store) == IDS
     for image_id in IDS:
@@ -54,8 +36,8 @@ def test_a_sealed_store_gives_back_every_image(tmp_path):
     assert (seal.count, seal.feature_width, seal.dtype) == (12, 8, "float32")
 
 
-def test_features_are_stored_as_float16_unless_asked_otherwise(tmp_path):
-    write(tmp_path / "s", IDS[:1])
+def test_features_are_stored_as_float16_by_default(tmp_path):
+    write_store(tmp_path / "s", IDS[:1])
     assert FeatureStore(tmp_path / "s")[IDS[0]].features.dtype == np.float16
 
 
@@ -73,24 +55,24 @@ def test_the_seal_describes_the_data_file(tmp_path):
 
 
 def test_the_digest_does_not_depend_on_order_commits_or_resumes(tmp_path):
-    digests = {write(tmp_path / "plain", IDS).digest}
-    digests.add(write(tmp_path / "backwards", reversed(IDS), commit_every=1).digest)
-    write(tmp_path / "resumed", IDS[7:], sealed=False, commit_every=2)
-    digests.add(write(tmp_path / "resumed", IDS[:7], map_size=1 << 20).digest)
+    digests = {write_store(tmp_path / "plain", IDS).digest}
+    digests.add(write_store(tmp_path / "backwards", reversed(IDS), commit_every=1).digest)
+    write_store(tmp_path / "resumed", IDS[7:], sealed=False, commit_every=2)
+    digests.add(write_store(tmp_path / "resumed", IDS[:7], map_size=1 << 20).digest)
     assert len(digests) == 1
-    assert write(tmp_path / "fewer", IDS[1:]).digest not in digests
-    assert write(tmp_path / "exact", IDS, dtype="float32").digest not in digests
+    assert write_store(tmp_path / "fewer", IDS[1:]).digest not in digests
+    assert write_store(tmp_path / "exact", IDS, dtype="float32").digest not in digests
 
 
-def test_the_digest_of_nothing_is_the_sha256_of_nothing(tmp_path):
+def test_the_digest_of_an_empty_store_is_the_sha256_of_the_empty_message(tmp_path):
     # FIPS 180-4, the digest of the empty message
-    seal = write(tmp_path / "s", [])
+    seal = write_store(tmp_path / "s", [])
     assert seal.digest == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert list(FeatureStore(tmp_path / "s")) == []
 
 
-def test_what_is_done_includes_earlier_runs_and_what_is_not_yet_committed(tmp_path):
-    write(tmp_path / "s", IDS[:3], sealed=False)
+def test_done_includes_earlier_runs_and_uncommitted_images(tmp_path):
+    write_store(tmp_path / "s", IDS[:3], sealed=False)
     with FeatureWriter(tmp_path / "s") as writer:
         writer.add(IDS[3], make_regions(IDS[3]))
         assert writer.done() == set(IDS[:4])
@@ -98,14 +80,14 @@ def test_what_is_done_includes_earlier_runs_and_what_is_not_yet_committed(tmp_pa
         assert IDS[0] in writer and IDS[3] in writer and IDS[4] not in writer
 
 
-def test_changing_the_set_of_what_is_done_changes_nothing(tmp_path):
+def test_done_returns_a_copy(tmp_path):
     with FeatureWriter(tmp_path / "s") as writer:
         writer.done().add("1")
         assert "1" not in writer
 
 
 def stored_now(path):
-    """Keys that another process sees at this moment."""
+    """Return the number of images that another process sees now."""
     script = (
         "import lmdb, sys\n"
         "with lmdb.open(sys.argv[1], readonly=True).begin() as t:\n"
@@ -114,7 +96,7 @@ def stored_now(path):
     return int(subprocess.check_output([sys.executable, "-c", script, str(path)]))
 
 
-def test_every_so_many_images_are_committed(tmp_path):
+def test_images_are_committed_every_commit_every_images(tmp_path):
     with FeatureWriter(tmp_path / "s", commit_every=4) as writer:
         for image_id in IDS[:7]:
             writer.add(image_id, make_regions(image_id))
@@ -123,7 +105,7 @@ def test_every_so_many_images_are_committed(tmp_path):
         assert stored_now(tmp_path / "s") == 7
 
 
-def test_a_slow_extraction_commits_by_time(tmp_path, monkeypatch):
+def test_images_are_committed_after_commit_seconds(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with FeatureWriter(tmp_path / "s", commit_seconds=30) as writer:
@@ -136,7 +118,7 @@ def test_a_slow_extraction_commits_by_time(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("commit_every", "commits"), [(1, {1, 2, 3, 4, 5, 6, 7, 8}), (5, {5, 8})], ids=["1", "5"]
 )
-def test_a_map_that_is_full_at_every_commit_grows_and_loses_nothing(
+def test_a_map_that_is_full_at_every_commit_grows_without_loss(
     tmp_path, monkeypatch, commit_every, commits
 ):
     grown = []
@@ -159,7 +141,7 @@ def test_a_map_that_is_full_at_every_commit_grows_and_loses_nothing(
         assert writer.seal().digest == seal.digest
 
 
-def test_an_exception_commits_what_was_added(tmp_path):
+def test_an_exception_commits_the_added_images(tmp_path):
     with pytest.raises(KeyboardInterrupt), FeatureWriter(tmp_path / "s") as writer:
         writer.add("1", make_regions("1"))
         raise KeyboardInterrupt
@@ -167,7 +149,7 @@ def test_an_exception_commits_what_was_added(tmp_path):
         assert writer.done() == {"1"}
 
 
-def test_a_refused_image_leaves_the_writer_usable(tmp_path):
+def test_the_writer_remains_usable_after_a_refused_image(tmp_path):
     bad = make_regions("1")
     bad.features[0, 0] = np.nan
     with FeatureWriter(tmp_path / "s") as writer:
@@ -178,20 +160,20 @@ def test_a_refused_image_leaves_the_writer_usable(tmp_path):
         assert writer.seal().count == 1
 
 
-def test_an_id_is_added_once(tmp_path, monkeypatch):
+def test_a_duplicate_id_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "features.lmdb", ["1"], sealed=False)
+    write_store(tmp_path / "features.lmdb", ["1"], sealed=False)
     with FeatureWriter(Path("features.lmdb")) as writer, pytest.raises(StoreError) as raised:
         writer.add("1", make_regions("1"))
     assert str(raised.value) == (
-        "image '1' is already in 'features.lmdb'; give every image an id of its own"
+        "image '1' is already in 'features.lmdb'; give every image a different id"
     )
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_all_images_have_one_region_width(tmp_path, resumed):
     path = tmp_path / "s"
-    write(path, ["1"], sealed=False) if resumed else None
+    write_store(path, ["1"], sealed=False) if resumed else None
     with FeatureWriter(path) as writer:
         if not resumed:
             writer.add("1", make_regions("1"))
@@ -202,30 +184,30 @@ def test_all_images_have_one_region_width(tmp_path, resumed):
     )
 
 
-def test_a_store_is_resumed_with_its_own_dtype(tmp_path):
+def test_a_store_is_resumed_with_its_dtype(tmp_path):
     path = tmp_path / "s"
-    write(path, ["1"], sealed=False)
+    write_store(path, ["1"], sealed=False)
     for _ in range(2):  # a refusal does not leave the store open
         with pytest.raises(StoreError) as raised:
             FeatureWriter(path, dtype="float32")
         assert str(raised.value) == (
-            f"features of {str(path)!r} are float16, asked for float32; "
-            'go on with float16, or run "a2 extract --force"'
+            f"features of {str(path)!r} are float16, not float32; "
+            'continue with float16, or run "a2 extract --force"'
         )
 
 
-def test_a_sealed_store_is_not_written_to(tmp_path):
+def test_a_sealed_store_cannot_be_opened_for_writing(tmp_path):
     path = tmp_path / "s"
-    write(path, ["1"])
+    write_store(path, ["1"])
     with pytest.raises(StoreError) as raised:
         FeatureWriter(path)
     assert str(raised.value) == (
-        f"{str(path)!r} is sealed, nothing can be added; "
-        'read it, or run "a2 extract --force" to make it again'
+        f"{str(path)!r} is sealed and cannot be changed; "
+        'read it, or run "a2 extract --force" to replace it'
     )
 
 
-def test_after_sealing_nothing_is_added(tmp_path):
+def test_a_sealed_writer_accepts_no_image(tmp_path):
     path = tmp_path / "s"
     with FeatureWriter(path) as writer:
         writer.seal()
@@ -235,57 +217,49 @@ def test_after_sealing_nothing_is_added(tmp_path):
     assert "1" not in writer
 
 
-def test_a_place_that_is_no_folder_is_refused(tmp_path):
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
     path = tmp_path / "s"
     path.write_text("a file")
     with pytest.raises(StoreError) as raised:
         FeatureWriter(path)
     assert str(raised.value).startswith(f"cannot open {str(path)!r} for writing: ")
-    assert str(raised.value).endswith("; choose another place or mend this one")
+    assert str(raised.value).endswith("; choose another path or fix this one")
 
 
-def test_an_unsealed_store_that_was_truncated_is_refused_before_it_is_read(tmp_path):
+def test_a_truncated_unsealed_store_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "s"
-    write(path, IDS, sealed=False)
+    write_store(path, IDS, sealed=False)
     size = (path / "data.mdb").stat().st_size
     os.truncate(path / "data.mdb", size - 4096)
     with pytest.raises(StoreError) as raised:
         FeatureWriter(path)
     assert str(raised.value) == (
         f"{str(path)!r} is truncated: {size - 4096} bytes of {size}; "
-        'run "a2 extract --force" to make it again'
+        'run "a2 extract --force" to replace it'
     )
 
 
-def test_an_unsealed_store_whose_tree_is_damaged_is_refused_before_it_is_read(tmp_path):
+def test_an_unsealed_store_with_a_damaged_tree_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "s"
-    write(path, IDS, sealed=False)
-    data = bytearray((path / "data.mdb").read_bytes())
-    data[2 * 4096 :] = bytes(len(data) - 2 * 4096)
-    (path / "data.mdb").write_bytes(data)
+    write_store(path, IDS, sealed=False)
+    zero_tree(path / "data.mdb")
     with pytest.raises(StoreError) as raised:
         FeatureWriter(path)
     assert re.fullmatch(
-        rf"{re.escape(repr(str(path)))} is damaged: page \d+ of its tree is not as it was written; "
-        'run "a2 extract --force" to make it again',
+        rf"{re.escape(repr(str(path)))} is damaged: page \d+ of its tree is corrupt; "
+        'run "a2 extract --force" to replace it',
         str(raised.value),
     )
 
 
-def test_sealing_refuses_a_record_that_was_damaged_on_the_disk(tmp_path):
+def test_a_record_damaged_on_the_disk_prevents_the_seal(tmp_path):
     path = tmp_path / "s"
-    write(path, ["41", "42"], sealed=False, dtype="float32")
-    flip_byte_of(path / "data.mdb", make_regions("42").features.tobytes())
+    write_store(path, ["41", "42"], sealed=False, dtype="float32")
+    flip_byte(path / "data.mdb", make_regions("42").features.tobytes())
     writer = FeatureWriter(path, dtype="float32")
     with writer, pytest.raises(StoreError, match="record of image '42' is damaged: checksum"):
         writer.seal()
     assert not (path / "seal.json").exists()
-
-
-def flip_byte_of(file, content):
-    data = bytearray(file.read_bytes())
-    data[data.index(content) + 10] ^= 1
-    file.write_bytes(data)
 
 
 DISK_FULL = """
@@ -322,18 +296,18 @@ def run_script(script, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
-def test_a_full_disk_says_what_is_kept_and_the_next_run_goes_on(tmp_path):
+def test_a_full_disk_is_reported_with_the_kept_images_and_the_next_run_continues(tmp_path):
     message, kept, count = run_script(DISK_FULL, tmp_path / "s").stdout.splitlines()
     assert message == (
         f"cannot write {str(tmp_path / 's')!r}: the disk is full or fails; "
-        f"{kept} images are kept, make room and run again to resume"
+        f"{kept} images are kept, free disk space and run again to resume"
     )
     assert 2 <= int(kept) < 20
     assert int(count) == 100
 
 
 class RefusingEnvironment:
-    """Stands in for LMDB's, whose failures on a real disk cannot be made everywhere."""
+    """A stand-in for LMDB's environment whose commits fail."""
 
     def __init__(self, environment, code):
         self._environment = environment
@@ -359,7 +333,7 @@ class RefusingEnvironment:
         (errno.EPERM, "mdb_txn_commit: refused"),
     ],
 )
-def test_what_the_disk_refuses_is_said_in_words(tmp_path, code, reason):
+def test_the_reason_of_a_failed_commit_is_reported(tmp_path, code, reason):
     writer = FeatureWriter(tmp_path / "s")
     writer.add("1", make_regions("1"))
     writer.flush()
@@ -370,23 +344,23 @@ def test_what_the_disk_refuses_is_said_in_words(tmp_path, code, reason):
         writer.flush()
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: {reason}; "
-        "1 images are kept, make room and run again to resume"
+        "1 images are kept, free disk space and run again to resume"
     )
     writer._environment = real
-    assert writer.seal().count == 2  # what was refused is still in memory
+    assert writer.seal().count == 2  # the refused image is still in memory
 
 
-def test_a_full_disk_is_an_error_also_where_the_writer_is_left(tmp_path):
+def test_a_failed_commit_at_the_end_of_the_with_block_is_an_error(tmp_path):
     with pytest.raises(StoreError) as raised, FeatureWriter(tmp_path / "s") as writer:
         writer.add("1", make_regions("1"))
         writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 images are kept, make room and run again to resume"
+        "0 images are kept, free disk space and run again to resume"
     )
 
 
-def test_a_map_that_cannot_grow_is_said_in_words(tmp_path, monkeypatch):
+def test_a_map_that_cannot_grow_is_reported(tmp_path, monkeypatch):
     writer = FeatureWriter(tmp_path / "s", map_size=1 << 14)
     writer.add("1", make_regions("1", count=64, width=4096))
     monkeypatch.setattr(writer, "_environment", NarrowEnvironment(writer._environment))
@@ -394,12 +368,12 @@ def test_a_map_that_cannot_grow_is_said_in_words(tmp_path, monkeypatch):
         writer.flush()
     assert str(raised.value) == (
         f"cannot write {str(tmp_path / 's')!r}: mdb_env_set_mapsize: Cannot allocate memory; "
-        "0 images are kept, make room and run again to resume"
+        "0 images are kept, free disk space and run again to resume"
     )
 
 
 class NarrowEnvironment:
-    """LMDB's environment where the process may take no more addresses (`ulimit -v`)."""
+    """A stand-in for LMDB's environment in a process without free addresses (`ulimit -v`)."""
 
     def __init__(self, environment):
         self._environment = environment
@@ -419,7 +393,7 @@ def test_the_first_error_is_the_one_that_is_raised(tmp_path, caplog):
             raise KeyboardInterrupt
     assert [record.message for record in caplog.records] == [
         f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 images are kept, make room and run again to resume"
+        "0 images are kept, free disk space and run again to resume"
     ]
 
 
@@ -427,11 +401,13 @@ def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
     path = tmp_path / "s"
     (path / ".seal.json.partial").mkdir(parents=True)
     with pytest.raises(StoreError) as raised:
-        write(path, ["1"])
+        write_store(path, ["1"])
     assert str(raised.value).startswith(f"cannot write {str(path)!r}: ")
-    assert str(raised.value).endswith("; 1 images are kept, make room and run again to resume")
+    assert str(raised.value).endswith(
+        "; 1 images are kept, free disk space and run again to resume"
+    )
     (path / ".seal.json.partial").rmdir()
-    assert write(path, []).count == 1
+    assert write_store(path, []).count == 1
 
 
 KILLED = """
@@ -457,15 +433,15 @@ KILLED = """
 
 
 def kill_after(path, commits, delay):
-    """Run the writer until it has said so many commits, wait, kill it; the last count it said."""
+    """Kill a writer `delay` seconds after so many commits; return the last count it reported."""
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         for _ in range(commits):
             child.stdout.readline()
         time.sleep(delay)
         child.send_signal(signal.SIGKILL)
-        said = child.stdout.read().splitlines()
-    counts = [int(line.split()[1]) for line in said if line.startswith("kept")]
+        lines = child.stdout.read().splitlines()
+    counts = [int(line.split()[1]) for line in lines if line.startswith("kept")]
     return max(counts, default=8 * commits)
 
 
@@ -485,7 +461,7 @@ def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_p
     assert set(resumed) == {reference}
 
 
-def test_regions_that_share_memory_with_their_caller_are_copied_when_added(tmp_path):
+def test_added_regions_are_copied(tmp_path):
     regions = make_regions("1")
     expected = replace(regions, features=regions.features.copy())
     with FeatureWriter(tmp_path / "s", dtype="float32") as writer:

@@ -1,4 +1,4 @@
-"""Shards named by a cluster: only when asked for, and never a wrong one."""
+"""Shards by the environment of a cluster: only with `auto`, and never a wrong one."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SLURM = {
 }
 
 
-def test_a_written_shard_is_taken_whatever_the_environment_says():
+def test_an_explicit_shard_ignores_the_environment():
     assert shard_of("1/3", {**TORCHRUN, **SLURM}) == Shard(1, 3)
 
 
@@ -30,7 +30,7 @@ def test_auto_is_the_task_of_a_slurm_array_or_the_rank_of_torchrun():
     [({}, "none"), ({"RANK": "0"}, "none"), ({**TORCHRUN, **SLURM}, "both")],
     ids=["nothing", "half", "both"],
 )
-def test_auto_without_one_answer_is_refused(environment, found):
+def test_auto_is_refused_unless_exactly_one_cluster_is_found(environment, found):
     with pytest.raises(ConfigError) as raised:
         shard_of("auto", environment)
     assert str(raised.value) == (
@@ -40,7 +40,7 @@ def test_auto_without_one_answer_is_refused(environment, found):
 
 
 @pytest.mark.parametrize("bound", [("SLURM_ARRAY_TASK_MIN", "1"), ("SLURM_ARRAY_TASK_MAX", "9")])
-def test_an_array_with_other_numbers_is_refused(bound):
+def test_a_slurm_array_that_is_not_0_to_n_minus_1_is_refused(bound):
     with pytest.raises(ConfigError) as raised:
         shard_of("auto", {**SLURM, **dict([bound])})
     assert str(raised.value) == (

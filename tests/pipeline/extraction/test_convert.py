@@ -1,4 +1,4 @@
-"""Features of one store in every format and back."""
+"""Conversion of features to every format and back."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
 from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
 
-PEERS = [form for form in FORMATS if form != "a2"]
+THIRD_PARTY = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")
 
 
@@ -40,7 +40,7 @@ def make_regions(seed, *, count=None, attributes=True):
 
 @pytest.fixture
 def store(tmp_path):
-    path = tmp_path / "our features"
+    path = tmp_path / "features"
     with FeatureWriter(path, dtype="float32") as writer:
         for seed, image_id in enumerate(IDS):
             writer.add(image_id, make_regions(seed))
@@ -56,8 +56,8 @@ def sizes(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("form", PEERS)
-def test_features_survive_every_format_and_the_way_back(store, sizes, form, tmp_path):
+@pytest.mark.parametrize("form", THIRD_PARTY)
+def test_boxes_and_features_survive_a_round_trip_through_every_format(store, sizes, form, tmp_path):
     there = convert(store, tmp_path / "theirs", form=form)
     back = convert(tmp_path / "theirs", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     assert there.checksum == back.checksum
@@ -71,14 +71,14 @@ def test_features_survive_every_format_and_the_way_back(store, sizes, form, tmp_
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_lxmerts_columns_keep_classes_scores_and_attributes(store, tmp_path):
+def test_the_columns_of_lxmert_preserve_classes_scores_and_attributes(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="lxmert", prefix="COCO_val2014_")
     assert (tmp_path / "a.tsv").read_bytes().startswith(b"COCO_val2014_000000000009\t100\t120\t")
     convert(tmp_path / "a.tsv", tmp_path / "back", form="a2", dtype="float32")
     assert FeatureStore(tmp_path / "back").digest == FeatureStore(store).digest
 
 
-def test_what_a_format_does_not_say_is_marked_and_not_guessed(store, tmp_path):
+def test_values_that_a_format_lacks_are_marked_as_unknown(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     item = next(iter(open_source(tmp_path / "a.tsv", {})))
     assert isinstance(item, ImageFeatures)
@@ -87,7 +87,7 @@ def test_what_a_format_does_not_say_is_marked_and_not_guessed(store, tmp_path):
     assert item.regions.attribute_ids is None
 
 
-def test_m2s_probabilities_give_classes_and_scores_back(store, sizes, tmp_path):
+def test_the_probabilities_of_m2_preserve_classes_and_scores(store, sizes, tmp_path):
     convert(store, tmp_path / "a.hdf5", form="m2")
     with h5py.File(tmp_path / "a.hdf5") as file:
         assert "9_cls_prob" in file
@@ -98,14 +98,14 @@ def test_m2s_probabilities_give_classes_and_scores_back(store, sizes, tmp_path):
         np.testing.assert_allclose(ours.scores, again.scores)
 
 
-def test_half_precision_is_compared_with_what_it_can_hold(store, tmp_path):
+def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, tmp_path):
     made = convert(store, tmp_path / "half", form="a2")
     assert FeatureStore(tmp_path / "half").dtype == "float16"
     assert made.checksum != convert(store, tmp_path / "whole", form="a2", dtype="float32").checksum
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_interrupted_conversion_is_taken_up(store, form, tmp_path, monkeypatch):
+def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch):
     expected = convert(store, tmp_path / "at once", form=form, dtype="float32")
     whole = conversion.StoreSource.__iter__
 
@@ -123,7 +123,7 @@ def test_an_interrupted_conversion_is_taken_up(store, form, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("form", ["caffe", "lxmert"])
-def test_a_line_that_a_killed_run_left_unfinished_is_written_again(store, form, tmp_path):
+def test_an_unfinished_line_of_a_killed_run_is_written_again(store, form, tmp_path):
     expected = convert(store, tmp_path / "at once", form=form)
     whole = (tmp_path / "at once").read_bytes()
     (tmp_path / "theirs.partial").write_bytes(whole[: len(whole) // 2])
@@ -131,13 +131,15 @@ def test_a_line_that_a_killed_run_left_unfinished_is_written_again(store, form, 
     assert (tmp_path / "theirs").read_bytes() == whole
 
 
-def test_hdf5_that_a_killed_run_left_open_is_begun_anew(store, tmp_path, caplog):
+def test_hdf5_that_a_killed_run_left_open_starts_from_scratch(store, tmp_path, caplog):
     (tmp_path / "a.hdf5.partial").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
     convert(store, tmp_path / "a.hdf5", form="m2")
-    assert "'a.hdf5.partial' was left open by a killed run and is begun anew" in caplog.messages
+    assert (
+        "'a.hdf5.partial' was left open by a killed run and starts from scratch" in caplog.messages
+    )
 
 
-def test_corrupt_lines_are_listed_and_the_others_kept(store, tmp_path):
+def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     first, second, third = (tmp_path / "a.tsv").read_bytes().splitlines(keepends=True)
     columns = second.split(b"\t")
@@ -149,16 +151,16 @@ def test_corrupt_lines_are_listed_and_the_others_kept(store, tmp_path):
     made = convert(tmp_path / "a.tsv", tmp_path / "store", form="a2")
     assert made.count == 1
     assert [(item.image_id, item.reason) for item in made.skipped] == [
-        ("line 2", "features has 4 bytes, which are not 4 boxes"),
+        ("line 2", "features has 4 bytes, which do not fit 4 boxes"),
         (
             "line 3",
             "Invalid base64-encoded string: number of data characters (1) cannot be 1 more than a "
             "multiple of 4",
         ),
         ("line 4", "2 of 6 columns"),
-        ("line 5", "a second line of image '000000000009'"),
-        ("line 6", "3 numbers per region, not 8"),
-        ("line 7", "features has 156 bytes, which are not 5 boxes"),
+        ("line 5", "duplicate line of image '000000000009'"),
+        ("line 6", "3 features per region, not 8"),
+        ("line 7", "features has 156 bytes, which do not fit 5 boxes"),
     ]
     listed = (tmp_path / "store.skipped.jsonl").read_text().splitlines()
     assert json.loads(listed[0]) == {"id": "line 2", "reason": made.skipped[0].reason}
@@ -180,11 +182,11 @@ def test_broken_npz_files_are_listed(store, tmp_path):
     reasons = {item.image_id: item.reason for item in made.skipped}
     assert reasons.keys() == {"000000000009.npz", "000000000025.npz", "7.npz"}
     assert reasons["000000000025.npz"] == (
-        "boxes of shape (3, 4) beside features of shape (2, 8); make the file again"
+        "boxes of shape (3, 4) do not fit features of shape (2, 8); create the file again"
     )
 
 
-def test_a_pickle_in_npz_is_not_run(tmp_path):
+def test_a_pickle_in_npz_is_not_executed(tmp_path):
     class Evil:
         def __reduce__(self):
             return (tmp_path / "ran").touch, ()
@@ -197,28 +199,29 @@ def test_a_pickle_in_npz_is_not_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_sizes_that_are_not_known_are_asked_for(store, tmp_path):
+def test_unknown_image_sizes_are_requested(store, tmp_path):
     convert(store, tmp_path / "npz", form="att-box")
     with pytest.raises(InputError) as error:
         convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert str(error.value) == (
         f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
-        "'000000132417' is not known; name the folder of its images, or a COCO file that lists "
-        "it, with --sizes; get the file again"
+        "'000000132417' is unknown; name the folder of the images, or a COCO file that lists "
+        "it, with --sizes; download the file again"
     )
 
 
-def test_ids_without_a_number_do_not_fit_everywhere(tmp_path):
+def test_ids_that_a_format_cannot_store_are_refused(tmp_path):
     with FeatureWriter(tmp_path / "store") as writer:
         writer.add("holiday/beach", make_regions(0))
         writer.seal()
     for form, name in (("caffe", "a"), ("m2", "b"), ("att-box", "c")):
         message = (
-            f"image 'holiday/beach' has no number, which '{name}' needs; convert to another format"
+            f"image id 'holiday/beach' is not a number, which '{name}' needs; convert to another "
+            "format"
         )
         with pytest.raises(InputError, match=message):
             convert(tmp_path / "store", tmp_path / name, form=form)
-    message = "image 'holiday/beach' lies in a folder, which 'd' has not; convert to another format"
+    message = "image 'holiday/beach' is in a subfolder, which 'd' cannot contain; convert to "
     with pytest.raises(InputError, match=message):
         convert(tmp_path / "store", tmp_path / "d", form="milvlg")
     convert(tmp_path / "store", tmp_path / "e", form="lxmert")
@@ -226,13 +229,13 @@ def test_ids_without_a_number_do_not_fit_everywhere(tmp_path):
     assert list(FeatureStore(tmp_path / "back")) == ["holiday/beach"]
 
 
-def test_a_target_that_is_there_is_kept(store, tmp_path):
+def test_an_existing_target_is_never_overwritten(store, tmp_path):
     (tmp_path / "a.tsv").write_text("precious")
     for target in (tmp_path / "a.tsv", store):
         with pytest.raises(InputError) as error:
             convert(store, target, form="caffe")
         assert str(error.value) == (
-            f"{str(target)!r} is there already; name another place, or remove it"
+            f"{str(target)!r} already exists; name another path, or remove it"
         )
     assert (tmp_path / "a.tsv").read_text() == "precious"
 
@@ -251,7 +254,7 @@ def test_a_target_that_is_there_is_kept(store, tmp_path):
         ),
     ],
 )
-def test_a_source_of_no_known_format_is_refused(tmp_path, content, message):
+def test_a_source_of_an_unknown_format_is_refused(tmp_path, content, message):
     path = tmp_path / "a"
     path.mkdir() if content is None else path.write_text(content)
     with pytest.raises(InputError) as error:
@@ -259,7 +262,7 @@ def test_a_source_of_no_known_format_is_refused(tmp_path, content, message):
     assert str(error.value) == message.format(path=str(path))
 
 
-def test_what_was_written_is_read_back(store, tmp_path, monkeypatch):
+def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
     add = conversion.TsvTarget.add
     monkeypatch.setattr(
         conversion.TsvTarget,
@@ -269,12 +272,12 @@ def test_what_was_written_is_read_back(store, tmp_path, monkeypatch):
     with pytest.raises(StoreError) as error:
         convert(store, tmp_path / "a.tsv", form="caffe")
     assert str(error.value) == (
-        f"what lies in {str(tmp_path / 'a.tsv')!r} is not what was read: 3 images of 3; "
+        f"{str(tmp_path / 'a.tsv')!r} differs from the source: 3 images of 3; "
         "remove it and convert again"
     )
 
 
-def test_the_command_says_count_and_content(store, tmp_path):
+def test_the_command_prints_the_counts_and_the_checksum(store, tmp_path):
     target = tmp_path / "a.tsv"
     answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
     assert answer.exit_code == 0
@@ -283,7 +286,7 @@ def test_the_command_says_count_and_content(store, tmp_path):
     assert second == f"content: {convert(store, tmp_path / 'b.tsv', form='caffe').checksum}"
 
 
-def test_the_command_names_the_list_of_what_was_left_out(store, tmp_path):
+def test_the_command_names_the_list_of_skipped_images(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     with (tmp_path / "a.tsv").open("ab") as file:
         file.write(b"1\t2\n")
@@ -294,7 +297,7 @@ def test_the_command_names_the_list_of_what_was_left_out(store, tmp_path):
 
 
 @pytest.mark.shared
-def test_the_published_rows_are_kept_to_the_bit(tmp_path):
+def test_published_features_are_preserved_bit_for_bit(tmp_path):
     folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"
     if not folder.is_dir():
         pytest.skip("the reference features are not beside the checkout")

@@ -1,4 +1,4 @@
-"""Extraction: bad images stay out, a rerun goes on where the last one died, inputs stay as is."""
+"""Extraction: bad images are skipped, an interrupted run continues, inputs are never modified."""
 
 import hashlib
 import json
@@ -16,51 +16,32 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction import extract as extraction
-from a2cap.pipeline.extraction.inputs import ExtractionInputs
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from tests.pipeline.extraction.conftest import GIVEN
+from tests.pipeline.extraction.conftest import IDS as ALL_IDS
 
-GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
-DETECT = GIVEN.model_copy(
-    update={"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
-)
-RUNTIME = RuntimeConfig(device="cpu", threads=1)
-IDS = [f"{number:012d}" for number in range(1, 21)]
+IDS = ALL_IDS[:20]
 
 
 @pytest.fixture
-def weights(experiment):
-    return experiment.directory("calibrate") / "weights.safetensors"
-
-
-@pytest.fixture
-def scenes(experiment, tmp_path):
-    """Twenty scenes of our own: images by id, and the file of their boxes."""
-    folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
-    images = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
-    return images, folder / "instances.json"
-
-
-@pytest.fixture
-def run(weights, tmp_path):
-    """Extracts into one directory, as often as it is called."""
-    directory = tmp_path / "made.partial"
-    directory.mkdir()
+def run(new, scenes):
+    """Extract images into one directory, as often as it is called."""
 
     def extract(images, boxes=None):
-        return extraction.extract_features(
-            ExtractionInputs(DETECT if boxes is None else GIVEN, weights, images, boxes, RUNTIME),
-            directory=directory,
-            events=EventLog(directory),
-        )
+        run = new("run.partial", images=images, given=boxes is not None)
+        return run.extract()
 
-    extract.directory = directory
+    extract.directory = new("run.partial").directory
     return extract
+
+
+@pytest.fixture
+def scenes(scenes):
+    images, boxes = scenes
+    return {image_id: images[image_id] for image_id in IDS}, boxes
 
 
 def store_of(run):
@@ -75,7 +56,7 @@ def change_boxes(path, image_id, bbox):
     path.write_text(json.dumps(content))
 
 
-def test_every_image_has_the_regions_that_the_extractor_gives_it(run, scenes, weights):
+def test_the_store_contains_the_regions_of_the_extractor(run, scenes, weights):
     images, boxes = scenes
     assert run(images, boxes) == []
     store = store_of(run)
@@ -87,7 +68,7 @@ def test_every_image_has_the_regions_that_the_extractor_gives_it(run, scenes, we
         np.testing.assert_allclose(store[image_id].features, alone.features, rtol=1e-3, atol=1e-3)
 
 
-def test_a_grid_fills_the_same_store(scenes, tmp_path):
+def test_a_grid_extractor_fills_the_same_kind_of_store(new, scenes, tmp_path):
     images, _ = scenes
     torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "resnet18.pth")
     config = GIVEN.model_copy(
@@ -99,27 +80,26 @@ def test_a_grid_fills_the_same_store(scenes, tmp_path):
         }
     )
     chosen = {image_id: images[image_id] for image_id in IDS[:2]}
-    (tmp_path / "grid").mkdir()
-    made = {"directory": tmp_path / "grid", "events": EventLog(tmp_path / "grid")}
-    inputs = ExtractionInputs(config, tmp_path / "resnet18.pth", chosen, None, RUNTIME)
-    extraction.extract_features(inputs, **made)
-    store = FeatureStore(tmp_path / "grid" / "features.lmdb")
+    options = {"given": False, "config": config, "weights": tmp_path / "resnet18.pth"}
+    made = new("grid", images=chosen, **options)
+    made.extract()
+    store = made.store
     assert list(store) == IDS[:2]
     assert store[IDS[0]].features.shape == (49, 128)
-    account = json.loads((tmp_path / "grid" / "extractor.json").read_text())
-    assert account["summary"] == "7 x 7 grid of layer2 of torchvision's resnet18"
+    record = json.loads((tmp_path / "grid" / "extractor.json").read_text())
+    assert record["summary"] == "7 x 7 grid of layer2 of torchvision's resnet18"
     again = load_extractor(tmp_path / "grid" / "weights.safetensors", config=config)
     alone = again(read_image(images[IDS[0]]))
     np.testing.assert_array_equal(store[IDS[0]].features, alone.features.astype(np.float16))
 
 
-def test_detected_regions_are_as_many_as_the_configuration_says(run, scenes):
+def test_the_number_of_detected_regions_is_within_the_configured_bounds(run, scenes):
     images, _ = scenes
     assert run({image_id: images[image_id] for image_id in IDS[:4]}) == []
     assert all(4 <= len(store_of(run)[image_id]) <= 8 for image_id in IDS[:4])
 
 
-def test_the_store_says_how_it_was_made(run, scenes, weights):
+def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scenes, weights):
     run(*scenes)
     made = json.loads((run.directory / "extractor.json").read_text())
     assert made["config"] == GIVEN.model_dump(mode="json", exclude={"weights"})
@@ -128,7 +108,7 @@ def test_the_store_says_how_it_was_made(run, scenes, weights):
     assert copied.read_bytes() == weights.read_bytes()
 
 
-def test_a_bad_box_skips_its_image_and_none_that_was_described_with_it(run, scenes, caplog):
+def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
     images, boxes = scenes
     change_boxes(boxes, IDS[4], [500, 500, 10, 10])
     [skipped] = run(images, boxes)
@@ -160,7 +140,7 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     assert len(store_of(run)) == 17
 
 
-def test_too_many_bad_images_stop_it_before_the_rest_is_described(run, scenes, monkeypatch):
+def test_too_many_bad_images_fail_before_any_image_is_read(run, scenes, monkeypatch):
     images, boxes = scenes
     monkeypatch.setattr(extraction, "read_image", unreachable)
     with pytest.raises(InputError) as raised:
@@ -175,18 +155,18 @@ def unreachable(path):
     raise AssertionError(f"{path} was read though extraction must fail")
 
 
-def test_images_of_which_none_can_be_used_are_an_error(run, scenes):
+def test_an_extraction_without_a_usable_image_fails(run, scenes):
     images, boxes = scenes
     images[IDS[0]].write_bytes(b"")
     with pytest.raises(InputError) as raised:
         run({IDS[0]: images[IDS[0]], IDS[1]: None}, boxes)
     assert str(raised.value) == (
         f"none of the 2 images can be used, first {IDS[1]!r}: image file not found; "
-        "mend or replace them"
+        "fix or replace them"
     )
 
 
-def test_images_without_boxes_are_refused_by_name(run, scenes):
+def test_images_without_boxes_are_named(run, scenes):
     images, boxes = scenes
     change_boxes(boxes, IDS[3], [5, 5, 0, 0])
     with pytest.raises(InputError) as raised:
@@ -198,7 +178,7 @@ def test_images_without_boxes_are_refused_by_name(run, scenes):
 
 
 class Killed(Exception):
-    """Stands for a process that dies."""
+    """A stand-in for a process that dies."""
 
 
 def die_at(monkeypatch, image):
@@ -213,7 +193,7 @@ def die_at(monkeypatch, image):
     monkeypatch.setattr(extraction, "read_image", read_and_die)
 
 
-def test_a_rerun_describes_only_what_is_left_and_ends_with_the_same_store(run, scenes, monkeypatch):
+def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
     images, boxes = scenes
     die_at(monkeypatch, 18)
     with pytest.raises(Killed):
@@ -239,7 +219,7 @@ def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
     assert store_of(run).digest == digest
 
 
-def test_a_rerun_lists_again_what_the_first_run_skipped(run, scenes):
+def test_a_rerun_lists_the_skipped_images_again(run, scenes):
     images, boxes = scenes
     images[IDS[2]].write_bytes(b"")
     assert run(images, boxes) == run(images, boxes) != []
@@ -263,7 +243,7 @@ def test_inputs_are_never_modified(run, scenes, weights, tmp_path):
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets the bytes that the disk has free."""
+    """Set the free bytes of the disk."""
 
     def set_free(count):
         usage = shutil._ntuple_diskusage(10**12, 10**12, count)
@@ -272,7 +252,7 @@ def free(monkeypatch):
     return set_free
 
 
-def test_a_disk_without_room_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
+def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
     images, _ = scenes
     monkeypatch.setattr(extraction, "read_image", unreachable)
     free(10_000)
@@ -280,11 +260,11 @@ def test_a_disk_without_room_for_the_fewest_regions_is_refused(run, scenes, free
         run(images)
     assert str(raised.value) == (
         "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
-        "make room, or lower extract.min_regions"
+        "free disk space, or lower extract.min_regions"
     )
 
 
-def test_a_disk_that_may_become_full_is_warned_of(run, scenes, free, caplog):
+def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog):
     images, _ = scenes
     # width 64, 2 bytes each: 4 to 8 regions of 20 images take 10,240 to 20,480 bytes
     free(12_000)
@@ -295,7 +275,7 @@ def test_a_disk_that_may_become_full_is_warned_of(run, scenes, free, caplog):
     ]
 
 
-def test_room_is_asked_for_what_is_left_only(run, scenes, free, monkeypatch):
+def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch):
     images, boxes = scenes
     die_at(monkeypatch, 18)
     with pytest.raises(Killed):
@@ -307,7 +287,7 @@ def test_room_is_asked_for_what_is_left_only(run, scenes, free, monkeypatch):
     assert len(store_of(run)) == 20
 
 
-def test_records_that_another_run_left_are_kept(run, scenes, weights):
+def test_records_of_an_earlier_run_are_kept(run, scenes, weights):
     images, boxes = scenes
     extractor = Extractor(load_detector(weights), config=GIVEN)
     kept = extractor(read_image(images[IDS[0]]), read_boxes(boxes)[IDS[1]])

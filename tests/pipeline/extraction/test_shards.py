@@ -1,4 +1,4 @@
-"""Extraction in shards: the same store for any number of them, also when some die on the way."""
+"""Extraction in shards: the same store for any number of shards, also after crashes."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -16,137 +15,61 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.shard import Shard, owner
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.engine.stage import EventLog, StagePaths
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.extraction import extract as extraction
-from a2cap.pipeline.extraction.inputs import ExtractionInputs
-from a2cap.pipeline.extraction.shards import extract_shard, join_shards
-from a2cap.pipeline.runtime.config import RuntimeConfig
-
-GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
-DETECT = GIVEN.model_copy(
-    update={"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
-)
-RUNTIME = RuntimeConfig(device="cpu", threads=1)
-IDS = [f"{number:012d}" for number in range(1, 41)]
-
-
-@pytest.fixture
-def weights(experiment):
-    return experiment.directory("calibrate") / "weights.safetensors"
-
-
-@pytest.fixture
-def scenes(experiment, tmp_path):
-    """Forty scenes of our own: images by id, and the file of their boxes."""
-    folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
-    images = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
-    return images, folder / "instances.json"
-
-
-class Sharded:
-    """Extraction into one directory, shard by shard."""
-
-    def __init__(self, directory, weights, images, boxes):
-        self.directory = directory
-        config = DETECT if boxes is None else GIVEN
-        self.inputs = ExtractionInputs(config, weights, images, boxes, RUNTIME)
-
-    @property
-    def store(self):
-        return self.directory / "features.lmdb"
-
-    def fill(self, number, count):
-        shard = Shard(number, count)
-        (self.store / shard.folder).mkdir(parents=True, exist_ok=True)
-        return extract_shard(
-            self.inputs,
-            shard,
-            directory=self.directory,
-            events=EventLog(self.store / shard.folder),
-        )
-
-    def join(self):
-        events = EventLog(self.directory)
-        return join_shards(self.inputs, directory=self.directory, events=events)
-
-    def whole(self):
-        self.directory.mkdir()
-        return extraction.extract_features(
-            self.inputs,
-            directory=self.directory,
-            events=EventLog(self.directory),
-        )
-
-
-@pytest.fixture
-def extract(tmp_path, weights, scenes):
-    """Makes an extraction into a new directory, of the given boxes or of detected ones."""
-
-    def make(name="shards", *, images=None, given=True):
-        all_images, boxes = scenes
-        return Sharded(tmp_path / name, weights, images or all_images, boxes if given else None)
-
-    return make
+from tests.pipeline.extraction.conftest import IDS
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
-def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(
-    extract, scenes, given
-):
+def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new, scenes, given):
     images, _ = scenes
     images = images if given else {image_id: images[image_id] for image_id in IDS[:6]}
-    whole = extract("whole", images=images, given=given)
-    assert whole.whole() == []
+    whole = new("whole", images=images, given=given)
+    assert whole.extract() == []
     made = {}
     for count in (1, 3):
-        made[count] = extract(f"in {count}", images=images, given=given)
-        for number in range(count):
-            made[count].fill(number, count)
+        made[count] = new(f"in {count}", images=images, given=given)
+        made[count].fill_all(count)
         assert made[count].join() == []
-    digests = {FeatureStore(found.store).digest for found in (whole, *made.values())}
+    digests = {found.store.digest for found in (whole, *made.values())}
     assert len(digests) == 1
     for name in ("extractor.json", "weights.safetensors"):
         contents = {(found.directory / name).read_bytes() for found in (whole, *made.values())}
         assert len(contents) == 1
-    assert FeatureStore(made[3].store).verify(data=True) == []
+    assert made[3].store.verify(data=True) == []
 
 
-def test_detected_images_lie_in_the_shard_that_owns_them(extract, scenes):
+def test_detected_images_are_in_their_own_shard(new, scenes):
     images, _ = scenes
-    made = extract(images={image_id: images[image_id] for image_id in IDS[:6]}, given=False)
+    made = new(images={image_id: images[image_id] for image_id in IDS[:6]}, given=False)
     for number in range(2):
         made.fill(number, 2)
-        shard = FeatureStore(made.store / Shard(number, 2).folder)
+        shard = FeatureStore(made.folder(number, 2))
         assert list(shard) == [name for name in IDS[:6] if owner(name, 2) == number]
 
 
-def test_images_that_are_described_together_lie_in_one_shard(extract):
-    made = extract()
-    for number in range(3):
-        made.fill(number, 3)
+def test_a_batch_is_in_one_shard(new):
+    made = new()
+    made.fill_all(3)
     for first in range(0, 40, 16):
         together = IDS[first : first + 16]
-        folder = made.store / Shard(owner(together[0], 3), 3).folder
-        assert set(together) <= set(FeatureStore(folder))
+        assert set(together) <= set(FeatureStore(made.folder(owner(together[0], 3), 3)))
 
 
 class Killed(Exception):
-    """Stands for a process that dies."""
+    """A stand-in for a process that dies."""
 
 
-def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
-    extract, monkeypatch, scenes
-):
+def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, scenes):
     images, _ = scenes
     some = {image_id: images[image_id] for image_id in IDS[:8]}
-    whole = extract("whole", images=some, given=False)
-    whole.whole()
-    made = extract(images=some, given=False)
+    whole = new("whole", images=some, given=False)
+    whole.extract()
+    made = new(images=some, given=False)
     described = []
 
     def describe_and_die(self, images, boxes):
@@ -166,18 +89,18 @@ def test_a_shard_that_died_goes_on_where_it_was_and_the_store_is_the_same(
     with pytest.raises(StoreError) as raised:
         made.join()
     assert str(raised.value) == (
-        f'shards 0/2 of {str(made.store)!r} are unfinished; run "a2 extract --shard" for each'
+        f'shards 0/2 of {str(made.path)!r} are unfinished; run "a2 extract --shard" for each'
     )
     made.fill(0, 2)
     assert len(described) == len(some) + 1  # the one at which it died, a second time
     made.join()
-    assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
+    assert made.store.digest == whole.store.digest
 
 
-def test_a_sealed_shard_is_not_read_again_and_tells_what_it_left_out(extract, scenes, monkeypatch):
+def test_a_sealed_shard_returns_its_skipped_images_again(new, scenes, monkeypatch):
     images, _ = scenes
     images[IDS[0]].write_bytes(b"")
-    made = extract()
+    made = new()
     number = owner(IDS[0], 3)
     skipped = made.fill(number, 3)
     assert [item.image_id for item in skipped] == [IDS[0]]
@@ -185,20 +108,19 @@ def test_a_sealed_shard_is_not_read_again_and_tells_what_it_left_out(extract, sc
     assert made.fill(number, 3) == skipped
 
 
-def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
+def test_the_joined_store_skips_the_images_that_any_shard_skipped(new, scenes):
     images, _ = scenes
     images[IDS[2]].write_bytes(b"")
     images[IDS[35]].write_bytes(b"")
     missing = {**images, IDS[9]: None}
-    whole = extract("whole", images=missing)
-    expected = whole.whole()
-    made = extract(images=missing)
-    for number in range(3):
-        made.fill(number, 3)
+    whole = new("whole", images=missing)
+    expected = whole.extract()
+    made = new(images=missing)
+    made.fill_all(3)
     skipped = made.join()
     assert SkippedItem(IDS[9], "image file not found") in skipped
     assert sorted(skipped, key=str) == sorted(expected, key=str)
-    assert FeatureStore(made.store).digest == FeatureStore(whole.store).digest
+    assert made.store.digest == whole.store.digest
     lines = (made.directory / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     assert [(event["event"], event["shard"]) for event in events] == [
@@ -207,52 +129,48 @@ def test_what_any_shard_left_out_is_left_out_of_the_whole(extract, scenes):
     assert sum(event["skipped"] for event in events) == 3
 
 
-def test_the_limit_of_bad_images_is_that_of_all_shards_together(extract, scenes):
+def test_the_limit_of_bad_images_counts_all_shards(new, scenes):
     images, _ = scenes
-    made = extract(images={**images, **dict.fromkeys(IDS[24:36])})
+    made = new(images={**images, **dict.fromkeys(IDS[24:36])})
     for number in range(3):
         assert len(made.fill(number, 3)) <= 10
     with pytest.raises(InputError, match=r"^12 of 40 images cannot be used, at most 10 may be"):
         made.join()
 
 
-def test_shards_in_which_no_image_can_be_used_are_an_error(extract, scenes):
+def test_shards_without_a_usable_image_fail_to_join(new, scenes):
     images, _ = scenes
     images[IDS[0]].write_bytes(b"")
-    made = extract(images={IDS[0]: images[IDS[0]]})
-    for number in range(2):
-        made.fill(number, 2)
+    made = new(images={IDS[0]: images[IDS[0]]})
+    made.fill_all(2)
     with pytest.raises(InputError, match=f"^none of the 1 images can be used, first '{IDS[0]}'"):
         made.join()
 
 
-def test_an_image_that_is_in_no_shard_is_named(extract, scenes):
+def test_an_image_in_no_shard_is_named(new, scenes):
     images, _ = scenes
-    made = extract(images={image_id: images[image_id] for image_id in IDS[:20]})
-    for number in range(2):
-        made.fill(number, 2)
-    more = {**made.inputs.images, IDS[30]: images[IDS[30]]}
-    made.inputs = replace(made.inputs, images=more)
+    made = new(images={image_id: images[image_id] for image_id in IDS[:20]})
+    made.fill_all(2)
+    made = new(images={**made.inputs.images, IDS[30]: images[IDS[30]]})
     with pytest.raises(StoreError, match=rf"^no features for 1 images in .*: '{IDS[30]}'"):
         made.join()
 
 
-def test_a_shard_of_another_extraction_that_overlaps_is_named(extract, scenes):
-    made = extract()
-    for number in range(3):
-        made.fill(number, 3)
-    regions = FeatureStore(made.store / Shard(owner(IDS[0], 3), 3).folder)[IDS[0]]
+def test_an_overlapping_shard_of_another_extraction_is_named(new):
+    made = new()
+    made.fill_all(3)
+    regions = FeatureStore(made.folder(owner(IDS[0], 3), 3))[IDS[0]]
     number = (owner(IDS[0], 3) + 1) % 3
-    shutil.rmtree(made.store / Shard(number, 3).folder)
-    with FeatureWriter(made.store / Shard(number, 3).folder) as writer:
+    shutil.rmtree(made.folder(number, 3))
+    with FeatureWriter(made.folder(number, 3)) as writer:
         writer.add(IDS[0], regions)
         writer.seal()
     first, second = sorted((number, owner(IDS[0], 3)))
     with pytest.raises(StoreError) as raised:
         made.join()
     assert str(raised.value) == (
-        f"shards {first}/3 and {second}/3 of {str(made.store)!r} overlap: both hold image "
-        f"{IDS[0]!r}; remove the one that does not belong there"
+        f"shards {first}/3 and {second}/3 of {str(made.path)!r} overlap: both contain image "
+        f"{IDS[0]!r}; remove the wrong shard"
     )
 
 
@@ -261,7 +179,7 @@ def test_a_shard_of_another_extraction_that_overlaps_is_named(extract, scenes):
 
 @pytest.fixture
 def a2_extract(experiment, tmp_path):
-    """`a2 extract` of the experiment into artifacts of our own."""
+    """Run `a2 extract` of the experiment into new artifacts."""
 
     def run(*arguments, environment=None):
         place = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
@@ -270,7 +188,7 @@ def a2_extract(experiment, tmp_path):
     return run
 
 
-def test_shards_by_command_end_with_the_stage_that_one_command_makes(
+def test_the_command_ends_with_the_same_stage_with_and_without_shards(
     a2_extract, experiment, tmp_path
 ):
     first = a2_extract("--shard", "0/2")
@@ -316,7 +234,7 @@ def test_a_shard_with_skipped_images_ends_with_exit_code_3(
     assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: image '{IDS[0]}.jpg' is empty")
 
 
-def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):
+def test_status_names_the_processes_that_extract_shards(a2_extract, experiment, tmp_path):
     assert a2_extract("--shard", "0/2").exit_code == 0
     key = experiment.directory("extract").name
     place = StagePaths(tmp_path / "artifacts" / "extract" / key)
@@ -331,7 +249,7 @@ def test_status_names_those_who_are_at_shards(a2_extract, experiment, tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_that_run_at_once_make_one_stage(experiment, tmp_path):
+def test_concurrent_shards_make_one_stage(experiment, tmp_path):
     command = [sys.executable, "-m", "a2cap.pipeline", "extract", "-c", str(experiment.config_file)]
     processes = [
         subprocess.Popen([*command, "--artifacts", tmp_path, "--shard", f"{number}/3"])

@@ -41,7 +41,7 @@ def assert_one_line_error(unfinished, reason):
     patterns = (
         rf"a2: {reason}: {inside}; {REMEDY}\n",
         rf"a2: cannot write {inside}: the disk is full( or fails)?; \d+ images are kept, "
-        r"make room and run again to resume\n",
+        r"free disk space and run again to resume\n",
     )
     assert any(re.fullmatch(pattern, answer.stderr) for pattern in patterns), answer.stderr
     assert unfinished.results == []
