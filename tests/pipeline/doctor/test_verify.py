@@ -251,7 +251,7 @@ def test_a_cut_store_is_found_by_its_size(artifacts):
     size = (store / "data.mdb").stat().st_size
     cut(store / "data.mdb", size - 1)
     line = (
-        f"{str(store)!r} has {size - 1} bytes, its seal says {size}; "
+        f"{str(store)!r} has {size - 1} bytes, its seal {size}; "
         'copy it again, or run "a2 extract --force"'
     )
     assert damages(store) == [(store, line)]
@@ -278,7 +278,7 @@ def test_a_store_without_its_data_is_damaged(artifacts):
 def test_a_seal_that_cannot_be_read_is_damage(artifacts):
     store = result(artifacts, "extract") / "features.lmdb"
     (store / "seal.json").write_text("{")
-    line = f"seal of {str(store)!r} is not readable; {REMEDY_OF_A_STORE}"
+    line = f"seal of {str(store)!r} is invalid; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
 
 
