@@ -107,7 +107,7 @@ def write_data(folder):
         waves = 40 * np.sin(rows * number / 9.0) * np.cos(columns / (2.0 + number))
         pixels = np.clip(np.array(colour) + waves[..., None], 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
-        captions = [f"a {name} image", f"an image that is {name}", f"the {name} one"]
+        captions = [f"a {name} picture", f"a picture that is {name}", f"the {name} one"]
         seen = [f"{text} here" for text in captions] if split == "test" else captions
         lines.append({"image": f"{number}.png", "captions": seen, "split": split})
         for side in (20, 30, 60):
