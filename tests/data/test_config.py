@@ -1,5 +1,3 @@
-"""What `a2cap.data.config` promises."""
-
 from pathlib import Path
 from typing import get_args
 

@@ -1,5 +1,3 @@
-"""What `a2cap.data.image_ids` promises."""
-
 import unicodedata
 from pathlib import Path, PurePosixPath
 

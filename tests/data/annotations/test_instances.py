@@ -1,5 +1,3 @@
-"""What `a2cap.data.annotations.instances` promises."""
-
 import json
 from pathlib import Path
 

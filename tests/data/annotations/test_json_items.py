@@ -1,5 +1,3 @@
-"""What `a2cap.data.annotations.json_items` promises."""
-
 from pathlib import Path
 
 import pytest

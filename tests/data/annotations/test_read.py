@@ -1,5 +1,3 @@
-"""What `a2cap.data.annotations.read` promises."""
-
 import gzip
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What `a2cap.data.annotations.split_list` promises."""
-
 import json
 from pathlib import Path
 

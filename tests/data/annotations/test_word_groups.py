@@ -1,5 +1,3 @@
-"""What `a2cap.data.annotations.word_groups` promises."""
-
 import gzip
 import json
 

@@ -1,5 +1,3 @@
-"""What `a2cap.data.captions.attention_file` promises."""
-
 import h5py
 import numpy as np
 import pytest

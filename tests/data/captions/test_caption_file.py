@@ -1,5 +1,3 @@
-"""What `a2cap.data.captions.caption_file` promises."""
-
 import pickle
 import time
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What `a2cap.data.captions.document_frequencies` promises."""
-
 import zipfile
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What `a2cap.data.captions.vocabulary` promises."""
-
 import json
 from collections import Counter
 from pathlib import Path

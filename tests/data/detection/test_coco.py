@@ -1,5 +1,3 @@
-"""What `a2cap.data.detection.coco` promises."""
-
 import json
 
 import numpy as np

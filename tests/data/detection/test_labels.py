@@ -1,5 +1,3 @@
-"""What `a2cap.data.detection.labels` promises."""
-
 from dataclasses import replace
 from pathlib import Path
 

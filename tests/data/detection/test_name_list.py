@@ -1,5 +1,3 @@
-"""What `a2cap.data.detection.name_list` promises."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What `a2cap.data.detection.visual_genome` promises."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What `a2cap.data.files.json_file` promises."""
-
 import gzip
 import json
 from pathlib import Path

@@ -1,23 +1,24 @@
-"""Tensors on the disk: what is written is read, and a disk that refuses is an error of its own."""
-
 import errno
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from a2cap.data.files.tensors import save_tensors
+from a2cap.data.files.tensors import save_tensors, skip_init
 
 
 def test_tensors_that_are_not_contiguous_keep_their_values(tmp_path):
-    turned = torch.arange(6.0).reshape(2, 3).T
-    save_tensors(tmp_path / "a.safetensors", {"turned": turned})
-    assert torch.equal(load_file(tmp_path / "a.safetensors")["turned"], turned)
+    transposed = torch.arange(6.0).reshape(2, 3).T
+    save_tensors(tmp_path / "a.safetensors", {"transposed": transposed})
+    assert torch.equal(load_file(tmp_path / "a.safetensors")["transposed"], transposed)
 
 
-def test_a_full_disk_is_an_error_of_the_system(tmp_path):
+def test_a_full_disk_raises_os_error(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -28,7 +29,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path):
     assert raised.value.errno == errno.EFBIG
 
 
-def test_nothing_else_is_written_whose_name_a_rerun_would_not_know(tmp_path, monkeypatch):
+def test_no_file_of_another_name_is_written(tmp_path, monkeypatch):
     opened = []
     opening = Path.open
     monkeypatch.setattr(
@@ -39,8 +40,66 @@ def test_nothing_else_is_written_whose_name_a_rerun_would_not_know(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_tensors_are_the_bytes_that_the_library_writes(tmp_path):
+def test_the_bytes_are_those_of_the_library(tmp_path):
     tensors = {"one": torch.ones(3), "two": torch.zeros(2, 2, dtype=torch.int64)}
     save_tensors(tmp_path / "a.safetensors", tensors, {"key": "value"})
     save_file(tensors, tmp_path / "b.safetensors", {"key": "value"})
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+class Part(nn.Module):
+    """A module initialised in every way that a2's modules are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.norm = nn.LayerNorm(4)
+        self.words = nn.Embedding(5, 3)
+        self.gate = nn.Parameter(torch.empty(2, 3).uniform_(-1, 1))
+        nn.init.xavier_uniform_(tensor=self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.table: Tensor
+        self.register_buffer("table", torch.arange(6.0).reshape(2, 3).sin(), persistent=False)
+
+
+def test_skip_init_leaves_the_global_rng_state_and_computes_buffers():
+    before = torch.random.get_rng_state()
+    with skip_init():
+        part = Part()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(part.table, torch.arange(6.0).reshape(2, 3).sin())
+
+
+def test_a_module_made_with_skip_init_and_loaded_equals_the_saved_one():
+    plain = Part()
+    with skip_init():
+        part = Part()
+    part.load_state_dict(plain.state_dict())
+    assert part.state_dict().keys() == plain.state_dict().keys()
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(part.state_dict()[name], tensor)
+    assert all(parameter.requires_grad for parameter in part.parameters())
+
+
+def test_modules_are_initialised_again_after_skip_init():
+    with skip_init():
+        pass
+    torch.manual_seed(0)
+    first = Part().gate
+    torch.manual_seed(0)
+    assert torch.equal(Part().gate, first)
+    assert first.abs().max() > 0
+
+
+@pytest.mark.slow
+def test_skip_init_on_the_meta_device_does_not_load_the_compiler():
+    script = (
+        "import sys, torch\n"
+        "from a2cap.data.files.tensors import skip_init\n"
+        "with torch.device('meta'), skip_init():\n"
+        "    made = torch.nn.Linear(3, 4)\n"
+        "assert made.weight.is_meta\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert finished.returncode == 0, finished.stderr

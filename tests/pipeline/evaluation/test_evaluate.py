@@ -442,7 +442,7 @@ def test_groups_of_words_of_somebody_s_captions_are_scored(a2_evaluate, theirs, 
     answer = a2_evaluate(*theirs(), *named, "--force")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"a2: group 'kinds' of {str(path)!r} is no list of words; give it some, or leave it out\n"
+        f"a2: group 'kinds' of {str(path)!r} is not a list of words; add some, or remove it\n"
     )
 
 

@@ -1,0 +1,71 @@
+"""Images with regions and captions, and batches of them."""
+
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from a2cap.data.batches.collate import Batch, collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import epoch_batches
+from a2cap.data.regions import Regions
+
+WIDTH = 6
+IDS = [f"{number:012d}" for number in range(11)]
+END = 2
+
+
+class Captions:
+    """Captions of the images of IDS; the token repeated in a caption names image and caption."""
+
+    def __init__(self, counts=None):
+        self.counts = counts or dict.fromkeys(IDS, 5)
+
+    def image_ids(self, split):
+        return list(self.counts) if split == "train" else []
+
+    def captions(self, image_id):
+        tokens = np.zeros((self.counts[image_id], 12), np.int32)
+        for number in range(len(tokens)):
+            length = 1 + (int(image_id) + number) % 9
+            tokens[number, :length] = token_of(image_id, number)
+            tokens[number, length] = END
+        return tokens
+
+
+def token_of(image_id, caption):
+    return 100 + 10 * int(image_id) + caption
+
+
+def make_regions(image_id, count=None):
+    draw = np.random.default_rng(int(image_id))
+    count = count or int(draw.integers(1, 8))
+    boxes = np.sort(draw.uniform(0, 100, (count, 2, 2)), axis=1)
+    return Regions(
+        boxes=boxes.reshape(count, 4).astype(np.float32),
+        features=draw.normal(size=(count, WIDTH)).astype(np.float32),
+        scores=draw.uniform(size=count).astype(np.float32),
+        class_ids=draw.integers(0, 1600, count).astype(np.int32),
+        attribute_ids=draw.integers(0, 400, count).astype(np.int32),
+        width=200,
+        height=100,
+    )
+
+
+def make_dataset(store, counts=None, **options):
+    return CaptionDataset(store, Captions(counts), "train", **{"seed": 7, **options})
+
+
+def whole_batches(dataset, *, epoch=0, **options):
+    """The batches of an epoch on a single rank without gradient accumulation."""
+    batches = epoch_batches(dataset, collate, **{"seed": 7, "epoch": epoch, **options})
+    return (batch for [batch] in batches)
+
+
+def assert_all_equal(left, right):
+    for found, expected in zip(left, right, strict=True):
+        assert found.image_ids == expected.image_ids
+        for field in fields(Batch)[1:]:
+            one, other = getattr(found, field.name), getattr(expected, field.name)
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other), field.name

@@ -1,0 +1,115 @@
+import pytest
+
+from a2cap.data.batches.collate import collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import batches_per_epoch, epoch_batches, image_batches
+from a2cap.data.batches.sampling import caption_choice, epoch_order
+from a2cap.data.errors import ConfigError, InputError, StoreError
+from tests.data.batches.items import IDS, Captions, make_dataset, token_of, whole_batches
+
+
+def test_tokens_are_the_chosen_captions(store):
+    dataset = make_dataset(store, captions_per_image=3)
+    order = epoch_order(11, seed=7, epoch=4)
+    first = next(whole_batches(dataset, batch_size=4, epoch=4))
+    assert first.image_ids == tuple(IDS[index] for index in order[:4])
+    for row, index in enumerate(order[:4]):
+        chosen = caption_choice(5, 3, seed=7, epoch=4, index=index)
+        expected = [token_of(IDS[index], number) for number in chosen]
+        assert first.tokens[row, :, 0].tolist() == expected
+
+
+def test_another_epoch_has_another_order_and_other_captions(store):
+    dataset = make_dataset(store, captions_per_image=1)
+    [zero] = whole_batches(dataset, batch_size=11, epoch=0)
+    [one] = whole_batches(dataset, batch_size=11, epoch=1)
+    assert zero.image_ids != one.image_ids
+    assert set(zero.tokens[:, 0, 0].tolist()) != set(one.tokens[:, 0, 0].tolist())
+
+
+def test_grouping_by_caption_gives_every_pair_once(store):
+    counts = {image_id: 1 + number % 3 for number, image_id in enumerate(IDS)}
+    dataset = make_dataset(store, counts, grouping="caption")
+    assert len(dataset) == sum(counts.values())
+    batches = list(whole_batches(dataset, batch_size=4))
+    assert len(batches) == batches_per_epoch(dataset, batch_size=4) == 6
+    assert {batch.tokens.shape[1] for batch in batches} == {1}
+    pairs = [
+        pair
+        for batch in batches
+        for pair in zip(batch.image_ids, batch.tokens[:, 0, 0].tolist(), strict=True)
+    ]
+    assert sorted(pairs) == [
+        (image_id, token_of(image_id, number))
+        for image_id in IDS
+        for number in range(counts[image_id])
+    ]
+
+
+def test_images_with_too_few_captions_repeat_some(store):
+    dataset = make_dataset(store, {IDS[0]: 2, IDS[1]: 7})
+    [batch] = whole_batches(dataset, batch_size=2)
+    assert batch.tokens.shape[:2] == (2, 5)
+    distinct = [len(set(row)) for row in batch.tokens[:, :, 0].tolist()]
+    assert dict(zip(batch.image_ids, distinct, strict=True)) == {IDS[0]: 2, IDS[1]: 5}
+
+
+def test_max_regions_limits_the_regions_of_a_batch(store):
+    [batch] = whole_batches(make_dataset(store, max_regions=2), batch_size=11)
+    assert batch.features.shape[1] == 2
+    [batch] = image_batches(store, IDS, batch_size=11, max_regions=2)
+    assert batch.features.shape[1] == 2
+
+
+def test_skipped_images_are_left_out(store):
+    counts = dict.fromkeys([*IDS, "000000000099"], 5)
+    dataset = make_dataset(store, counts, skipped=["000000000099", IDS[0]])
+    assert dataset.image_ids == IDS[1:]
+    assert len(dataset) == 10
+
+
+def test_an_image_without_features_is_reported_before_the_first_batch(store):
+    message = (
+        f"no features for 1 images in {str(store)!r}: '000000000099'; run \"a2 extract\" first"
+    )
+    for ask in (
+        lambda: make_dataset(store, {IDS[0]: 5, "000000000099": 5}),
+        lambda: image_batches(store, ["000000000099"], batch_size=1),
+    ):
+        with pytest.raises(StoreError) as raised:
+            ask()
+        assert str(raised.value) == message
+
+
+def test_an_empty_split_is_rejected(store):
+    with pytest.raises(InputError) as raised:
+        CaptionDataset(store, Captions(), "tarin", seed=7)
+    assert str(raised.value) == "split 'tarin' has no images; check the annotations"
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+def test_an_image_without_captions_is_reported(store, grouping):
+    with pytest.raises(InputError) as raised:
+        make_dataset(store, {IDS[0]: 5, IDS[1]: 0}, grouping=grouping)
+    assert str(raised.value) == f"image {IDS[1]!r} has no captions; remove it from the split"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda s: make_dataset(s, captions_per_image=0), "captions per image: 0"),
+        (lambda s: make_dataset(s, max_regions=-1), "max regions: -1"),
+        (lambda s: make_dataset(s, max_regions=0), "max regions: 0"),
+        (lambda s: image_batches(s, IDS, batch_size=1, max_regions=0), "max regions: 0"),
+        (lambda s: image_batches(s, IDS, batch_size=0), "batch size: 0"),
+        (
+            lambda s: epoch_batches(make_dataset(s), collate, batch_size=0, seed=7, epoch=0),
+            "batch size: 0",
+        ),
+        (lambda s: batches_per_epoch(make_dataset(s), batch_size=0), "batch size: 0"),
+    ],
+)
+def test_numbers_below_one_are_rejected(store, ask, message):
+    with pytest.raises(ConfigError) as raised:
+        ask(store)
+    assert str(raised.value) == f"{message} is below 1; raise it"

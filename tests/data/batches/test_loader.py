@@ -1,0 +1,237 @@
+import pickle
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+from torch.utils.data._utils import signal_handling
+
+from a2cap.data.batches import loader
+from a2cap.data.batches.collate import collate
+from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
+from a2cap.data.errors import InputError, LoaderError, StoreError
+from tests.data.batches.items import IDS, assert_all_equal, make_dataset, whole_batches
+
+
+def rank_batches(store, *, batch_size, share):
+    return epoch_batches(
+        make_dataset(store), collate, batch_size=batch_size, seed=7, epoch=0, share=share
+    )
+
+
+def items(batch):
+    """Each image of a batch with its captions, without padding."""
+    rows = zip(batch.image_ids, batch.tokens.tolist(), strict=True)
+    return [(name, [[token for token in row if token] for row in tokens]) for name, tokens in rows]
+
+
+def test_the_batches_of_an_epoch_contain_every_image_once(store):
+    dataset = make_dataset(store)
+    batches = list(whole_batches(dataset, batch_size=4))
+    assert [len(batch.image_ids) for batch in batches] == [4, 4, 3]
+    assert sorted(name for batch in batches for name in batch.image_ids) == IDS
+    assert batches_per_epoch(dataset, batch_size=4) == 3
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_an_epoch_resumes_from_any_batch(store, start):
+    dataset = make_dataset(store)
+    whole = list(whole_batches(dataset, batch_size=4, epoch=2))
+    assert_all_equal(whole_batches(dataset, batch_size=4, epoch=2, start=start), whole[start:])
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+def test_two_workers_give_the_same_batches_as_none(store, grouping):
+    dataset = make_dataset(store, grouping=grouping)
+    alone = list(whole_batches(dataset, batch_size=4, epoch=1, start=1))
+    loaded = whole_batches(dataset, batch_size=4, epoch=1, start=1, workers=2)
+    assert_all_equal(loaded, alone)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_are_batched_in_the_given_order(store, workers):
+    asked = [IDS[5], IDS[0], IDS[9], IDS[0], IDS[3]]
+    batches = image_batches(store, asked, batch_size=2, workers=workers)
+    for _ in range(2):  # they can be iterated again
+        names = [batch.image_ids for batch in batches]
+        assert names == [(IDS[5], IDS[0]), (IDS[9], IDS[0]), (IDS[3],)]
+    assert all(batch.tokens is None for batch in batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_does_not_change_the_global_rng_state(store, workers):
+    before = (torch.get_rng_state(), random.getstate(), pickle.dumps(np.random.get_state()))
+    list(whole_batches(make_dataset(store), batch_size=4, workers=workers))
+    list(image_batches(store, IDS, batch_size=4, workers=workers))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert pickle.dumps(np.random.get_state()) == before[2]
+
+
+def test_loading_does_not_depend_on_the_global_rng_state(store):
+    dataset = make_dataset(store)
+    torch.manual_seed(1)
+    first = list(whole_batches(dataset, batch_size=4))
+    torch.manual_seed(2)
+    assert_all_equal(whole_batches(dataset, batch_size=4), first)
+
+
+@pytest.mark.parametrize("grouping", ["image", "caption"])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 2), (3, 2), (7, 1)])
+def test_the_shares_of_all_ranks_make_up_the_batch_of_one(store, grouping, ranks, micro_batches):
+    dataset = make_dataset(store, grouping=grouping)
+    options = {"batch_size": 4, "seed": 7, "epoch": 1, "start": 1}
+    whole = list(whole_batches(dataset, **options))
+    shared = [
+        list(epoch_batches(dataset, collate, **options, share=Share(rank, ranks, micro_batches)))
+        for rank in range(ranks)
+    ]
+    assert [len(batches) for batches in shared] == [len(whole)] * ranks
+    for batch, *shares in zip(whole, *shared, strict=True):
+        found = sorted(item for share in shares for part in share for item in items(part))
+        assert found == sorted(items(batch))
+
+
+def test_a_batch_is_dealt_out_round_robin(store):
+    [whole] = whole_batches(make_dataset(store), batch_size=11)
+    names = whole.image_ids
+    for rank in range(2):
+        share = Share(rank, ranks=2, micro_batches=2)
+        [parts] = rank_batches(store, batch_size=11, share=share)
+        assert [part.image_ids for part in parts] == [names[rank::4], names[rank + 2 :: 4]]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "share", "sizes"),
+    [
+        (10, Share(1, ranks=2), [[5], []]),  # no item of the last batch for this rank
+        (9, Share(micro_batches=4), [[3, 2, 2, 2], [1, 1]]),  # sizes differ by one, none is empty
+    ],
+)
+def test_micro_batches_have_these_sizes(store, batch_size, share, sizes):
+    batches = rank_batches(store, batch_size=batch_size, share=share)
+    assert [[len(part.image_ids) for part in parts] for parts in batches] == sizes
+
+
+class Numbers(Dataset[int]):
+    """The index of each key; one index cannot be read."""
+
+    def __init__(self, unreadable):
+        self._unreadable = unreadable
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, key):
+        _, index = key
+        if index == self._unreadable:
+            raise InputError(f"number {index} is gone; write it again")
+        return index
+
+
+def reject_odd(numbers):
+    if any(number % 2 for number in numbers):
+        raise StoreError("odd; make it even")
+    return numbers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("dataset", "collated", "error", "text"),
+    [
+        (Numbers(5), list, InputError, "number 5 is gone; write it again"),
+        (Numbers(None), reject_odd, StoreError, "odd; make it even"),
+    ],
+)
+def test_an_error_in_a_worker_keeps_its_type_and_text(dataset, collated, error, text, workers):
+    batches = epoch_batches(dataset, collated, batch_size=2, seed=0, epoch=0, workers=workers)
+    with pytest.raises(error) as raised:
+        list(batches)
+    assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), "[Errno 104] Connection reset by"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_a_worker_that_dies_while_sending_a_batch_is_reported(monkeypatch, error, reason):
+    class Dying:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def __iter__(self):
+            yield [0, 1]
+            raise error
+
+    monkeypatch.setattr(loader, "DataLoader", Dying)
+    found = epoch_batches(Numbers(None), list, batch_size=2, seed=0, epoch=0, workers=1)
+    assert next(found) == [[0, 1]]
+    with pytest.raises(LoaderError) as raised:
+        next(found)
+    assert str(raised.value).startswith(f"a data loader worker died: {reason}")
+    assert str(raised.value).endswith(" if memory ran out, and run again")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_end_a_worker_that_has_just_started(store, monkeypatch, number):
+    # torch sets handlers in its workers that end them, before ours can be set
+    set_handlers = signal_handling._set_worker_signal_handlers
+
+    def set_handlers_and_signal():
+        set_handlers()
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", set_handlers_and_signal)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    found = list(image_batches(store, IDS, batch_size=4, workers=1))
+    assert_all_equal(found, image_batches(store, IDS, batch_size=4))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+EXIT_WITH_RUNNING_WORKERS = """
+import sys
+from pathlib import Path
+from a2cap.data.batches.loader import image_batches
+
+store, *image_ids = sys.argv[1:]
+held = iter(image_batches(Path(store), image_ids, batch_size=1, workers=2))
+next(held)
+{signal}
+held = [held, next(held)]
+held.append(held)  # as an error holds the frames of its traceback, and they hold the error
+"""
+SIGNAL_THE_GROUP_FROM_ANOTHER_PROCESS = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if (other := os.fork()) == 0:
+    os.killpg(0, signal.SIGTERM)
+    os._exit(0)
+os.waitpid(other, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("", id="no signal"),
+        pytest.param(SIGNAL_THE_GROUP_FROM_ANOTHER_PROCESS, id="signal", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_can_exit_while_its_workers_are_running(store, code):
+    script = EXIT_WITH_RUNNING_WORKERS.format(signal=code)
+    # in a session of its own, so that the signal reaches only its group
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(store), *IDS],
+        check=False,
+        start_new_session=True,
+        timeout=60,
+        stderr=subprocess.PIPE,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
