@@ -23,9 +23,9 @@ from a2cap.model.config import ModelConfig
 from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
-from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
     from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
@@ -103,10 +103,10 @@ def make_optimisation(
     if way.compiled:
         compile_layers(captioner, warn=say)
     if phase == "cross-entropy":
-        return CrossEntropyOptimisation(captioner, TrainConfig(precision=way.precision))
+        return CrossEntropyOptimizer(captioner, TrainConfig(precision=way.precision))
     rewards = ImageRewards(corpus.ours.to(device), list(map(str, range(sizes.corpus))))
     config = ScstConfig(precision=way.precision, samples=sizes.samples, max_length=sizes.tokens)
-    return SelfCriticalOptimisation(captioner, config, rewards)
+    return SelfCriticalOptimizer(captioner, config, rewards)
 
 
 def updates(

@@ -8,10 +8,10 @@ from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     ExperimentOptions,
+    distributed,
     experiment_options,
     force_option,
     log,
-    trains_together,
 )
 from a2cap.pipeline.cli.output import print_detector, print_outcome
 
@@ -28,7 +28,7 @@ def detector() -> None:
 
 @detector.command()
 @experiment_options
-@trains_together
+@distributed
 @force_option
 def train(options: ExperimentOptions, force: bool) -> None:
     """Labelled images to the weights of a detector, for extract.weights.

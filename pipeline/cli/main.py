@@ -19,11 +19,11 @@ from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     ExperimentOptions,
+    distributed,
     experiment_options,
     force_option,
     log,
     set_option,
-    trains_together,
     verbose_option,
 )
 from a2cap.pipeline.cli.output import (
@@ -119,7 +119,7 @@ def preprocess(
 
 @cli.command()
 @experiment_options
-@trains_together
+@distributed
 @force_option
 @click.option(
     "--phase",
@@ -219,7 +219,7 @@ def evaluate(
 
 @cli.command()
 @experiment_options
-@trains_together
+@distributed
 @click.option(
     "--until",
     type=click.Choice(["extract", "preprocess", "train", "evaluate"]),

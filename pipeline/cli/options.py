@@ -164,14 +164,14 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
-def trains_together(command: Callable[..., None]) -> Callable[..., None]:
-    """Of the processes of torchrun the first one runs the command, the others join its trainings.
+def distributed(command: Callable[..., None]) -> Callable[..., None]:
+    """Run a command on rank 0 of torchrun, while the other ranks join its trainings.
 
-    Stands below `experiment_options`.
+    Apply it below `experiment_options`.
     """
 
     @wraps(command)
-    def together(options: ExperimentOptions, **others: object) -> None:
+    def run(options: ExperimentOptions, **others: object) -> None:
         from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
         from a2cap.pipeline.runtime import torchrun
         from a2cap.pipeline.runtime.launch import launch
@@ -184,19 +184,18 @@ def trains_together(command: Callable[..., None]) -> Callable[..., None]:
         }
 
         started = launch()
-        if not started.together:
+        if started.ranks == 1:
             command(options, **others)
         elif started.rank == 0:
-            with torchrun.leading(options.config().runtime):
+            with torchrun.main_rank(options.config().runtime):
                 command(options, **others)
         else:
             log(options.verbose)
-            torchrun.follow(
-                options.config().runtime,
-                lambda announcement, runtime: joins[announcement["stage"]](announcement, runtime),
+            torchrun.join_jobs(
+                options.config().runtime, lambda job, runtime: joins[job.stage](job, runtime)
             )
 
-    return together
+    return run
 
 
 def log(verbose: bool) -> None:

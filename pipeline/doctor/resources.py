@@ -123,9 +123,9 @@ class Resources:
             self._config,
             parameters=self._parameters,
             vocabulary=self._vocabulary,
-            processes=started.processes,
+            processes=started.ranks,
         )
-        return needed * (started.local_processes if self._device.type == "cpu" else 1)
+        return needed * (started.local_ranks if self._device.type == "cpu" else 1)
 
     @cached_property
     def feature_width(self) -> int:

@@ -38,8 +38,8 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.key import KEY_LENGTH
 from a2cap.pipeline.engine.manifest import Manifest, read_manifest
-from a2cap.pipeline.training.checkpoint_files import FILES, STATE, TENSORS, checkpoint_problem
-from a2cap.pipeline.training.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
+from a2cap.pipeline.training.checkpoints import FILES, STATE, TENSORS, checkpoint_problem
+from a2cap.pipeline.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 
 STAGES = (
     CALIBRATE,

@@ -1,1 +1,1 @@
-"""Device, precision, processes and threads."""
+"""Device, precision, memory, threads and ranks."""

@@ -10,11 +10,11 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 
 class RuntimeConfig(Section):
-    """How to compute, not what: these fields are in no key."""
+    """Settings of the machine; none of them is part of a stage's key."""
 
     device: str = "auto"
-    """auto (a GPU when there is one), cpu, cuda, or cuda:N."""
+    """auto (a GPU if there is one), cpu, cuda, or cuda:N."""
     workers: Annotated[int, Field(ge=0)] = 0
     """Loader processes of training."""
     threads: Annotated[int, Field(ge=1)] | None = None
-    """CPU threads of torch; null leaves torch's choice."""
+    """CPU threads of torch; null keeps torch's default."""

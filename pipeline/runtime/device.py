@@ -1,4 +1,4 @@
-"""Where to compute: resolves `runtime.device` and `runtime.threads` before any model is loaded."""
+"""The device and the threads of torch, settled before a model is loaded."""
 
 import torch
 
@@ -8,16 +8,17 @@ from a2cap.pipeline.runtime.launch import launch
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:
-    """The device to use; ConfigError where the named one is unknown or not there.
+    """Return the device to use, and set the threads of torch.
 
-    float32 is computed as such: torch would let convolutions be rounded to TF32.
+    Raises ConfigError for an unknown device and for a GPU that is missing.
     """
+    # torch's default would round the convolutions of float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
     if runtime.device == "auto":
         return _own_gpu() if torch.cuda.is_available() else torch.device("cpu")
-    problem = f"runtime.device is no device: {runtime.device!r}; use auto, cpu or cuda"
+    problem = f"runtime.device is not a device: {runtime.device!r}; use auto, cpu or cuda"
     try:
         device = torch.device(runtime.device)
     except RuntimeError as error:
@@ -26,26 +27,26 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         raise ConfigError(problem)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            f"runtime.device is {runtime.device!r} but torch sees no GPU; use auto or cpu"
+            f"runtime.device is {runtime.device!r} but torch finds no GPU; use auto or cpu"
         )
     if device.type == "cuda" and device.index is None:
         return _own_gpu()
-    if device.type == "cuda" and launch().local_processes > 1:
+    if device.type == "cuda" and launch().local_ranks > 1:
         raise ConfigError(
-            f"runtime.device is {runtime.device!r}, one GPU for the {launch().local_processes} "
-            "processes that torchrun started; use auto"
+            f"runtime.device is {runtime.device!r}, one GPU for the {launch().local_ranks} "
+            "ranks that torchrun started; use auto"
         )
     return device
 
 
 def _own_gpu() -> torch.device:
-    """The GPU of this process: torchrun starts one for each, and they would all take the first."""
+    """Return the GPU of this rank; without an index, every rank would take the first one."""
     started = launch()
-    if started.local_processes == 1:
+    if started.local_ranks == 1:
         return torch.device("cuda")
-    if started.local_processes > torch.cuda.device_count():
+    if started.local_ranks > torch.cuda.device_count():
         raise ConfigError(
-            f"torchrun started {started.local_processes} processes for "
-            f"{torch.cuda.device_count()} GPUs; give --nproc-per-node the number of GPUs"
+            f"torchrun started {started.local_ranks} ranks for "
+            f"{torch.cuda.device_count()} GPUs; set --nproc-per-node to the number of GPUs"
         )
     return torch.device("cuda", started.local_rank)

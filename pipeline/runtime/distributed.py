@@ -1,9 +1,4 @@
-"""The processes that train one captioner together, and what they tell each other.
-
-Gradients are added up in buckets of our own and not by torch's DistributedDataParallel: that one
-lays its buckets out anew after the first update, and a sum over three processes or more depends on
-where in a bucket a number lies. A training that resumes would then differ from one left alone.
-"""
+"""Communication between the ranks of a training: sums, values and stop requests."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -21,128 +16,128 @@ from a2cap.pipeline.engine.interruption import StopRequest
 Value = TypeVar("Value")
 
 _BUCKET = 8 * 2**20
-"""Numbers that are added up in one message, unless a single parameter has more."""
+"""Most numbers in one message, unless a single parameter has more."""
 
 
-class LostProcesses(A2Error):
-    """Another process of the training has ended or cannot be reached."""
+class RankError(A2Error):
+    """Another rank has ended or cannot be reached."""
 
 
 @dataclass(frozen=True)
-class Processes:
-    """This process as number `rank` of `count` that train together; by default it trains alone.
+class Ranks:
+    """This process as rank `rank` of `count`; by default the only one.
 
-    Every process calls the same methods in the same order; each raises LostProcesses where another
-    one has gone.
+    All ranks call the same methods in the same order. Each method raises RankError if another
+    rank has ended.
     """
 
     rank: int = 0
     count: int = 1
 
     @classmethod
-    def connected(cls) -> "Processes":
-        """Those of torch's default group, or this one alone where there is none."""
+    def current(cls) -> "Ranks":
+        """Return the ranks of torch's default process group, or a single rank without one."""
         if not dist.is_initialized():
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes."""
+    def is_main(self) -> bool:
+        """Return True on rank 0, the only one that writes files."""
         return self.rank == 0
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes; the tensor itself may be changed."""
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks; the tensor itself may change."""
         if self.count > 1:
-            with self._within_reach():
+            with self._reporting_lost_ranks():
                 dist.all_reduce(values)
         return values
 
-    def gathered(self, value: Value) -> list[Value]:
-        """The value that each process has, by rank; no process goes on before all are here.
+    def all_gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks by rank; also a barrier.
 
-        Plain types and tensors, as `weights_only` loading accepts them.
+        value: plain types and tensors, as `weights_only` loading accepts them.
         """
         if self.count == 1:
             return [value]
-        mine = _packed(value)
-        with self._within_reach():
+        packed = _pack(value)
+        with self._reporting_lost_ranks():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(mine)]))
-            longest = int(max(sizes))
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: len(mine)] = mine
-            packed = [torch.empty_like(padded) for _ in range(self.count)]
-            dist.all_gather(packed, padded)
-        return [_unpacked(share[:size]) for share, size in zip(packed, sizes, strict=True)]
+            dist.all_gather(sizes, torch.tensor([len(packed)]))
+            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+            padded[: len(packed)] = packed
+            gathered = [torch.empty_like(padded) for _ in range(self.count)]
+            dist.all_gather(gathered, padded)
+        return [_unpack(share[:size]) for share, size in zip(gathered, sizes, strict=True)]
 
-    def of_first(self, value: Value) -> Value:
-        """The value that process 0 has."""
-        return self.gathered(value)[0]
+    def broadcast(self, value: Value) -> Value:
+        """Return the value of rank 0."""
+        return self.all_gather(value)[0]
 
-    def make_equal(self, tensors: Iterable[Tensor]) -> None:
-        """Gives all processes the tensors of process 0."""
+    def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors by those of rank 0."""
         if self.count > 1:
-            with self._within_reach(), torch.no_grad():
+            with self._reporting_lost_ranks(), torch.no_grad():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0)
 
-    def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replaces each gradient by the sum over all processes; one that is missing counts as 0."""
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace each gradient by its sum over all ranks; a missing gradient counts as 0."""
+        # Not by DistributedDataParallel: it reorders its buckets after the first update, and a sum
+        # over three or more ranks depends on a number's position in its bucket, so that a resumed
+        # training would differ from an uninterrupted one.
         if self.count == 1:
             return
-        with self._within_reach(), torch.no_grad():
+        with self._reporting_lost_ranks(), torch.no_grad():
             sums = []
             for bucket in _buckets(parameters):
                 numbers = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
                 sums.append((dist.all_reduce(numbers, async_op=True), bucket, numbers))
             for work, bucket, numbers in sums:
                 work.wait()
-                _spread(bucket, numbers)
+                _set_gradients(bucket, numbers)
 
     def agree_to_stop(self, stop: StopRequest) -> bool:
-        """Makes a signal to any process a stop of all of them; whether they stop, equal in all.
-
-        A signal that comes meanwhile is for the next time, though `stop` says already that it is
-        pending: a process that heeded it alone would wait for the others, and they for it.
-        """
+        """Turn a signal to any rank into a stop of all; return True on all ranks if they stop."""
         if self.count == 1:
             return stop.pending
-        asked = torch.tensor(stop.signal_number or 0)
-        with self._within_reach():
-            dist.all_reduce(asked, dist.ReduceOp.MAX)
-        if asked.item():
-            stop.request(int(asked))
-        return bool(asked.item())
+        # A signal that arrives during the exchange waits for the next call, even though `stop` is
+        # already pending: a rank that stopped alone would wait for the others, and they for it.
+        signal_number = torch.tensor(stop.signal_number or 0)
+        with self._reporting_lost_ranks():
+            dist.all_reduce(signal_number, dist.ReduceOp.MAX)
+        if signal_number.item():
+            stop.request(int(signal_number))
+        return bool(signal_number.item())
 
     @contextmanager
-    def _within_reach(self) -> Iterator[None]:
+    def _reporting_lost_ranks(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             reason = (str(error).splitlines() or ["no reason given"])[0]
-            raise LostProcesses(
-                f"process {self.rank} of {self.count} lost the others ({reason}); "
-                "see what they say, then run the same command again"
+            raise RankError(
+                f"rank {self.rank} of {self.count} lost the others ({reason}); "
+                "read their error messages, then run the same command again"
             ) from error
 
 
-ALONE = Processes()
+SINGLE = Ranks()
 
 
-def _packed(value: object) -> Tensor:
-    """A value as (n,) uint8."""
+def _pack(value: object) -> Tensor:
+    """Serialise a value as (n,) uint8."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
-def _unpacked(packed: Tensor) -> Any:
+def _unpack(packed: Tensor) -> Any:
     return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters in their order, together up to the size of a message, all of one type."""
+    """Group parameters in their order, by message size and type."""
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -159,8 +154,8 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _spread(bucket: list[nn.Parameter], numbers: Tensor) -> None:
-    """Makes the numbers of a bucket the gradients of its parameters."""
+def _set_gradients(bucket: list[nn.Parameter], numbers: Tensor) -> None:
+    """Split the numbers of a bucket into the gradients of its parameters."""
     sizes = [parameter.numel() for parameter in bucket]
     for parameter, part in zip(bucket, torch.split(numbers, sizes), strict=True):
         parameter.grad = part.view_as(parameter)

@@ -7,24 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launch:
-    """What torchrun says of this process: its number among all, and on its own machine."""
+    """Rank of this process among all ranks, and among those on its machine."""
 
     rank: int = 0
-    processes: int = 1
+    ranks: int = 1
     local_rank: int = 0
-    local_processes: int = 1
-
-    @property
-    def together(self) -> bool:
-        """Whether there are other processes."""
-        return self.processes > 1
+    local_ranks: int = 1
 
 
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """How this process was started; alone where torchrun did not do it.
-
-    The mark of torchrun is asked for because a RANK that was left behind in a shell says nothing.
-    """
+    """Return how this process was started: by torchrun, or else as a single rank."""
+    # RANK alone is not enough: a shell may have inherited it
     if "TORCHELASTIC_RUN_ID" not in environment:
         return Launch()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -1,4 +1,4 @@
-"""How exactly training computes: `train.precision`."""
+"""Numeric precision of training: `train.precision`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +10,14 @@ from a2cap.pipeline.runtime.config import Precision
 
 
 def forward_precision(precision: Precision, device: torch.device) -> torch.autocast:
-    """The context of forward passes and losses; `backward()` belongs outside it."""
+    """Return the autocast context of forward passes and losses; call `backward()` outside it."""
     return mixed_precision("bfloat16" if precision == "bf16" else "float32", device)
 
 
 @contextmanager
 def matrix_precision(precision: Precision) -> Iterator[None]:
-    """For the block, float32 matrix products are rounded to TF32 on a GPU where that is asked for.
-
-    A setting of the whole process: what runs after the block, say an evaluation, is exact again.
-    """
+    """Round float32 matrix products to TF32 inside the block, if `precision` is tf32."""
+    # a global setting of torch, restored so that a later evaluation is exact
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

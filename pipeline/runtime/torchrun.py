@@ -1,8 +1,7 @@
-"""Training by the processes that torchrun started: the first runs the command, the others join.
+"""Training under torchrun: rank 0 runs the command, the other ranks join its trainings.
 
-Only the first process runs stages, so that locks, keys and results are those of a single process.
-It announces each training that it begins; the others do their share of it, until the first says
-that there is no more to do.
+Only rank 0 runs stages, so that locks, keys and results are those of a single process. It
+broadcasts each training as a job; the other ranks run the same job without writing anything.
 """
 
 import json
@@ -11,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -19,73 +20,84 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-Announcement = dict[str, Any]
-Join = Callable[[Announcement, RuntimeConfig], None]
-
-_SECONDS_BETWEEN_LOOKS = 0.1
-_CONNECTION = timedelta(minutes=5)
-"""How long processes wait for each other at the start."""
-_PATIENCE = timedelta(minutes=30)
-"""How long a process waits for the others in the middle of a training, say for a checkpoint."""
+_SECONDS_BETWEEN_POLLS = 0.1
+_CONNECTION_TIMEOUT = timedelta(minutes=5)
+_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Longest wait of a rank for the others within a training, for example for a checkpoint."""
 
 
-class Announcements:
-    """What the first process has told the others, in order; None is that there is no more."""
+@dataclass(frozen=True)
+class Job:
+    """A training that all ranks run: its stage, its settings as plain JSON, and its directory."""
+
+    stage: str
+    settings: dict[str, Any]
+    directory: str
+
+    @property
+    def path(self) -> Path:
+        """The directory of the training."""
+        return Path(self.directory)
+
+
+class JobQueue:
+    """Jobs of rank 0 in order, kept in a store of torch.distributed; None ends the queue."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._count = 0
 
-    def give(self, announcement: Announcement | None) -> None:
-        """Tells the others."""
-        self._store.set(self._next_key(), json.dumps(announcement))
+    def put(self, job: Job | None) -> None:
+        """Append a job."""
+        self._store.set(self._next_key(), json.dumps(job and asdict(job)))
 
-    def wait(self) -> Announcement | None:
-        """The next one; looks again and again, so that a signal ends the wait at once."""
+    def wait(self) -> Job | None:
+        """Return the next job as soon as it is there."""
+        # polls, since a signal would not end a blocking wait of the store
         key = self._next_key()
         while not self._store.check([key]):
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        found: Announcement | None = json.loads(self._store.get(key))
-        return found
+            time.sleep(_SECONDS_BETWEEN_POLLS)
+        content = json.loads(self._store.get(key))
+        return None if content is None else Job(**content)
 
     def _next_key(self) -> str:
         self._count += 1
-        return f"announcement {self._count}"
+        return f"job {self._count}"
 
 
-_LED: ContextVar[Announcements | None] = ContextVar("led", default=None)
+_QUEUE: ContextVar[JobQueue | None] = ContextVar("queue", default=None)
 
 
 @contextmanager
-def leading(runtime: RuntimeConfig) -> Iterator[None]:
-    """For the block, the other processes take part in what is announced; then they end."""
-    with _connected(runtime) as announcements:
-        led = _LED.set(announcements)
+def main_rank(runtime: RuntimeConfig) -> Iterator[None]:
+    """Let the other ranks join the trainings of the block; they end with it."""
+    with _connected(runtime) as queue:
+        token = _QUEUE.set(queue)
         try:
             yield
         finally:
-            _LED.reset(led)
-            announcements.give(None)
+            _QUEUE.reset(token)
+            queue.put(None)
 
 
-def announce(announcement: Announcement) -> None:
-    """Calls the other processes to a training, if this one leads any."""
-    announcements = _LED.get()
-    if announcements is not None:
-        announcements.give(announcement)
+def broadcast_job(job: Job) -> None:
+    """Start a job on the other ranks, if there are any."""
+    queue = _QUEUE.get()
+    if queue is not None:
+        queue.put(job)
 
 
-def follow(runtime: RuntimeConfig, join: Join) -> None:
-    """Takes part in every training that the first process announces, until there is no more."""
+def join_jobs(runtime: RuntimeConfig, run: Callable[[Job, RuntimeConfig], None]) -> None:
+    """Run every job that rank 0 broadcasts, until its queue ends."""
     logging.getLogger().setLevel(logging.WARNING)
-    with _connected(runtime) as announcements:
-        while (announcement := announcements.wait()) is not None:
-            join(announcement, runtime)
+    with _connected(runtime) as queue:
+        while (job := queue.wait()) is not None:
+            run(job, runtime)
 
 
 @contextmanager
-def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
-    """Torch's default group of all processes for the block, and the way to announce."""
+def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
+    """Connect all ranks in torch's default process group for the block."""
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -96,14 +108,14 @@ def _connected(runtime: RuntimeConfig) -> Iterator[Announcements]:
     device = prepare_device(runtime)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, processes = next(iter(rendezvous("env://", timeout=_CONNECTION)))
+    store, rank, count = next(iter(rendezvous("env://", timeout=_CONNECTION_TIMEOUT)))
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
         store=PrefixStore("group", store),
         rank=rank,
-        world_size=processes,
-        timeout=_PATIENCE,
+        world_size=count,
+        timeout=_COLLECTIVE_TIMEOUT,
     )
-    yield Announcements(PrefixStore("announcements", store))
-    # not after an error: with others gone it could wait for them, and the process ends anyway
+    yield JobQueue(PrefixStore("jobs", store))
+    # not after an error: it could wait for ranks that are gone, and the process ends anyway
     dist.destroy_process_group()

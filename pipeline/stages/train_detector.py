@@ -13,13 +13,12 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Announcement, announce
+from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 CODE_VERSION = 1
 
-
-_PLACES = {
+_PATHS = {
     "images",
     "labels",
     "ids",
@@ -31,30 +30,29 @@ _PLACES = {
     "attribute_names",
     "start",
 }
-"""Fields that say where something lies: its digest stands in the key instead."""
+"""Fields that are paths: the key contains the digests of their files instead."""
 
 
 def train_detector_stage(
     config: DetectorConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
 ) -> Stage:
-    """The stage over the files that the configuration names, by their fields."""
+    """Return the stage over the configured files; inputs: by the field that names them."""
     return Stage(
         name=TRAIN_DETECTOR,
         code_version=CODE_VERSION,
-        params={"detector": config.model_dump(mode="json", by_alias=True, exclude=_PLACES)},
+        params={"detector": config.model_dump(mode="json", by_alias=True, exclude=_PATHS)},
         inputs=dict(inputs),
         outputs=plain_outputs(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
         work=partial(_train, config, runtime),
     )
 
 
-def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
-    """Takes part in the training that the first process announces, without writing anything."""
+def join(job: Job, runtime: RuntimeConfig) -> None:
+    """Take part in the training of the main rank, without writing anything."""
     from a2cap.pipeline.training.detector.train import train_detector
 
-    directory = Path(announcement["directory"])
-    config = DetectorConfig.model_validate(announcement["detector"])
-    train_detector(config, runtime, directory=directory, events=EventLog(directory))
+    config = DetectorConfig.model_validate(job.settings)
+    train_detector(config, runtime, directory=job.path, events=EventLog(job.path))
 
 
 def _train(
@@ -62,12 +60,6 @@ def _train(
 ) -> Sequence[SkippedItem]:
     from a2cap.pipeline.training.detector.train import train_detector
 
-    announce(
-        {
-            "stage": TRAIN_DETECTOR,
-            "detector": config.model_dump(mode="json"),
-            "directory": str(directory),
-        }
-    )
+    broadcast_job(Job(TRAIN_DETECTOR, config.model_dump(mode="json"), str(directory)))
     data = train_detector(config, runtime, directory=directory, events=events)
     return [*data.training.skipped, *data.validation.skipped]

@@ -1,4 +1,4 @@
-"""Stage train-xe: features and captions to a captioner, by cross-entropy and the mask loss."""
+"""Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,8 +9,8 @@ from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Announcement, announce
-from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
+from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 
 CODE_VERSION = 2
 
@@ -23,7 +23,8 @@ def train_stage(
     captions: Input,
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one feature store and one set of preprocessed captions."""
+    """Return the stage over one feature store and one set of preprocessed captions."""
+    job = CrossEntropyJob(train=config, model=model, features=features.path, captions=captions.path)
     return Stage(
         name=TRAIN_XE,
         code_version=CODE_VERSION,
@@ -33,56 +34,23 @@ def train_stage(
         },
         inputs={"features": features, "captions": captions},
         outputs=plain_outputs(*CAPTIONER),
-        work=partial(_train, config, model, features.path, captions.path, runtime),
+        work=partial(_train, job, runtime),
     )
 
 
-def join(announcement: Announcement, runtime: RuntimeConfig) -> None:
-    """Takes part in the training that the first process announces, without writing anything."""
-    directory = Path(announcement["directory"])
-    _fill(
-        TrainConfig.model_validate(announcement["train"]),
-        ModelConfig.model_validate(announcement["model"]),
-        Path(announcement["features"]),
-        Path(announcement["captions"]),
-        runtime,
-        directory,
-        EventLog(directory),
-    )
+def join(job: Job, runtime: RuntimeConfig) -> None:
+    """Take part in the training of the main rank, without writing anything."""
+    from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
+
+    settings = CrossEntropyJob.model_validate(job.settings)
+    train_captioner(settings, runtime, directory=job.path, events=EventLog(job.path))
 
 
 def _train(
-    config: TrainConfig,
-    model: ModelConfig,
-    features: Path,
-    captions: Path,
-    runtime: RuntimeConfig,
-    directory: Path,
-    events: EventLog,
+    job: CrossEntropyJob, runtime: RuntimeConfig, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
-    announce(
-        {
-            "stage": TRAIN_XE,
-            "train": config.model_dump(mode="json"),
-            "model": model.model_dump(mode="json"),
-            "features": str(features),
-            "captions": str(captions),
-            "directory": str(directory),
-        }
-    )
-    _fill(config, model, features, captions, runtime, directory, events)
-    return []
-
-
-def _fill(
-    config: TrainConfig,
-    model: ModelConfig,
-    features: Path,
-    captions: Path,
-    runtime: RuntimeConfig,
-    directory: Path,
-    events: EventLog,
-) -> None:
     from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
 
-    train_captioner(config, model, features, captions, runtime, directory=directory, events=events)
+    broadcast_job(Job(TRAIN_XE, job.model_dump(mode="json"), str(directory)))
+    train_captioner(job, runtime, directory=directory, events=events)
+    return []

@@ -1,1 +1,1 @@
-"""The training loop and its checkpoints."""
+"""Training in epochs, validated and exactly resumable."""

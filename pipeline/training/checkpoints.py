@@ -1,8 +1,7 @@
-"""Checkpoints of training: one directory each, verified before it is trusted.
+"""Checkpoints of training: one directory each, verified before it is used.
 
-`step-%08d/` holds `model.safetensors`, `state.pt` (optimisers, position and random states; loads
-with `weights_only=True`) and `manifest.json` with the sha256 of both, written last. The newest
-whose manifest verifies wins; the two newest and the best are kept.
+`step-%08d/` holds `model.safetensors`, `state.pt` (optimizers, position and RNG states; loads with
+`weights_only=True`) and `manifest.json` with the sha256 of both, written last.
 """
 
 import json
@@ -23,17 +22,14 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import fsync, rename_durably, write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.tensors import save_tensors
-from a2cap.pipeline.training.checkpoint_files import (
-    FILES,
-    MANIFEST,
-    STATE,
-    TENSORS,
-    checkpoint_problem,
-)
 
 logger = logging.getLogger(__name__)
 
+TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+FILES = (TENSORS, STATE)
+
 _KEPT = 2
+"""Newest checkpoints that are kept besides the best one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training run; command: that made it, for messages."""
+    """The checkpoints of one training run; command: that trains, for error messages."""
 
     def __init__(self, folder: Path, *, command: str = "a2 train") -> None:
         self._folder = folder
@@ -54,7 +50,7 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
 
     def directory(self, step: int) -> Path:
-        """Where the checkpoint of a step lies."""
+        """Return the directory of a step's checkpoint."""
         return self._folder / f"step-{step:08d}"
 
     def save(
@@ -65,7 +61,7 @@ class Checkpoints:
         state: Mapping[str, object],
         best_step: int | None,
     ) -> None:
-        """Writes a checkpoint under a temporary name, then renames it; drops those not kept."""
+        """Write a checkpoint under a temporary name, rename it, and drop old ones."""
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)
         partial = self._folder / f".step-{step:08d}.partial"
@@ -77,23 +73,21 @@ class Checkpoints:
             fsync(partial / name)
         write_durably(partial / MANIFEST, json.dumps({"sha256": digests}).encode())
         fsync(partial)
-        self._give_final_name(partial)
+        self._rename(partial)
         self.drop_old(best_step)
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint directory, oldest first."""
+        """Return the steps that have a checkpoint directory, oldest first."""
         numbers = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, else None; says which damaged ones it passed.
-
-        One that is whole, but whose run was killed before its rename, is given its name first:
-        saving a step again removes its older checkpoint just before that.
-        """
+        """Return the newest checkpoint that verifies, or None; warn about damaged ones."""
+        # A partial checkpoint may be whole: its run died before the rename. Saving a step again
+        # removes the older checkpoint of that step just before.
         for partial in self._folder.glob(".step-*.partial"):
             if checkpoint_problem(partial) is None:
-                self._give_final_name(partial)
+                self._rename(partial)
         for step in reversed(self.steps()):
             problem = checkpoint_problem(self.directory(step))
             if problem is None:
@@ -102,13 +96,19 @@ class Checkpoints:
         return None
 
     def load(self, step: int) -> Checkpoint:
-        """One checkpoint; A2Error where a file is missing or its sha256 is not the recorded one."""
+        """Return one checkpoint; raise A2Error if it is incomplete or damaged."""
         problem = checkpoint_problem(self.directory(step))
         if problem is not None:
             raise A2Error(f'{problem}; train again with "{self._command} --force"')
         return self._read(step)
 
-    def _give_final_name(self, partial: Path) -> None:
+    def drop_old(self, best_step: int | None) -> None:
+        """Remove all checkpoints but the two newest and the best."""
+        for step in self.steps()[:-_KEPT]:
+            if step != best_step:
+                shutil.rmtree(self.directory(step))
+
+    def _rename(self, partial: Path) -> None:
         final = self._folder / partial.name.removeprefix(".").removesuffix(".partial")
         shutil.rmtree(final, ignore_errors=True)
         rename_durably(partial, final)
@@ -118,28 +118,31 @@ class Checkpoints:
         state = torch.load(directory / STATE, map_location="cpu", weights_only=True)
         return Checkpoint(step, load_file(directory / TENSORS), state)
 
-    def drop_old(self, best_step: int | None) -> None:
-        """Removes all but the two newest and the best."""
-        for step in self.steps()[:-_KEPT]:
-            if step != best_step:
-                shutil.rmtree(self.directory(step))
+
+def checkpoint_problem(directory: Path) -> str | None:
+    """Read every byte of a checkpoint; return its defect, or None if there is none."""
+    try:
+        digests = json.loads((directory / MANIFEST).read_text())["sha256"]
+        damaged = [name for name in FILES if sha256_of(directory / name) != digests[name]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"checkpoint is incomplete: {str(directory)!r} ({error})"
+    return f"checkpoint is damaged: {str(directory / damaged[0])!r}" if damaged else None
 
 
 def _save_state(path: Path, state: Mapping[str, object]) -> None:
-    """Writes what is no tensor of the network's; OSError where that fails."""
-    with path.open("wb") as file:  # a path would be written into the file
+    with path.open("wb") as file:  # torch.save would write a path into the file
         try:
             torch.save(dict(state), file)
         except RuntimeError as error:
-            # after a write that failed torch ends its archive all the same, and that error then
-            # hides the first one: it misses the bytes that were not written
+            # After a failed write torch still finishes its archive, and its error about missing
+            # bytes hides the OSError.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
 
 
-def random_states() -> dict[str, Any]:
-    """The state of every random generator, as types that `weights_only` loading accepts."""
+def rng_states() -> dict[str, Any]:
+    """Return the state of every RNG, as types that `weights_only` loading accepts."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -149,8 +152,8 @@ def random_states() -> dict[str, Any]:
     }
 
 
-def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Puts every random generator back to where `random_states` found it."""
+def restore_rng_states(states: Mapping[str, Any]) -> None:
+    """Restore the RNG states that `rng_states` returned."""
     random.setstate(states["python"])
     name, keys, *rest = states["numpy"]
     np.random.set_state((name, keys.numpy(), *rest))
@@ -159,8 +162,8 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state, number)
 
 
-def surroundings(device: torch.device, *, processes: int) -> dict[str, str]:
-    """What a training has to find again so that its resumption is exact, by name."""
+def environment(device: torch.device, *, ranks: int) -> dict[str, str]:
+    """Return what must stay the same for an exact resume, by name."""
     on_cpu = device.type == "cpu"
     return {
         "torch": str(torch.__version__),
@@ -169,12 +172,12 @@ def surroundings(device: torch.device, *, processes: int) -> dict[str, str]:
         if on_cpu
         else torch.cuda.get_device_name(device),
         "threads": str(torch.get_num_threads()) if on_cpu else "any",
-        "processes": str(processes),
+        "processes": str(ranks),
     }
 
 
-def surroundings_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not as it was, in words: `torch 2.15.0 -> 2.16.0`."""
+def environment_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Format the differences of two environments: `torch 2.15.0 -> 2.16.0`."""
     return [
         f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]
     ]

@@ -1,13 +1,13 @@
-"""Training in epochs, validated and resumable, whatever an update does.
+"""Training in epochs, validated and resumable, for any training task.
 
-Resume is exact: the order of images, the choice of captions and dropout are functions of the
-seed and of what a checkpoint holds, so that an interrupted run ends with the same tensors, bit for
-bit, as one that was left alone.
+Resume is exact: the order of images, the choice of captions and dropout depend only on the seed
+and on the checkpoint, so an interrupted run ends with the same tensors, bit for bit, as an
+uninterrupted one.
 """
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,27 +21,28 @@ from a2cap.data.errors import A2Error, LoaderError
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.distributed import LostProcesses, Processes
+from a2cap.pipeline.runtime.distributed import RankError, Ranks
 from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
-    random_states,
-    restore_random_states,
-    surroundings,
-    surroundings_changed,
+    environment,
+    environment_changes,
+    restore_rng_states,
+    rng_states,
 )
+from a2cap.pipeline.training.optimizer import Update
 from a2cap.pipeline.training.record import TrainingRecord, training_record
-from a2cap.pipeline.training.task import Part, Phase, Update
+from a2cap.pipeline.training.task import Part, TrainingTask
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Position:
-    """How far a training is; part of every checkpoint.
+    """Progress of a training, part of every checkpoint.
 
-    sums: of what the updates of this epoch report, by name; amount: what they learnt from, seconds:
-    of this epoch; best: the highest score; stale: epochs without a better one.
+    sums: of `Update.means` over this epoch, by name; amount, seconds: of this epoch; best: the
+    highest score; stale: epochs since then.
     """
 
     step: int = 0
@@ -56,259 +57,233 @@ class Position:
 
 
 def run_training(
-    phase: Phase[Part], *, processes: Processes, directory: Path, events: EventLog
+    task: TrainingTask[Part], *, ranks: Ranks, directory: Path, events: EventLog
 ) -> dict[str, torch.Tensor]:
-    """Trains to the end, from the newest checkpoint on; returns the tensors of the best epoch.
+    """Train from the newest checkpoint to the end; return the tensors of the best epoch.
 
-    They are the first process's to save, and empty elsewhere. Raises A2Error on a loss that is not
-    finite, Interrupted after saving.
+    Ranks other than the main one return an empty dict. Raises A2Error on a loss that is not
+    finite, Interrupted after saving a checkpoint.
     """
-    recorded = training_record(directory, events) if processes.leads else nullcontext()
+    recorded = training_record(directory, events) if ranks.is_main else nullcontext()
     with recorded as record, stop_between_steps() as stop:
-        training = Training(phase, processes=processes, directory=directory, record=record)
+        training = Training(task, ranks=ranks, directory=directory, record=record)
         training.resume()
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, LostProcesses, LoaderError) as error:
-                # a signal to the process group may end loaders and other processes before this one
-                # comes to look at it, and then this one fails wherever it is; nothing more is saved
+            except (RuntimeError, RankError, LoaderError) as error:
+                # A signal to the process group may end loaders and other ranks before this rank
+                # handles it; then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
                 raise (loader_error(error) or error) from error.__cause__
-        best = training.best_tensors() if processes.leads else {}
-        stop.raise_if_pending()  # no process waits for this one any more
+        best = training.best_tensors() if ranks.is_main else {}
+        stop.raise_if_pending()  # safe alone: no rank waits for this one any more
         return best
 
 
 class Training(Generic[Part]):
-    """One phase of training over its epochs, from its newest checkpoint on.
-
-    record: None in a process that does not write.
-    """
+    """One training over its epochs; record: None on ranks that do not write."""
 
     def __init__(
         self,
-        phase: Phase[Part],
+        task: TrainingTask[Part],
         *,
-        processes: Processes,
+        ranks: Ranks,
         directory: Path,
         record: TrainingRecord | None,
     ) -> None:
-        self._phase = phase
-        self._config = phase.settings
-        self._processes = processes
-        self._network = phase.network
-        self._device = next(phase.network.parameters()).device
-        self._optimisation = phase.optimisation
-        self._checkpoints = Checkpoints(directory / "checkpoints", command=phase.command)
+        self._task = task
+        self._config = task.config
+        self._ranks = ranks
+        self._device = next(task.network.parameters()).device
+        self._checkpoints = Checkpoints(directory / "checkpoints", command=task.command)
         self._record = record
         self.position = Position()
 
     @property
     def finished(self) -> bool:
-        """Whether the last epoch is done or patience has run out."""
+        """Return True after the last epoch, or when patience has run out."""
         return (
             self.position.epoch >= self._config.epochs
             or self.position.stale >= self._config.patience
         )
 
     def resume(self) -> None:
-        """Takes up the newest checkpoint that verifies, if there is one."""
-        if not self._processes.leads:  # else all processes would drop out the same
-            torch.manual_seed(_noise_seed(self._config.seed, self._processes.rank))
+        """Restore the newest checkpoint that verifies, if there is one."""
+        if not self._ranks.is_main:  # otherwise all ranks would draw the same dropout
+            torch.manual_seed(_dropout_seed(self._config.seed, self._ranks.rank))
         found = self._newest_checkpoint()
         if found is None:
             return
         state: dict[str, Any] = found.state
-        self._network.load_state_dict(found.tensors)
-        self._optimisation.load_state_dict(state["optimisation"])
+        self._task.network.load_state_dict(found.tensors)
+        self._task.optimizer.load_state_dict(state["optimisation"])
         self.position = Position(**state["position"])
-        self._restore_noise(state["random"])
+        self._restore_rng(state["random"])
         if self._record is None:
             return
-        # the killed run may have died before it did so, and this one may be at its end already
+        # the killed run may have died before its own clean-up, and this one may be at its end
         self._checkpoints.drop_old(self.position.best_step)
         self._record.events.write("resume", step=found.step)
         logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
-        changes = surroundings_changed(state["surroundings"], self._surroundings())
+        changes = environment_changes(state["surroundings"], self._environment())
         if changes:
             logger.warning(
-                "train: %s since the checkpoint; the result will not be that of an uninterrupted "
-                "run bit for bit",
+                "train: %s since the checkpoint; the result will not equal that of an "
+                "uninterrupted run bit for bit",
                 ", ".join(changes),
             )
 
     def run_epoch(self, stop: StopRequest) -> None:
-        """Trains to the end of the epoch, validates, and writes a checkpoint.
+        """Train to the end of the epoch, validate, and write a checkpoint.
 
-        Interrupted where all processes agree to stop: after an update, saved first, or at the end.
+        Raises Interrupted when all ranks agree to stop: after an update, which is saved first, or
+        at the end.
         """
-        self._network.train()
-        what = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
-        with track(
-            what, total=self._steps, done=self.position.batch, shown=self._processes.leads
-        ) as progress:
+        self._task.network.train()
+        title = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
+        steps, batch = len(self._task.batches), self.position.batch
+        with track(title, total=steps, done=batch, shown=self._ranks.is_main) as progress:
             started = time.monotonic()
-            for parts in self._remaining_batches():
+            for parts in self._task.batches.epoch(self.position.epoch, start=batch):
                 self._train_step(parts)
                 now = time.monotonic()
                 self.position.seconds += now - started
                 started = now
                 progress.advance(1)
-                self._say_progress()
-                stopping = self._processes.agree_to_stop(stop)
+                if self._record is not None:
+                    self._record.progress(self.position.step, total=self._config.epochs * steps)
+                stopping = self._ranks.agree_to_stop(stop)
                 if self.position.step % self._config.checkpoint_every == 0 or stopping:
                     self._save()
                 if stopping:
                     stop.raise_if_pending()
         self._end_epoch()
-        if self._processes.agree_to_stop(stop):
+        if self._ranks.agree_to_stop(stop):
             stop.raise_if_pending()
 
     def best_tensors(self) -> dict[str, torch.Tensor]:
-        """The network's tensors at the epoch of the best validation score."""
+        """Return the network's tensors after the epoch with the best validation score."""
         best = self.position.best_step
         if best is None:
             raise A2Error(
                 "no epoch has ended yet: nothing to save; "
-                f"set {self._phase.section}.epochs to 1 or more"
+                f"set {self._task.section}.epochs to 1 or more"
             )
         return self._checkpoints.load(best).tensors
 
     def _newest_checkpoint(self) -> Checkpoint | None:
-        """The one that the first process found; the others read it from the same disk."""
-        found = self._checkpoints.latest() if self._processes.leads else None
-        step = self._processes.of_first(None if found is None else found.step)
+        """Return the checkpoint that the main rank chooses; all ranks read it from one disk."""
+        found = self._checkpoints.latest() if self._ranks.is_main else None
+        step = self._ranks.broadcast(None if found is None else found.step)
         return found if found is not None or step is None else self._checkpoints.load(step)
 
-    def _restore_noise(self, saved: list[dict[str, Any]]) -> None:
-        """Random states by rank; a process that the checkpoint does not know draws other noise."""
-        rank = self._processes.rank
+    def _restore_rng(self, saved: list[dict[str, Any]]) -> None:
+        """Restore this rank's RNG states; seed a rank that the checkpoint does not contain."""
+        rank = self._ranks.rank
         if rank < len(saved):
-            restore_random_states(saved[rank])
+            restore_rng_states(saved[rank])
         else:
-            torch.manual_seed(_noise_seed(self._config.seed, rank, self.position.step))
-
-    @property
-    def _steps(self) -> int:
-        """Updates of an epoch."""
-        return len(self._phase.batches)
-
-    def _remaining_batches(self) -> Iterator[list[Part]]:
-        return self._phase.batches.of_epoch(self.position.epoch, start=self.position.batch)
-
-    def _say_progress(self) -> None:
-        if self._record is not None:
-            total = self._config.epochs * self._steps
-            self._record.progress(self.position.step, total=total)
+            torch.manual_seed(_dropout_seed(self._config.seed, rank, self.position.step))
 
     def _train_step(self, parts: list[Part]) -> None:
-        """One update; A2Error where it, or one before it, was not made of numbers."""
-        found = self._optimisation.step(parts, self.position.step + 1)
-        self._take_in(found)
+        self._add(self._task.optimizer.step(parts, self.position.step + 1))
         self.position.step += 1
         self.position.batch += 1
 
-    def _take_in(self, updates: Sequence[Update]) -> None:
-        """Adds what updates measured to the epoch's sums."""
-        position = self.position
+    def _add(self, updates: Sequence[Update]) -> None:
+        """Add measurements to the epoch's sums; raise A2Error if one is not finite."""
         for update in updates:
             self._require_finite(update)
-            for name, value in update.reported().items():
-                position.sums[name] = position.sums.get(name, 0.0) + value
-            position.amount += update.amount
+            for name, value in update.means.items():
+                self.position.sums[name] = self.position.sums.get(name, 0.0) + value
+            self.position.amount += update.amount
             if self._record is not None:
                 self._record.update(update)
 
     def _require_finite(self, update: Update) -> None:
         if update.finite:
             return
-        shares = self._processes.gathered(update.image_ids)
+        shares = self._ranks.all_gather(update.image_ids)
         images = ", ".join(name for share in shares for name in share)
         raise A2Error(
-            f"loss is not finite at step {update.number}: {update.in_words()} "
+            f"loss is not finite at step {update.number}: {update.summary()} "
             f"(images {images}); the last good checkpoint is kept, "
-            f"lower {self._phase.section}.lr and train again"
+            f"lower {self._task.section}.lr and train again"
         )
 
     def _end_epoch(self) -> None:
-        """Validates, writes the epoch's line and a checkpoint, and says how it went."""
-        position, validation = self.position, self._phase.validation
-        self._take_in(self._optimisation.read())
-        self._network.eval()
-        figures = validation.figures()
-        score = figures[validation.score]
-        speed = position.amount / max(position.seconds, 1e-9)
+        """Validate, write the epoch's line and a checkpoint, and log the result."""
+        task, position = self._task, self.position
+        self._add(task.optimizer.flush())
+        task.network.eval()
+        figures = task.validation.figures()
         line = {
             "epoch": position.epoch + 1,
             "step": position.step,
-            **{name: total / self._steps for name, total in position.sums.items()},
+            **{name: total / len(task.batches) for name, total in position.sums.items()},
             **figures,
-            f"{self._phase.unit}_per_second": round(speed),
+            f"{task.unit}_per_second": round(position.amount / max(position.seconds, 1e-9)),
         }
         if self._record is not None:
             self._record_epoch(self._record, line, figures)
-            validation.warn(line)
+        score = figures[task.validation.score]
         better = score > position.best
-        if better:
-            position.best, position.best_step = score, position.step
         self.position = Position(
             step=position.step,
             epoch=position.epoch + 1,
-            best=position.best,
-            best_step=position.best_step,
+            best=score if better else position.best,
+            best_step=position.step if better else position.best_step,
             stale=0 if better else position.stale + 1,
         )
         self._save()
-        self._say_epoch(line, better=better, seconds=position.seconds)
-
-    def _record_epoch(
-        self, record: TrainingRecord, line: dict[str, float], figures: dict[str, float]
-    ) -> None:
-        step, speed = self.position.step, f"{self._phase.unit}_per_second"
-        record.epoch(line)
-        record.scalars("train", {speed: line[speed]}, step)
-        record.scalars("validation", {**figures, **self._phase.validation.scalars()}, step)
-
-    def _say_epoch(self, line: dict[str, float], *, better: bool, seconds: float) -> None:
-        score, unit = self._phase.validation.score, self._phase.unit
         logger.info(
             "epoch %d/%d: loss %.3f, validation %s %.3f%s, %s %s/s, at most %s left",
             self.position.epoch,
             self._config.epochs,
             line["loss"],
+            task.validation.score,
             score,
-            line[score],
             " (best)" if better else "",
-            f"{line[f'{unit}_per_second']:,.0f}",
-            unit,
-            format_duration((self._config.epochs - self.position.epoch) * seconds),
+            f"{line[f'{task.unit}_per_second']:,.0f}",
+            task.unit,
+            format_duration((self._config.epochs - self.position.epoch) * position.seconds),
         )
 
+    def _record_epoch(
+        self, record: TrainingRecord, line: dict[str, float], figures: dict[str, float]
+    ) -> None:
+        step, speed = self.position.step, f"{self._task.unit}_per_second"
+        record.epoch(line)
+        record.scalars("train", {speed: line[speed]}, step)
+        record.scalars("validation", {**figures, **self._task.validation.scalars()}, step)
+        self._task.validation.warn(line)
+
     def _save(self) -> None:
-        """Writes a checkpoint; no process goes on before it is there."""
-        self._take_in(self._optimisation.read())
-        random = self._processes.gathered(random_states())
+        """Write a checkpoint; all ranks wait until it is on disk."""
+        self._add(self._task.optimizer.flush())
+        random = self._ranks.all_gather(rng_states())
         if self._record is not None:
             self._checkpoints.save(
                 self.position.step,
-                tensors=self._network.state_dict(),
+                tensors=self._task.network.state_dict(),
+                # the names of an earlier version, kept so that its checkpoints still resume
                 state={
-                    "optimisation": self._optimisation.state_dict(),
+                    "optimisation": self._task.optimizer.state_dict(),
                     "position": asdict(self.position),
                     "random": random,
-                    "surroundings": self._surroundings(),
+                    "surroundings": self._environment(),
                 },
                 best_step=self.position.best_step,
             )
             self._record.events.write("checkpoint", step=self.position.step)
-        self._processes.gathered(None)
+        self._ranks.all_gather(None)
 
-    def _surroundings(self) -> dict[str, str]:
-        return surroundings(self._device, processes=self._processes.count)
+    def _environment(self) -> dict[str, str]:
+        return environment(self._device, ranks=self._ranks.count)
 
 
-def _noise_seed(seed: int, rank: int, step: int = 0) -> int:
-    """What seeds the dropout of a process other than the first; 64 bits."""
+def _dropout_seed(seed: int, rank: int, step: int = 0) -> int:
+    """Return the 64-bit dropout seed of a rank other than the main one."""
     sequence = np.random.SeedSequence(seed, spawn_key=(rank, step))
     return int(sequence.generate_state(1, np.uint64)[0])

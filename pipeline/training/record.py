@@ -1,4 +1,4 @@
-"""What a training says of itself as it goes: metrics.jsonl, TensorBoard, progress events."""
+"""The record of a training: metrics.jsonl, TensorBoard and progress events."""
 
 import json
 import time
@@ -9,16 +9,15 @@ from typing import Any
 
 from a2cap.data.files.atomic import write_durably
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.training.task import Update
+from a2cap.pipeline.training.optimizer import Update
 
 BOARD_EVERY = 20
 """Updates between TensorBoard scalars."""
 _SECONDS_BETWEEN_EVENTS = 10.0
-"""Least time between two progress events."""
 
 
 class TrainingRecord:
-    """The record of one training, written by its first process."""
+    """The record of one training, written by the main rank."""
 
     def __init__(self, directory: Path, events: EventLog, board: Any) -> None:
         self._metrics = directory / "metrics.jsonl"
@@ -27,24 +26,26 @@ class TrainingRecord:
         self.events = events
 
     def epoch(self, line: Mapping[str, float]) -> None:
-        """Adds an epoch's line, replacing that of a run that died between line and checkpoint."""
+        """Append an epoch's line to metrics.jsonl."""
+        # replaces the line of a run that died between this line and its checkpoint
         lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
-        kept = [json.dumps(line)]
-        before = [text for text in lines if json.loads(text)["epoch"] < line["epoch"]]
-        write_durably(self._metrics, "".join(f"{text}\n" for text in before + kept).encode())
+        kept = [text for text in lines if json.loads(text)["epoch"] < line["epoch"]]
+        content = "".join(f"{text}\n" for text in (*kept, json.dumps(line)))
+        write_durably(self._metrics, content.encode())
 
     def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
-        """Writes TensorBoard's scalars `group`/name."""
+        """Write TensorBoard's scalars `group`/name."""
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
 
     def update(self, update: Update) -> None:
-        """Writes what an update measured, if it is the turn of one."""
+        """Write the figures of every 20th update to TensorBoard."""
         if update.number % BOARD_EVERY == 0:
-            self.scalars("train", update.scalars(), update.number)
+            norm = {"gradient_norm": update.gradient_norm}
+            self.scalars("train", {**update.scalars, **norm}, update.number)
 
     def progress(self, step: int, *, total: int) -> None:
-        """Writes an event now and then; the engine writes those of start and end."""
+        """Write a progress event at most every 10 seconds."""
         now = time.monotonic()
         if now - self._last_event >= _SECONDS_BETWEEN_EVENTS:
             self._last_event = now
@@ -53,7 +54,7 @@ class TrainingRecord:
 
 @contextmanager
 def training_record(directory: Path, events: EventLog) -> Iterator[TrainingRecord]:
-    """The record of a training, with a TensorBoard writer below the stage's directory."""
+    """Open the record of a training, with a TensorBoard writer in `directory`."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(directory / "tensorboard")) as board:

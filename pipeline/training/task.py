@@ -1,119 +1,56 @@
-"""What a phase of training is to the epochs that run it: of a captioner, or of a detector."""
+"""The interface between the training loop and what it trains: a captioner or a detector."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from torch import nn
 
+from a2cap.pipeline.training.config import TrainingConfig
+from a2cap.pipeline.training.optimizer import Optimizer
+
 Part = TypeVar("Part")
-Part_contra = TypeVar("Part_contra", contravariant=True)
-
-
-class Update(Protocol):
-    """What one update measured, over the whole batch."""
-
-    @property
-    def number(self) -> int:
-        """1 is the first."""
-
-    @property
-    def image_ids(self) -> tuple[str, ...]:
-        """The images of this process."""
-
-    @property
-    def amount(self) -> int:
-        """How much was learnt from, in the phase's unit."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether losses and gradients are numbers."""
-
-    def reported(self) -> dict[str, float]:
-        """What the epoch's line holds the mean of; one is `loss`."""
-
-    def scalars(self) -> dict[str, float]:
-        """Everything by name, for TensorBoard."""
-
-    def in_words(self) -> str:
-        """Losses and gradient norm, for an error."""
-
-
-class Optimisation(Protocol[Part_contra]):
-    """What a phase of training does with a batch."""
-
-    def step(self, parts: Sequence[Part_contra], number: int) -> Sequence[Update]:
-        """Update `number` (1 is the first); returns what is read of it and those before it."""
-
-    def read(self) -> Sequence[Update]:
-        """What the updates measured that have not been read yet."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on beside the network and the random states."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up such a state."""
 
 
 class Batches(Protocol[Part]):
-    """The batches that a phase learns from; their number is that of one epoch."""
+    """Batches of one epoch, split into parts."""
 
     def __len__(self) -> int: ...
 
-    def of_epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
-        """The parts of this process of each batch from number `start` on; epochs begin at 0."""
+    def epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
+        """Yield this rank's parts of each batch from number `start` on; epochs count from 0."""
 
 
 class Validation(Protocol):
-    """How good the network is after an epoch."""
+    """Quality of the network after an epoch."""
 
     @property
     def score(self) -> str:
-        """Name of the figure by which the best epoch is told."""
+        """Name of the figure that selects the best epoch."""
 
     def figures(self) -> dict[str, float]:
-        """By name, the same in all processes, which call this together."""
+        """Return the figures by name, equal on all ranks; every rank must call this."""
 
     def scalars(self) -> dict[str, float]:
-        """More for TensorBoard; the first process alone asks for it."""
+        """Return more figures for TensorBoard; called on the main rank only."""
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """Says where the epoch's figures show that training is of no use; in the first process."""
-
-
-class Settings(Protocol):
-    """How long a phase trains, and when it saves."""
-
-    @property
-    def seed(self) -> int:
-        """Seeds the noise of the processes beside the first."""
-
-    @property
-    def epochs(self) -> int:
-        """Most epochs."""
-
-    @property
-    def patience(self) -> int:
-        """Epochs without a better score after which training ends."""
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Steps between checkpoints."""
+        """Log a warning if the epoch's figures show a failing training; on the main rank only."""
 
 
 @dataclass(frozen=True)
-class Phase(Generic[Part]):
-    """One phase of training: of which network, on which images, by which updates, how long.
+class TrainingTask(Generic[Part]):
+    """One training: the network, its data, its updates and its validation.
 
-    section: of the configuration, and command: that trains, both named by errors; unit: of what
-    updates learn from, whose speed is told.
+    section: of the configuration, and command: that trains, both for error messages; unit: of
+    `Update.amount`, for the reported speed.
     """
 
     section: str
     command: str
     unit: str
-    settings: Settings
+    config: TrainingConfig
     network: nn.Module
     batches: Batches[Part]
-    optimisation: Optimisation[Part]
+    optimizer: Optimizer[Part]
     validation: Validation

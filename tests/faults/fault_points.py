@@ -120,12 +120,12 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-xe": (
         *_CAPTIONER_TRAINING,
-        Point("a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step"),
+        Point("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step"),
     ),
     "train-scst": (
         *_CAPTIONER_TRAINING,
         Point("a2cap.model.self_critical.rollouts:generate_rollouts"),
-        Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step"),
+        Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step"),
     ),
     "evaluate": (
         *_ENGINE,
@@ -142,7 +142,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         _DETECTOR,
         Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.data:read_detector_data"),
-        Point("a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step"),
+        Point("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step"),
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),

@@ -15,9 +15,9 @@ from tests.faults.fault_points import Function, wrap
 
 WRITER = "a2cap.data.features.writer:FeatureWriter"
 UPDATES = (
-    "a2cap.pipeline.training.captioner.optimization:CrossEntropyOptimisation.step",
-    "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimisation.step",
-    "a2cap.pipeline.training.detector.optimization:DetectorOptimisation.step",
+    "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
+    "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",
+    "a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",
 )
 
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 if TYPE_CHECKING:
@@ -184,14 +184,14 @@ def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
     assert complaints == []
 
 
-Together = Callable[[int, Callable[[Processes], Any]], list[Any]]
+Together = Callable[[int, Callable[[Ranks], Any]], list[Any]]
 
 
 @pytest.fixture(scope="session")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
-    """Does work in so many forked processes, each given its `Processes`; what each returns."""
+    """Does work in so many forked processes, each given its `Ranks`; what each returns."""
 
-    def run(count: int, work: Callable[[Processes], Any]) -> list[Any]:
+    def run(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
         folder = tmp_path_factory.mktemp("together")
         context = multiprocessing.get_context("fork")
         children = [
@@ -208,7 +208,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
     return run
 
 
-def _child(folder: Path, rank: int, count: int, work: Callable[[Processes], Any]) -> None:
+def _child(folder: Path, rank: int, count: int, work: Callable[[Ranks], Any]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -217,5 +217,5 @@ def _child(folder: Path, rank: int, count: int, work: Callable[[Processes], Any]
         world_size=count,
         timeout=timedelta(seconds=60),
     )
-    result = work(Processes.connected())
+    result = work(Ranks.current())
     (folder / str(rank)).write_bytes(pickle.dumps(result))

@@ -1,1 +1,1 @@
-"""Cross-entropy and self-critical training of captioners."""
+"""Training of captioners: cross-entropy with the mask loss, then self-critical training."""

@@ -1,4 +1,4 @@
-"""Whether alignment is alive while a captioner trains: its masks, and what they do to attention."""
+"""Monitor of alignment during training: the masks, and their effect on attention."""
 
 import logging
 
@@ -13,18 +13,18 @@ from a2cap.pipeline.training.captioner.data import TrainingData
 
 logger = logging.getLogger(__name__)
 
-IMAGES_LOOKED_AT = 20
+MONITORED_IMAGES = 20
 """Validation images over which the divergence of attention is averaged."""
 
 LEAST_KEPT, MOST_KEPT = 0.5, 0.98
-"""Mean masks between which alignment is alive."""
+"""Range of the mean mask in which alignment works."""
 
 
 def warn_of_idle_masks(mean_mask: float) -> None:
-    """One line where masks have hardly an effect, or none is left that could have one."""
+    """Log a warning if the masks hide almost nothing, or most of every image."""
     if mean_mask > MOST_KEPT:
         logger.warning(
-            "mean mask is %.4f: masks above %s change attention hardly; "
+            "mean mask is %.4f: masks above %s hardly change attention; "
             "lower model.alignment.penalty_weight",
             mean_mask,
             MOST_KEPT,
@@ -42,12 +42,12 @@ def warn_of_idle_masks(mean_mask: float) -> None:
 def validation_divergences(
     captioner: TransformerCaptioner, data: TrainingData, *, max_regions: int | None
 ) -> list[float]:
-    """JSD(alpha, alpha^a) in nats per layer while first references are predicted (Eq. 13).
+    """Return JSD(alpha, alpha^a) in nats per layer, over tokens of references (Eq. 13).
 
-    The captioner must be in eval mode; the images are the first of the validation split.
+    The captioner must be in eval mode. Uses the first reference of the first 20 validation images.
     """
     device = next(captioner.parameters()).device
-    chosen = data.validation[:IMAGES_LOOKED_AT]
+    chosen = data.validation[:MONITORED_IMAGES]
     [batch] = image_batches(
         data.store.path, chosen, batch_size=len(chosen), max_regions=max_regions
     )

@@ -1,13 +1,24 @@
-"""The work of stage train-xe: cross-entropy with the mask loss, from an untrained captioner."""
+"""Cross-entropy training of a captioner, with the mask loss (stage train-xe).
+
+The captioner's parameters follow the caption loss alone and the mask network's the mask loss alone
+(Eq. 4 and 11 of the A2 paper).
+"""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.model.captioners.transformer.compile import compile_layers
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
     new_captioner,
@@ -16,38 +27,33 @@ from a2cap.pipeline.captioning.saved_captioner import (
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.distributed import Processes
-from a2cap.pipeline.runtime.precision import matrix_precision
-from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
-from a2cap.pipeline.training.captioner.task import captioner_phase
+from a2cap.pipeline.training.captioner.task import CaptionValidation, captioner_task
 from a2cap.pipeline.training.loop import run_training
+from a2cap.pipeline.training.optimizer import SidedOptimizer, Update
 
 logger = logging.getLogger(__name__)
 
+_GPU_READ_INTERVAL = 20
+"""Updates on a GPU between two reads of their measurements."""
+
 
 def train_captioner(
-    config: TrainConfig,
-    model: ModelConfig,
-    features: Path,
-    captions: Path,
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
+    job: CrossEntropyJob, runtime: RuntimeConfig, *, directory: Path, events: EventLog
 ) -> None:
-    """Fills `directory` with a trained captioner, its checkpoints and `metrics.jsonl`.
+    """Train a new captioner; write it, its checkpoints and `metrics.jsonl` into `directory`.
 
-    Of processes that train together each calls this; only the first one writes. Raises StoreError
-    where images have no features, InputError where vocabulary and captions do not belong
-    together, A2Error on a loss that is not finite, Interrupted after saving.
+    Every rank calls this; only the main rank writes. Raises StoreError if images have no features,
+    InputError if vocabulary and captions do not match, A2Error on a loss that is not finite,
+    Interrupted after saving.
     """
-    device = prepare_device(runtime)
-    processes = Processes.connected()
-    data = read_training_data(features, captions)
+    config, ranks, device = job.train, Ranks.current(), prepare_device(runtime)
+    data = read_training_data(job.features, job.captions)
     description = ModelDescription(
-        model=model,
+        model=job.model,
         region_width=data.store.feature_width,
         vocabulary_size=len(data.vocabulary),
         vocabulary_digest=data.vocabulary.digest,
@@ -55,30 +61,164 @@ def train_captioner(
     )
     torch.manual_seed(config.seed)
     captioner = new_captioner(description).to(device)
-    processes.make_equal(captioner.state_dict().values())
+    ranks.broadcast_tensors(captioner.state_dict().values())
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
-    phase = captioner_phase(
+    dataset = CaptionDataset(
+        data.store.path,
+        data.captions,
         "train",
-        config,
-        captioner,
-        data,
-        CaptionDataset(
-            data.store.path,
-            data.captions,
-            "train",
-            captions_per_image=config.captions_per_image,
-            max_regions=config.max_regions,
-            seed=config.seed,
-            grouping=config.grouping,
-            skipped=data.skipped,
-        ),
-        CrossEntropyOptimisation(captioner, config, processes),
-        runtime,
+        captions_per_image=config.captions_per_image,
         max_regions=config.max_regions,
-        processes=processes,
+        seed=config.seed,
+        grouping=config.grouping,
+        skipped=data.skipped,
     )
+    optimizer = CrossEntropyOptimizer(captioner, config, ranks)
+    validation = CaptionValidation(captioner, data, config, config.max_regions, ranks)
+    task = captioner_task("train", config, optimizer, dataset, validation, runtime)
     with matrix_precision(config.precision):
-        best = run_training(phase, processes=processes, directory=directory, events=events)
-    if processes.leads:
-        save_captioner(directory, best, description, data.vocabulary, features=features)
+        best = run_training(task, ranks=ranks, directory=directory, events=events)
+    if ranks.is_main:
+        save_captioner(directory, best, description, data.vocabulary, features=job.features)
+
+
+@dataclass(frozen=True)
+class _PendingUpdate:
+    """An update whose measurements have not been read yet.
+
+    values: (M,) float32, this rank's share of the means over tokens; gradient_norm: a scalar, of
+    all ranks.
+    """
+
+    number: int
+    image_ids: tuple[str, ...]
+    values: Tensor
+    tokens: int
+    lr: float
+    gradient_norm: Tensor
+
+
+class CrossEntropyOptimizer:
+    """Updates of a captioner and its mask network, each by its own loss and its own Adam.
+
+    The gradient is that of the global batch for any number of parts and ranks.
+    """
+
+    def __init__(
+        self, captioner: TransformerCaptioner, config: TrainConfig, ranks: Ranks = SINGLE
+    ) -> None:
+        self._captioner = captioner
+        self._config = config
+        self._ranks = ranks
+        self._device = next(captioner.parameters()).device
+        self._read_interval = _read_interval(self._device)
+        self._pending: list[_PendingUpdate] = []
+        self._optimizer = SidedOptimizer.adam(
+            (captioner.caption_parameters(), captioner.mask_parameters()),
+            betas=config.betas,
+            clip_norm=config.clip_norm,
+            ranks=ranks,
+        )
+
+    def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
+        """Make update `number` (1 is the first) by this rank's parts of a batch, tokens (B, K, L).
+
+        Returns the updates read by now: each one on a CPU, every 20 on a GPU. On a CPU, an update
+        with a loss or gradient that is not finite changes nothing.
+        """
+        self._captioner.schedule_step.fill_(number)
+        self._optimizer.zero_grad()
+        # counted before the parts are on a GPU, so that nothing waits for it
+        counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
+        tokens = int(self._ranks.sum(torch.tensor(sum(counts))))
+        values = torch.zeros(len(self._names), device=self._device)
+        for part, count in zip(parts, counts, strict=True):
+            values += self._backward(part, count / max(tokens, 1))
+        lr = learning_rate(self._config, number, width=self._captioner.config.width)
+        image_ids = tuple(name for part in parts for name in part.image_ids)
+        norm = self._optimizer.reduce_gradients()
+        self._pending.append(_PendingUpdate(number, image_ids, values, tokens, lr, norm))
+        updates = self.flush() if len(self._pending) >= self._read_interval else []
+        if all(update.finite for update in updates):
+            self._optimizer.step(lr)
+        return updates
+
+    def flush(self) -> list[Update]:
+        """Read the measurements of the updates that have not been read yet."""
+        if not self._pending:
+            return []
+        pending, self._pending = self._pending, []
+        values = self._ranks.sum(torch.stack([update.values for update in pending])).tolist()
+        norms = torch.stack([update.gradient_norm for update in pending]).tolist()
+        return [
+            self._measured(update, dict(zip(self._names, measured, strict=True)), norm)
+            for update, measured, norm in zip(pending, values, norms, strict=True)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both optimizers."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of both optimizers."""
+        self._optimizer.load_state_dict(state)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """Names of the measurements, equal on a rank without a part of the batch."""
+        if not self._captioner.has_masks:
+            return ("caption_loss",)
+        gated = self._captioner.config.alignment.fusion == "gate"
+        masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
+        return ("caption_loss", *masks, *(("mean_gate",) if gated else ()))
+
+    def _measured(self, update: _PendingUpdate, measured: dict[str, float], norm: float) -> Update:
+        means = {"loss": measured["caption_loss"], "mask_loss": measured.get("mask_loss", 0.0)}
+        if "mean_mask" in measured:
+            means["mean_mask"] = measured["mean_mask"]
+        scalars = {**measured, "lr": update.lr}
+        return Update(update.number, update.image_ids, update.tokens, means, scalars, norm)
+
+    def _backward(self, part: Batch, weight: float) -> Tensor:
+        """Add the gradients of a part; return its weighted measurements, (M,) float32."""
+        batch = part.to(self._device, non_blocking=True)
+        captioner = self._captioner
+        with forward_precision(self._config.precision, self._device):
+            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            losses = two_losses(captioner, memory, _tokens(batch))
+        torch.autograd.backward(losses.total() * weight)
+        return torch.stack(_measurements(losses)).float() * weight
+
+
+def _read_interval(device: torch.device) -> int:
+    # reading a value waits for a GPU to finish; on a CPU it is there already
+    return 1 if device.type == "cpu" else _GPU_READ_INTERVAL
+
+
+def _tokens(batch: Batch) -> Tensor:
+    if batch.tokens is None:
+        raise ValueError("batch has no captions; train on batches of a CaptionDataset")
+    return batch.tokens
+
+
+def _measurements(losses: TwoLosses) -> list[Tensor]:
+    """Return the measurements in the order of `CrossEntropyOptimizer._names`, detached."""
+    found = [losses.caption.detach()]
+    if losses.mask is not None and losses.statistics is not None:
+        masks = losses.statistics
+        found += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]
+        if masks.gate is not None:
+            found.append(masks.gate)
+    return found
+
+
+def learning_rate(config: TrainConfig, step: int, *, width: int) -> float:
+    """Return the rate of update `step` (1 is the first) for a captioner of model width D.
+
+    noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) (Vaswani et al. 2017, section 5.3).
+    """
+    if config.schedule == "constant":
+        return config.lr
+    rate: float = width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
+    return config.lr * rate

@@ -1,4 +1,4 @@
-"""What training of any phase reads, checked to belong together."""
+"""Data of a captioner's training: features, captions, references and vocabulary."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,7 @@ from a2cap.pipeline.engine.run import read_skipped
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What one training reads, checked to belong together.
-
-    skipped: ids that extraction left out; validation: ids of the images that are validated on.
-    """
+    """The opened data; skipped: ids that extraction left out; validation: ids to validate on."""
 
     store: FeatureStore
     captions: CaptionFile
@@ -28,23 +25,25 @@ class TrainingData:
 
 
 def read_training_data(features: Path, captions: Path) -> TrainingData:
-    """Opens store, captions and references, and checks that they belong together."""
+    """Open the results of extraction and preprocessing.
+
+    Raises InputError if captions and vocabulary do not match or no validation image is left,
+    StoreError if a validation image has no features.
+    """
     store = FeatureStore(features / FEATURES)
     vocabulary = Vocabulary.load(captions / VOCABULARY)
     tokens = CaptionFile(captions / CAPTIONS)
     if tokens.vocabulary_digest != vocabulary.digest:
         raise InputError(
-            f"captions and vocabulary do not belong together: {str(captions)!r}; "
-            'run "a2 preprocess --force"'
+            f'captions and vocabulary do not match: {str(captions)!r}; run "a2 preprocess --force"'
         )
     skipped = frozenset(read_skipped(features))
     validation = [name for name in tokens.image_ids("val") if name not in skipped]
     if not validation:
         raise InputError(
             f"no validation image has features: all are in {str(features / SKIPPED)!r}; "
-            "mend their files and extract again"
+            "fix their files and extract again"
         )
     store.require(validation)
-    return TrainingData(
-        store, tokens, load_reference_tokens(captions / REFERENCES), vocabulary, skipped, validation
-    )
+    references = load_reference_tokens(captions / REFERENCES)
+    return TrainingData(store, tokens, references, vocabulary, skipped, validation)

@@ -1,7 +1,6 @@
-"""What self-critical training rewards captions with: tables made once of what preprocessing wrote.
+"""Rewards of self-critical training, from tables that preprocessing wrote.
 
-References are their PTB tokens, so that no JVM runs in training. A token that is no word of the
-vocabulary keeps a number of its own: no caption can say it, and <unk> does not equal it.
+References are PTB tokens, so that training needs no JVM.
 """
 
 from collections.abc import Sequence
@@ -30,16 +29,18 @@ class ImageRewards:
 
     @classmethod
     def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "ImageRewards":
-        """From the result of preprocessing; InputError where its files do not belong together."""
+        """Read the result of preprocessing; raise InputError if its files do not match."""
         vocabulary = Vocabulary.load(captions / VOCABULARY)
         frequencies = DocumentFrequencies.load(captions / DOCUMENT_FREQUENCIES)
         if frequencies.words[: len(vocabulary)] != vocabulary.words:
             raise InputError(
-                f"document frequencies and vocabulary do not belong together: {str(captions)!r}; "
+                f"document frequencies and vocabulary do not match: {str(captions)!r}; "
                 'run "a2 preprocess --force"'
             )
         image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
         tokens = load_reference_tokens(captions / REFERENCES)
+        # Words outside the vocabulary keep a number of their own, which no caption can contain;
+        # as <unk> they would match a generated <unk>.
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }
@@ -58,7 +59,7 @@ class ImageRewards:
         return cls(reward.to(device), image_ids)
 
     def __call__(self, image_ids: Sequence[str], captions: Tensor) -> Tensor:
-        """Rewards (B, K) float64 of captions (B, K, L) int64."""
+        """Return the rewards, (B, K) float64, of captions (B, K, L) int64."""
         numbers = [self._numbers[image_id] for image_id in image_ids]
         return self._reward(torch.tensor(numbers, device=captions.device), captions)
 

@@ -1,4 +1,4 @@
-"""Training of a captioner as a phase: batches of images with captions, validated by CIDEr."""
+"""Training task of a captioner: batches of images with captions, validated by CIDEr."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,73 +14,62 @@ from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.alignment_monitor import (
     validation_divergences,
     warn_of_idle_masks,
 )
-from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
-from a2cap.pipeline.training.task import Optimisation, Phase
+from a2cap.pipeline.training.optimizer import Optimizer
+from a2cap.pipeline.training.task import TrainingTask
 
-CaptionerSettings = TrainConfig | ScstConfig
-"""How long a captioner trains in a phase, and how it is validated."""
+_VALIDATION_BATCH = 50
+"""Validation images decoded at once."""
 
 
-def captioner_phase(
+def captioner_task(
     section: str,
-    settings: CaptionerSettings,
-    captioner: TransformerCaptioner,
-    data: TrainingData,
+    config: CaptionerTrainingConfig,
+    optimizer: Optimizer[Batch],
     dataset: CaptionDataset,
-    optimisation: Optimisation[Batch],
+    validation: "CaptionValidation",
     runtime: RuntimeConfig,
-    *,
-    max_regions: int | None,
-    processes: Processes,
-) -> Phase[Batch]:
-    """The phase that trains a captioner on a split; section: of the configuration."""
-    device = next(captioner.parameters()).device
-    return Phase(
-        section=section,
-        command="a2 train",
-        unit="tokens",
-        settings=settings,
-        network=captioner,
-        batches=CaptionBatches(
-            dataset,
-            settings,
-            share=Share(processes.rank, processes.count, settings.accumulate),
-            workers=runtime.workers,
-            pin_memory=device.type == "cuda",
-        ),
-        optimisation=optimisation,
-        validation=CaptionValidation(
-            captioner, data, settings, max_regions=max_regions, processes=processes
-        ),
+) -> TrainingTask[Batch]:
+    """Return the task that trains the validated captioner; section: of the configuration."""
+    ranks, captioner = validation.ranks, validation.captioner
+    batches = CaptionBatches(
+        dataset,
+        config,
+        share=Share(ranks.rank, ranks.count, config.accumulate),
+        workers=runtime.workers,
+        pin_memory=validation.device.type == "cuda",
+    )
+    return TrainingTask(
+        section, "a2 train", "tokens", config, captioner, batches, optimizer, validation
     )
 
 
 @dataclass(frozen=True)
 class CaptionBatches:
-    """The share of one process in the batches of a captioner's training."""
+    """One rank's share of the batches of a captioner's training."""
 
     dataset: CaptionDataset
-    settings: CaptionerSettings
+    config: CaptionerTrainingConfig
     share: Share
     workers: int
     pin_memory: bool
 
     def __len__(self) -> int:
-        return batches_per_epoch(self.dataset, batch_size=self.settings.batch_size)
+        return batches_per_epoch(self.dataset, batch_size=self.config.batch_size)
 
-    def of_epoch(self, epoch: int, *, start: int) -> Iterator[list[Batch]]:
-        """The parts of each batch from number `start` on."""
+    def epoch(self, epoch: int, *, start: int) -> Iterator[list[Batch]]:
+        """Yield the parts of each batch from number `start` on."""
         return epoch_batches(
             self.dataset,
             collate,
-            batch_size=self.settings.batch_size,
-            seed=self.settings.seed,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
             epoch=epoch,
             start=start,
             share=self.share,
@@ -89,62 +78,58 @@ class CaptionBatches:
         )
 
 
+@dataclass(frozen=True)
 class CaptionValidation:
-    """CIDEr on the validation split, of captions decoded as the evaluation does it."""
+    """CIDEr on the validation split, of captions decoded as in the evaluation."""
 
-    score = "CIDEr"
+    captioner: TransformerCaptioner
+    data: TrainingData
+    config: CaptionerTrainingConfig
+    max_regions: int | None
+    ranks: Ranks
 
-    def __init__(
-        self,
-        captioner: TransformerCaptioner,
-        data: TrainingData,
-        settings: CaptionerSettings,
-        *,
-        max_regions: int | None,
-        processes: Processes,
-    ) -> None:
-        self._captioner = captioner
-        self._data = data
-        self._settings = settings
-        self._max_regions = max_regions
-        self._processes = processes
+    @property
+    def score(self) -> str:
+        """Name of the figure that selects the best epoch."""
+        return "CIDEr"
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the captioner."""
+        return next(self.captioner.parameters()).device
 
     def figures(self) -> dict[str, float]:
-        """Each process decodes a share of the images, the first one scores them all."""
-        processes, settings = self._processes, self._settings
-        chosen = self._data.validation[: settings.max_validation_images]
+        """Return CIDEr: each rank decodes a share of the images, the main rank scores all."""
+        ranks, data = self.ranks, self.data
+        chosen = data.validation[: self.config.max_validation_images]
         decoded = caption_batches(
-            self._captioner,
+            self.captioner,
             image_batches(
-                self._data.store.path,
-                chosen[processes.rank :: processes.count],
-                batch_size=50,
-                max_regions=self._max_regions,
+                data.store.path,
+                chosen[ranks.rank :: ranks.count],
+                batch_size=_VALIDATION_BATCH,
+                max_regions=self.max_regions,
             ),
-            self._data.vocabulary,
+            data.vocabulary,
             DecodingConfig(
-                beam_size=settings.validation_beam_size, max_length=settings.max_length
+                beam_size=self.config.validation_beam_size, max_length=self.config.max_length
             ),
-            device=self._device,
+            device=self.device,
         )
-        shares = processes.gathered([(name, beams[0].caption) for name, beams in decoded])
-        if not processes.leads:
-            return processes.of_first({})
+        shares = ranks.all_gather([(name, beams[0].caption) for name, beams in decoded])
+        if not ranks.is_main:
+            return ranks.broadcast({})
         candidates = dict(pair for share in shares for pair in share)
-        references = {image_id: self._data.references[image_id] for image_id in chosen}
-        return processes.of_first({self.score: cider(candidates, references)})
+        references = {image_id: data.references[image_id] for image_id in chosen}
+        return ranks.broadcast({self.score: cider(candidates, references)})
 
     def scalars(self) -> dict[str, float]:
-        """JSD of aligned from original attention in each layer, over a few images."""
-        if not self._captioner.has_masks:
+        """Return the JSD of aligned from original attention by layer, over a few images."""
+        if not self.captioner.has_masks:
             return {}
-        found = validation_divergences(self._captioner, self._data, max_regions=self._max_regions)
+        found = validation_divergences(self.captioner, self.data, max_regions=self.max_regions)
         return {f"JSD/layer_{number}": value for number, value in enumerate(found, start=1)}
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """One line where masks have hardly an effect, or none is left that could have one."""
+        """Warn if the masks hide almost nothing, or most of every image."""
         warn_of_idle_masks(line.get("mean_mask", math.nan))
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self._captioner.parameters()).device

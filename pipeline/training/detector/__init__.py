@@ -1,1 +1,1 @@
-"""Training and evaluation of detectors."""
+"""Training of detectors on labelled images, and their evaluation."""

@@ -1,8 +1,8 @@
-"""How well a detector finds: COCO's average precision, and the recall of its proposals.
+"""Average precision of a detector as COCO defines it, and recall of its proposals.
 
-Average precision is pycocotools' (Lin et al. 2014, arXiv:1405.0312), at most 100 detections of a
-class in an image. Its area of a box, by which small, medium and large are told apart, is the
-box's own: COCO's published figures take that of the outline.
+Average precision is computed by pycocotools (Lin et al. 2014, arXiv:1405.0312) with at most 100
+detections per class and image. Small, medium and large are decided by the area of the box; COCO's
+published figures use the area of the outline.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
 
 MOST_DETECTIONS = (1, 10, 100)
-"""For which COCO reports average recall; average precision is at the last."""
+"""Detections per class and image of COCO's average recall; average precision uses the last."""
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _AT_50, _AT_75 = 0, 5
-"""Places of the overlaps 0.5 and 0.75 among pycocotools' 0.5, 0.55, ..., 0.95."""
+"""Indices of the overlaps 0.5 and 0.75 in pycocotools' 0.5, 0.55, ..., 0.95."""
 
 _Table = NDArray[np.float64]
 _Annotations = list[dict[str, object]]
-"""Boxes as COCO's files have them."""
+"""Boxes in COCO's form."""
 
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """Figures in [0, 1]; each is a mean over the classes that have a box to find.
+    """Figures in [0, 1], each a mean over the classes that have a box to find.
 
-    ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them. ap_small,
-    ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above; None where there
-    are none. per_class: AP at 0.5 by the class's name. recall: average recall, by the most
-    detections of a class that are looked at in an image.
+    ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them; ap_small,
+    ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above, None without such
+    boxes; per_class: AP at 0.5 by class name; recall: average recall by the number of detections
+    per class and image.
     """
 
     ap: float
@@ -55,17 +55,17 @@ class DetectionMetrics:
 
 @dataclass(frozen=True)
 class _Curves:
-    """Of one class. precision: (10 overlaps, 101 recalls, 4 areas); recall: (10, 4, 3 most)."""
+    """Precision, (10 overlaps, 101 recalls, 4 areas), and recall, (10, 4, 3), of one class."""
 
     precision: _Table
     recall: _Table
 
 
 def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
-    """Scores what was found in each image of `truth`, by image id; other ids are passed by.
+    """Score the detections in the images of `truth`; ignore other images in `found`.
 
-    A detection inside a crowd of its class counts neither way. Raises InputError where an image
-    has no entry in `found`, where a class id is none of the data's, and where no box is to find.
+    A detection inside a crowd of its class counts neither way. Raises InputError for an image
+    without an entry in `found`, an unknown class id, and images without a box to find.
     """
     scored = _scored(truth, found)
     precision = np.stack([curves.precision for curves in scored.values()])  # (C, 10, 101, 4)
@@ -91,31 +91,31 @@ def proposal_recall(
     counts: Sequence[int] = (10, 36, 100),
     overlap: float = 0.5,
 ) -> dict[int, float]:
-    """Share of the boxes that at least one of an image's first n proposals overlaps, for each n.
+    """Return the share of boxes that one of an image's first n proposals overlaps, for each n.
 
     proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first; overlap: least intersection
-    over union. Crowds are left out. Raises InputError where an image has no entry and where no
-    box is to find.
+    over union. Crowds are ignored. Raises InputError for an image without an entry, and for images
+    without a box to find.
     """
     _check_entries(truth, proposals)
-    firsts = [_first_fitting(image, proposals[image.image_id], overlap) for image in truth.images]
+    firsts = [_first_matches(image, proposals[image.image_id], overlap) for image in truth.images]
     first = np.concatenate([np.zeros(0), *firsts])
     if not len(first):
         raise _nothing_to_find(truth)
     return {count: float((first < count).mean()) for count in counts}
 
 
-def _first_fitting(image: LabelledImage, proposals: NDArray[np.float32], overlap: float) -> _Table:
-    """Place of the first proposal that fits each box that is no crowd, (N,); infinity: none."""
+def _first_matches(image: LabelledImage, proposals: NDArray[np.float32], overlap: float) -> _Table:
+    """Return the index of the first proposal on each box that is not a crowd, (N,); else inf."""
     boxes = image.boxes[~image.crowd]
-    ranks, places = np.nonzero(box_iou(proposals, boxes) >= overlap)
+    proposal, box = np.nonzero(box_iou(proposals, boxes) >= overlap)
     first = np.full(len(boxes), np.inf)
-    np.minimum.at(first, places, ranks)
+    np.minimum.at(first, box, proposal)
     return first
 
 
 def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, _Curves]:
-    """Curves of each class that has a box to find, in the order of class ids."""
+    """Return the curves of each class that has a box to find, ordered by class id."""
     _check_entries(truth, found)
     _check_classes(truth, found)
     curves = {
@@ -134,19 +134,16 @@ def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, 
 def _by_class(
     truth: DetectionData, found: Mapping[str, Detections]
 ) -> dict[int, tuple[_Annotations, _Annotations]]:
-    """What is to find and what was found of each class.
-
-    Images are numbered by their ids, because equal scores are ranked by these numbers: the order
-    in which images come must not change a figure.
-    """
+    """Return the boxes to find and the detections of each class."""
     classes: dict[int, tuple[_Annotations, _Annotations]] = defaultdict(lambda: ([], []))
+    # numbered in the order of ids, not of the data: these numbers rank detections of equal score
     ordered = sorted(truth.images, key=lambda image: image.image_id)
     for number, image in enumerate(ordered, start=1):
         labels = zip(image.boxes, image.class_ids, image.crowd, strict=True)
         for box, class_id, crowd in labels:
             _add(classes[int(class_id)][0], number, box, iscrowd=int(crowd))
-        things = found[image.image_id]
-        for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True):
+        seen = found[image.image_id]
+        for box, class_id, score in zip(seen.boxes, seen.class_ids, seen.scores, strict=True):
             _add(classes[int(class_id)][1], number, box, score=float(score), iscrowd=0)
     return classes
 
@@ -156,7 +153,7 @@ def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **valu
     width, height = x2 - x1, y2 - y1
     annotations.append(
         {
-            "id": len(annotations) + 1,  # pycocotools takes a match with id 0 for none
+            "id": len(annotations) + 1,  # pycocotools ignores a match with id 0
             "image_id": image,
             "category_id": 1,
             "bbox": [x1, y1, width, height],
@@ -167,11 +164,9 @@ def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **valu
 
 
 def _curves(truth: _Annotations, found: _Annotations) -> _Curves:
-    """Of one class alone, over the images in which it is or was found.
-
-    All classes at once give the same numbers, but pycocotools then keeps entries for each class in
-    each image: with 1,600 classes nearly all of them empty.
-    """
+    """Return the curves of one class, over the images that contain it or a detection of it."""
+    # All classes at once give the same numbers, but pycocotools then keeps an entry for each class
+    # in each image: with 1,600 classes nearly all are empty.
     images = list({item["image_id"]: None for item in (*truth, *found)})
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(_indexed(truth, images), _indexed(found, images), "bbox")
@@ -196,7 +191,7 @@ def _indexed(annotations: _Annotations, images: Sequence[object]) -> COCO:
 
 
 def _mean_of_known(precision: _Table) -> float | None:
-    """Of what pycocotools does not mark by -1: classes that have no box of such an area."""
+    """Return the mean without the -1 of classes that have no box of such an area."""
     known = precision[precision >= 0]
     return float(known.mean()) if len(known) else None
 
@@ -205,7 +200,7 @@ def _check_entries(truth: DetectionData, found: Mapping[str, object]) -> None:
     for image in truth.images:
         if image.image_id not in found:
             raise InputError(
-                f"nothing is said about image {image.image_id!r}; "
+                f"no entry for image {image.image_id!r}; "
                 "run the detector on it, or leave it out of the images to score"
             )
 
@@ -216,7 +211,7 @@ def _check_classes(truth: DetectionData, found: Mapping[str, Detections]) -> Non
             if not 0 <= class_id < len(truth.classes):
                 raise InputError(
                     f"class {class_id} was found in image {image.image_id!r}, the data have "
-                    f"{len(truth.classes):,} classes; score the detector on data of its own classes"
+                    f"{len(truth.classes):,} classes; score the detector on data with its classes"
                 )
 
 

@@ -1,6 +1,6 @@
-"""Batches of labelled images, as a detector learns from them.
+"""Batches of labelled images.
 
-An item is named by (epoch, index) and is a pure function of these and the seed, as in
+An item is named by (epoch, index) and depends only on these and the seed, as in
 `a2cap.data.batches.dataset`.
 """
 
@@ -22,29 +22,27 @@ from a2cap.extract.image import read_image
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
-Pixels = NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class LabelledItem:
-    """An image, (H, W, 3) uint8 BGR, and what is known of it."""
+    """An image, (H, W, 3) uint8 BGR, and its labels."""
 
-    pixels: Pixels
+    pixels: NDArray[np.uint8]
     labels: LabelledImage
 
 
 @dataclass(frozen=True)
 class DetectorPart:
-    """A part of a batch; image_ids: of its images."""
+    """A part of a batch, with the ids of its images."""
 
     image_ids: tuple[str, ...]
     batch: LabelledBatch
 
 
 class DetectorDataset(Dataset[LabelledItem]):
-    """Labelled images by (epoch, index), half of them mirrored where `flip` is set.
+    """Labelled images by (epoch, index), half of them mirrored if `flip` is set.
 
-    An item raises InputError where its image cannot be read.
+    An item raises InputError if its image cannot be read.
     """
 
     def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:
@@ -65,7 +63,7 @@ class DetectorDataset(Dataset[LabelledItem]):
 
 
 def mirrored(item: LabelledItem) -> LabelledItem:
-    """The image with left and right exchanged, its boxes with it."""
+    """Return the image and its boxes with left and right exchanged."""
     width = item.pixels.shape[1]
     boxes = item.labels.boxes.copy()
     boxes[:, [0, 2]] = width - item.labels.boxes[:, [2, 0]]
@@ -74,7 +72,7 @@ def mirrored(item: LabelledItem) -> LabelledItem:
 
 
 def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPart:
-    """A part of at least one image, scaled as the meta says."""
+    """Return a part of at least one image, scaled as the detector's meta states."""
     batch = labelled_batch(
         [item.pixels for item in items], [item.labels for item in items], meta=meta
     )
@@ -83,7 +81,7 @@ def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPar
 
 @dataclass(frozen=True)
 class DetectorBatches:
-    """The share of one process in the batches of a detector's training."""
+    """One rank's share of the batches of a detector's training."""
 
     dataset: DetectorDataset
     config: DetectorConfig
@@ -94,8 +92,8 @@ class DetectorBatches:
     def __len__(self) -> int:
         return math.ceil(len(self.dataset) / self.config.batch_size)
 
-    def of_epoch(self, epoch: int, *, start: int) -> Iterator[list[DetectorPart]]:
-        """The parts of each batch from number `start` on."""
+    def epoch(self, epoch: int, *, start: int) -> Iterator[list[DetectorPart]]:
+        """Yield the parts of each batch from number `start` on."""
         return epoch_batches(
             self.dataset,
             partial(collate, meta=self.meta),

@@ -1,4 +1,4 @@
-"""The labelled images that the section `detector` names."""
+"""Labelled images of the section `detector`, for training and validation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,33 +21,33 @@ _VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")
 
 @dataclass(frozen=True)
 class DetectorData:
-    """Images to learn from and images to validate on, of the same classes."""
+    """Training and validation images with the same classes."""
 
     training: DetectionData
     validation: DetectionData
 
 
 def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
-    """Every file of labels, names and lists that the configuration reads, by its field.
+    """Yield every configured file of labels, names and lists, with its field.
 
-    ConfigError where a needed one is not set, InputError where one is not there.
+    Raises ConfigError if a required field is not set, InputError if a file does not exist.
     """
-    needed = {"labels"}
+    required = {"labels"}
     fields: tuple[str, ...] = _FILES
     if config.layout == "visual-genome":
-        needed.update(_VISUAL_GENOME_FILES)
+        required.update(_VISUAL_GENOME_FILES)
         fields = (*_FILES, *_VISUAL_GENOME_FILES)
     for field in fields:
         path: Path | None = getattr(config, field)
-        if path is not None or field in needed:
+        if path is not None or field in required:
             yield field, _file(path, field)
 
 
 def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
-    """The images that training and validation may read, by the field of their folder and id.
+    """Return the images that training and validation may read, by field of the folder and id.
 
-    ConfigError where a folder is not set or is none. Labels are not read: an image of the folder
-    that has none is among them.
+    Labels are not read, so images without labels are included. Raises ConfigError if a folder is
+    not set or does not exist.
     """
     lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
@@ -61,7 +61,7 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
 def _listed(
     images: Mapping[str, Path], config: DetectorConfig, lists: Sequence[str]
 ) -> dict[str, Path]:
-    """Those of the lists that the fields name; all where one names none."""
+    """Return the images on the lists of these fields; all images if a field is not set."""
     wanted: set[str] = set()
     for field in lists:
         listed = _ids(config, field)
@@ -75,22 +75,21 @@ def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
 
 
 def read_detector_data(config: DetectorConfig) -> DetectorData:
-    """Read the images to learn from and at most `max_validation_images` to validate on.
+    """Read the training images and at most `max_validation_images` validation images.
 
-    An image whose header cannot be read, or that is of another size than its labels say, is
-    skipped. Raises ConfigError for fields that are not set, InputError for files that cannot be
-    read, where too many images are skipped, where both have an image in common, and where their
-    classes or attributes differ.
+    Skips images with an unreadable header or another size than in their labels. Raises ConfigError
+    for fields that are not set; InputError for unreadable files, too many skipped images, images
+    in both parts, and parts with different classes or attributes.
     """
     training = _read(config, "images", "labels", "ids")
     data = DetectorData(training, read_validation_data(config))
-    _require_apart(data)
+    _require_disjoint(data)
     _require_same_names(data)
     return data
 
 
 def read_validation_data(config: DetectorConfig) -> DetectionData:
-    """The images of validation alone, the first ones by id; errors as of `read_detector_data`."""
+    """Read the validation images, the first by id; raise the errors of `read_detector_data`."""
     images = "images" if config.validation_images is None else "validation_images"
     labels = "labels" if config.validation_labels is None else "validation_labels"
     data = _read(config, images, labels, "validation_ids")
@@ -98,12 +97,11 @@ def read_validation_data(config: DetectorConfig) -> DetectionData:
 
 
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
-    """What these three fields name."""
     folder = _folder(getattr(config, images), images)
     file = _file(getattr(config, labels), labels)
     only = _ids(config, ids)
     if config.layout == "coco":
-        return _without_misfits(read_coco(file, folder, only=only))
+        return _skip_misfits(read_coco(file, folder, only=only))
     data = read_visual_genome(
         file,
         _file(config.attributes, "attributes"),
@@ -112,11 +110,11 @@ def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> Detecti
         attribute_names=_file(config.attribute_names, "attribute_names"),
         only=only,
     )
-    return _without_misfits(data)
+    return _skip_misfits(data)
 
 
-def _without_misfits(data: DetectionData) -> DetectionData:
-    """Without the images whose boxes would lie elsewhere than their labels mean."""
+def _skip_misfits(data: DetectionData) -> DetectionData:
+    """Skip the images whose labels do not fit their pixels."""
     misfits = {image.image_id: _misfit(image) for image in data.images}
     skipped = tuple(SkippedItem(name, reason) for name, reason in misfits.items() if reason)
     check_skip_limit(skipped, len(data.images), "labelled images")
@@ -124,13 +122,13 @@ def _without_misfits(data: DetectionData) -> DetectionData:
     if not kept:
         raise InputError(
             f"none of {len(skipped):,} labelled images can be used: {skipped[0].image_id!r} "
-            f"({skipped[0].reason}); take the images that were labelled"
+            f"({skipped[0].reason}); use the images that were labelled"
         )
     return replace(data, images=kept, skipped=(*data.skipped, *skipped))
 
 
 def _misfit(image: LabelledImage) -> str | None:
-    """Why the file does not fit its labels, None where it does."""
+    """Return why the file does not fit its labels, or None if it does."""
     try:
         width, height = image_size(image.file)
     except InputError as error:
@@ -138,7 +136,7 @@ def _misfit(image: LabelledImage) -> str | None:
     if (width, height) == (image.width, image.height):
         return None
     return (
-        f"{width} x {height} pixels as it is shown, its labels are of "
+        f"{width} x {height} pixels after EXIF rotation, its labels expect "
         f"{image.width} x {image.height}"
     )
 
@@ -151,28 +149,28 @@ def _folder(path: Path | None, field: str) -> Path:
     return require_folder(path, f"detector.{field}")
 
 
-def _require_apart(data: DetectorData) -> None:
-    """By their files: images of two folders may have the same ids."""
-    learnt = {image.file.resolve() for image in data.training.images}
-    shared = [p.image_id for p in data.validation.images if p.file.resolve() in learnt]
+def _require_disjoint(data: DetectorData) -> None:
+    # compared by file, since images of two folders may have the same ids
+    training = {image.file.resolve() for image in data.training.images}
+    shared = [p.image_id for p in data.validation.images if p.file.resolve() in training]
     if shared:
         raise InputError(
-            f"{len(shared):,} images are in training and in validation, {shared[0]!r} first; "
+            f"{len(shared):,} images are in training and in validation: {shared[0]!r} first; "
             "set detector.ids and detector.validation_ids, or detector.validation_labels"
         )
 
 
 def _require_same_names(data: DetectorData) -> None:
-    for what in ("classes", "attributes"):
-        learnt, validated = getattr(data.training, what), getattr(data.validation, what)
-        if len(learnt) != len(validated):
+    for kind in ("classes", "attributes"):
+        training, validation = getattr(data.training, kind), getattr(data.validation, kind)
+        if len(training) != len(validation):
             raise InputError(
-                f"labels of validation have {len(validated):,} {what}, not the {len(learnt):,} of "
-                "training; take files of one data set"
+                f"validation labels have {len(validation):,} {kind}, training labels "
+                f"{len(training):,}; use files of one data set"
             )
-        for theirs, ours in zip(learnt, validated, strict=True):
+        for theirs, ours in zip(training, validation, strict=True):
             if theirs != ours:
                 raise InputError(
-                    f"labels of validation know {ours!r} among the {what} where those of training "
-                    f"know {theirs!r}; take files of one data set"
+                    f"{kind} of training and validation labels differ: {theirs!r} and {ours!r}; "
+                    "use files of one data set"
                 )

@@ -1,4 +1,4 @@
-"""How well a detector that is there finds the labelled things of other images."""
+"""Evaluation of a trained detector on the validation images."""
 
 from pathlib import Path
 
@@ -19,27 +19,27 @@ from a2cap.pipeline.weights.detectors import resolve_weights
 def evaluate_detector(
     config: DetectorConfig, runtime: RuntimeConfig, weights: str
 ) -> dict[str, object]:
-    """Figures of the detector of these weights on the images of validation.
+    """Return the figures of a detector on the validation images.
 
-    Raises WeightsError for weights that cannot be used, ConfigError where they know other classes
-    than the labels, InputError for files that are not there or cannot be read.
+    Raises WeightsError for unusable weights, ConfigError if their classes differ from those of
+    the labels, InputError for missing or unreadable files.
     """
     device = prepare_device(runtime)
     path = require_file(resolve_weights(weights), "--weights")
     data = read_validation_data(config)
     detector = load_detector(path).to(device)
-    known = detector.architecture.classes
-    if known != len(data.classes):
+    classes = detector.architecture.classes
+    if classes != len(data.classes):
         raise ConfigError(
-            f"weights {weights!r} know {known:,} classes, the labels {len(data.classes):,}; "
-            "name the labels that they were trained with"
+            f"weights {weights!r} have {classes:,} classes, the labels {len(data.classes):,}; "
+            "use the labels they were trained with"
         )
     _require_same_names(path, data)
     return detector_figures(detector, data, config)
 
 
 def _require_same_names(path: Path, data: DetectionData) -> None:
-    """ConfigError where the names that lie beside the weights are not those of the labels."""
+    """Raise ConfigError if the class names beside the weights differ from the labels'."""
     names = path.with_name(DETECTOR_NAMES)
     if not names.is_file():
         return
@@ -51,6 +51,6 @@ def _require_same_names(path: Path, data: DetectionData) -> None:
     if differing:
         theirs, ours = differing[0]
         raise ConfigError(
-            f"the classes of {str(path)!r} are others than those of the labels, {theirs!r} "
-            f"stands for {ours!r}; name the labels that they were trained with"
+            f"classes of {str(path)!r} and of the labels differ: {theirs!r} and {ours!r}; "
+            "use the labels they were trained with"
         )

@@ -1,8 +1,7 @@
-"""One update of a detector: five losses, one optimiser, a rate that rises and then falls."""
+"""Updates of a detector: five losses, one optimizer, a rate with warmup and cosine decay."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,64 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
-from a2cap.pipeline.runtime.distributed import ALONE, Processes
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.optimizer import SidedOptimizer, Update
 
 MOMENTUM = 0.9
-"""Of SGD, as published."""
+"""Momentum of SGD, as published."""
 
 LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
 """Fields of DetectorLosses."""
 
 
-@dataclass(frozen=True)
-class DetectorUpdate:
-    """What one update measured, over the whole batch: of all its parts in all processes.
+class DetectorOptimizer:
+    """Updates of a detector.
 
-    image_ids: of the images of this process; measured: `loss` and its five parts by name, means
-    over images; images: in the batch; gradient_norm: before clipping.
-    """
-
-    number: int
-    image_ids: tuple[str, ...]
-    measured: dict[str, float]
-    images: int
-    lr: float
-    gradient_norm: float
-
-    @property
-    def amount(self) -> int:
-        """Images."""
-        return self.images
-
-    @property
-    def finite(self) -> bool:
-        """Whether losses and gradients are numbers."""
-        return all(map(math.isfinite, (*self.measured.values(), self.gradient_norm)))
-
-    def reported(self) -> dict[str, float]:
-        """What the epoch's line holds the mean of."""
-        return self.measured
-
-    def scalars(self) -> dict[str, float]:
-        """Everything by name, for TensorBoard."""
-        return {**self.measured, "lr": self.lr, "gradient_norm": self.gradient_norm}
-
-    def in_words(self) -> str:
-        """Losses and gradient norm, for an error."""
-        parts = ", ".join(f"{name} {value}" for name, value in self.measured.items())
-        return f"{parts}, gradient norm {self.gradient_norm}"
-
-
-class DetectorOptimisation:
-    """The optimiser of a detector.
-
-    The gradient is that of the whole batch, whatever the number of parts and of processes: each
-    part is weighed by its images. What does depend on them is which anchors and regions are
-    drawn, and the statistics of normalisations that learn, which are those of a part; the running
-    ones of all processes are averaged, so that each has the same network.
+    The gradient is that of the global batch for any number of parts and ranks. Only the sampled
+    anchors and regions and the statistics of learnt normalisations depend on them: those
+    statistics are of one part, and the running ones are averaged over ranks, so that all ranks
+    keep the same network.
     """
 
     def __init__(
@@ -76,16 +37,20 @@ class DetectorOptimisation:
         config: DetectorConfig,
         *,
         steps: int,
-        processes: Processes = ALONE,
+        ranks: Ranks = SINGLE,
     ) -> None:
         self._detector = detector
         self._config = config
         self._steps = steps
-        self._processes = processes
+        self._ranks = ranks
         self._device = next(detector.parameters()).device
-        self._parameters = [p for p in detector.parameters() if p.requires_grad]
+        parameters = [p for p in detector.parameters() if p.requires_grad]
+        self._optimizer = SidedOptimizer(
+            [(parameters, _torch_optimizer(parameters, config))],
+            clip_norm=config.clip_norm,
+            ranks=ranks,
+        )
         self._statistics = list(_running_statistics(detector))
-        self._optimiser = _optimiser(self._parameters, config)
         self._sampling = Sampling(
             anchors=config.anchors,
             anchor_positives=config.anchor_positives,
@@ -95,51 +60,45 @@ class DetectorOptimisation:
             roi_size=config.roi_size,
         )
 
-    def step(self, parts: Sequence[DetectorPart], number: int) -> list[DetectorUpdate]:
-        """Update `number` (1 is the first) on this process's parts of a batch.
+    def step(self, parts: Sequence[DetectorPart], number: int) -> list[Update]:
+        """Make update `number` (1 is the first) by this rank's parts of a batch.
 
-        No parameter moves where a loss or a gradient is not finite.
+        No parameter changes if a loss or a gradient is not finite.
         """
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         counts = [len(part.batch) for part in parts]
-        images = int(self._processes.total(torch.tensor(sum(counts))))
+        images = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(1 + len(LOSSES), device=self._device)
-        for place, (part, count) in enumerate(zip(parts, counts, strict=True)):
-            values += self._backward(part, count / images, self._draws(number, place))
-        self._processes.add_gradients(self._parameters)
-        most = math.inf if self._config.clip_norm is None else self._config.clip_norm
-        norm = nn.utils.clip_grad_norm_(self._parameters, most)
-        update = DetectorUpdate(
-            number=number,
-            image_ids=tuple(name for part in parts for name in part.image_ids),
-            measured=dict(
-                zip(("loss", *LOSSES), self._processes.total(values).tolist(), strict=True)
-            ),
-            images=images,
-            lr=detector_learning_rate(self._config, number, steps=self._steps),
-            gradient_norm=float(norm),
-        )
+        for index, (part, count) in enumerate(zip(parts, counts, strict=True)):
+            values += self._backward(part, count / images, self._generator(number, index))
+        norm = float(self._optimizer.reduce_gradients())
+        means = dict(zip(("loss", *LOSSES), self._ranks.sum(values).tolist(), strict=True))
+        lr = detector_learning_rate(self._config, number, steps=self._steps)
+        image_ids = tuple(name for part in parts for name in part.image_ids)
+        update = Update(number, image_ids, images, means, {**means, "lr": lr}, norm)
         if update.finite:
-            self._move(update.lr)
+            self._optimizer.step(lr)
+            self._average_statistics()
         return [update]
 
-    def read(self) -> list[DetectorUpdate]:
-        """Nothing: every update is read at once."""
+    def flush(self) -> list[Update]:
+        """Return nothing: `step` returns every update."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the optimiser."""
-        return self._optimiser.state_dict()
+        """Return the state of the optimizer."""
+        state: dict[str, Any] = self._optimizer.state_dict()["optimisers"][0]
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up the state of the optimiser."""
-        self._optimiser.load_state_dict(state)
+        """Restore the state of the optimizer."""
+        self._optimizer.load_state_dict({"optimisers": [state]})
 
-    def _backward(self, part: DetectorPart, weight: float, draws: torch.Generator) -> Tensor:
-        """Adds the part's gradients; returns its share of the loss and its parts, (6,)."""
+    def _backward(self, part: DetectorPart, weight: float, generator: torch.Generator) -> Tensor:
+        """Add the gradients of a part; return its weighted loss and the five losses, (6,)."""
         with forward_precision(self._config.precision, self._device):
             losses = self._detector.losses(
-                part.batch.to(self._device), sampling=self._sampling, generator=draws
+                part.batch.to(self._device), sampling=self._sampling, generator=generator
             )
         total = losses.total(attribute_weight=self._config.attribute_weight)
         torch.autograd.backward(total * weight)
@@ -147,32 +106,31 @@ class DetectorOptimisation:
         found = torch.stack([total, *(named[name] for name in LOSSES)])
         return found.detach().float() * weight
 
-    def _draws(self, number: int, place: int) -> torch.Generator:
-        """What decides which anchors and regions are drawn: a function of the update and part."""
-        key = (self._processes.rank, number, place)
+    def _generator(self, number: int, index: int) -> torch.Generator:
+        """Return the RNG that samples anchors and regions in one part of an update."""
+        key = (self._ranks.rank, number, index)
         sequence = np.random.SeedSequence(self._config.seed, spawn_key=key)
         seed = int(sequence.generate_state(1, np.uint64)[0] >> 1)
         return torch.Generator().manual_seed(seed)
 
-    def _move(self, rate: float) -> None:
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        self._optimiser.step()
-        if self._processes.count > 1:
+    def _average_statistics(self) -> None:
+        if self._ranks.count > 1:
             for statistic in self._statistics:
-                statistic.copy_(self._processes.total(statistic) / self._processes.count)
+                statistic.copy_(self._ranks.sum(statistic) / self._ranks.count)
 
 
 def detector_learning_rate(config: DetectorConfig, number: int, *, steps: int) -> float:
-    """Rate of update `number` (1 is the first) of `steps`: a line up, then half a cosine to 0."""
+    """Return the rate of update `number` (1 is the first): warmup, then half a cosine."""
     if number <= config.warmup:
         return config.lr * number / config.warmup
     share = (number - config.warmup) / max(steps - config.warmup, 1)
     return config.lr * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
-def _optimiser(parameters: Sequence[nn.Parameter], config: DetectorConfig) -> torch.optim.Optimizer:
-    """Matrices and filters decay, biases and normalisations do not."""
+def _torch_optimizer(
+    parameters: Sequence[nn.Parameter], config: DetectorConfig
+) -> torch.optim.Optimizer:
+    # matrices and filters decay, biases and normalisations do not
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

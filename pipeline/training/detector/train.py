@@ -1,4 +1,4 @@
-"""The work of stage train-detector: labelled images to a detector's weights."""
+"""Training of a detector on labelled images (stage train-detector)."""
 
 import logging
 from pathlib import Path
@@ -22,54 +22,53 @@ from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
-from a2cap.pipeline.training.detector.optimization import DetectorOptimisation
+from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.task import Phase
+from a2cap.pipeline.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
-_IMAGENET = ("conv1.weight", "layer1.0.conv1.weight")
-"""Keys by which torchvision's ResNets are known."""
+_TORCHVISION_KEYS = ("conv1.weight", "layer1.0.conv1.weight")
+"""Keys that identify torchvision's ResNets."""
 
 
 def train_detector(
     config: DetectorConfig, runtime: RuntimeConfig, *, directory: Path, events: EventLog
 ) -> DetectorData:
-    """Fills `directory` with a trained detector, its figures, checkpoints and `metrics.jsonl`.
+    """Train a detector; write it, its figures, checkpoints and `metrics.jsonl` into `directory`.
 
-    Of processes that train together each calls this; only the first one writes. Returns what it was
-    trained on. Raises InputError and ConfigError for data that cannot be used, WeightsError where
-    `start` does not fit, A2Error on a loss that is not finite, Interrupted after saving.
+    Every rank calls this; only the main rank writes. Returns the data it was trained on. Raises
+    InputError and ConfigError for unusable data, WeightsError if `start` does not fit, A2Error on
+    a loss that is not finite, Interrupted after saving.
     """
-    device = prepare_device(runtime)
-    processes = Processes.connected()
+    device, ranks = prepare_device(runtime), Ranks.current()
     data = read_detector_data(config)
     detector = TrainableDetector(
         new_detector(config, data.training), learns_norms=config.norms == "learnt"
     ).to(device)
-    processes.make_equal(detector.state_dict().values())
+    ranks.broadcast_tensors(detector.state_dict().values())
     detector.to(memory_format=torch.channels_last)
-    if processes.leads:
-        _say(data)
-    phase = _phase(config, runtime, detector, data, processes)
+    if ranks.is_main:
+        _log_data(data)
+    task = _task(config, runtime, detector, data, ranks)
     with matrix_precision(config.precision):
-        best = run_training(phase, processes=processes, directory=directory, events=events)
-    if processes.leads:
+        best = run_training(task, ranks=ranks, directory=directory, events=events)
+    if ranks.is_main:
         detector.load_state_dict(best)
         _save(detector, config, data, directory)
     return data
 
 
 def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
-    """The detector as training begins with it; equal configurations give equal ones.
+    """Return the initial detector, a function of configuration and data.
 
-    Raises WeightsError where `start` does not fit depth and width, or is of no known layout.
+    Raises WeightsError if `start` does not fit depth and width, or has an unknown layout.
     """
     with_attributes = config.attribute_head and bool(data.attributes)
     architecture = Architecture(
@@ -99,62 +98,62 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
 
 
 def start_tensors(path: Path) -> dict[str, Tensor]:
-    """What training begins with: torchvision's ResNet or a detector, by the detector's keys.
+    """Load initial weights from torchvision's ResNet or a detector, by the detector's keys.
 
-    Raises WeightsError where the file is neither.
+    Raises WeightsError if the file is neither.
     """
     try:
         tensors = load_torch_file(path)
     except WeightsError:
         tensors = {}
-    if all(key in tensors for key in _IMAGENET):
+    if all(key in tensors for key in _TORCHVISION_KEYS):
         return resnet_tensors(tensors)
     return dict(load_detector(path).state_dict())
 
 
-def _phase(
+def _task(
     config: DetectorConfig,
     runtime: RuntimeConfig,
     detector: TrainableDetector,
     data: DetectorData,
-    processes: Processes,
-) -> Phase[DetectorPart]:
+    ranks: Ranks,
+) -> TrainingTask[DetectorPart]:
     batches = DetectorBatches(
         DetectorDataset(data.training, flip=config.flip, seed=config.seed),
         config,
         detector.meta,
-        share=Share(processes.rank, processes.count, config.accumulate),
+        share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
     )
-    return Phase(
+    return TrainingTask(
         section="detector",
         command="a2 detector train",
         unit="images",
-        settings=config,
+        config=config,
         network=detector,
         batches=batches,
-        optimisation=DetectorOptimisation(
-            detector, config, steps=config.epochs * len(batches), processes=processes
+        optimizer=DetectorOptimizer(
+            detector, config, steps=config.epochs * len(batches), ranks=ranks
         ),
-        validation=DetectorValidation(detector, data.validation, config, processes),
+        validation=DetectorValidation(detector, data.validation, config, ranks),
     )
 
 
-def _say(data: DetectorData) -> None:
+def _log_data(data: DetectorData) -> None:
     for purpose, part in (("train on", data.training), ("validate on", data.validation)):
         boxes = sum(len(image.boxes) for image in part.images)
         logger.info("%s %d images with %d boxes", purpose, len(part.images), boxes)
-        for what, count in part.dropped.items():
+        for reason, count in part.dropped.items():
             if count:
-                logger.info("%s: left out %d %s", purpose, count, what)
+                logger.info("%s: left out %d %s", purpose, count, reason)
 
 
 def _save(
     detector: TrainableDetector, config: DetectorConfig, data: DetectorData, directory: Path
 ) -> None:
-    """Weights as they are stored, and the figures of just these."""
     path = directory / DETECTOR
     save_detector(detector.frozen(), path, dtype=getattr(torch, config.dtype))
+    # figures of the stored weights, which may be rounded to float16
     stored = load_detector(path).to(next(detector.parameters()).device)
     write_json(directory / DETECTOR_FIGURES, detector_figures(stored, data.validation, config))
     names = {"classes": data.training.classes, "attributes": data.training.attributes}

@@ -1,7 +1,8 @@
-"""How well a detector finds what is labelled: average precision, and recall of its proposals."""
+"""Validation of a detector: average precision, and recall of its proposals."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.average_precision import (
     DetectionMetrics,
     detection_metrics,
@@ -28,49 +29,44 @@ logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 
 RECALL_AT = (10, 36, 100)
-"""Numbers of proposals of which the recall is told."""
+"""Numbers of proposals at which recall is measured."""
 
 
+@dataclass(frozen=True)
 class DetectorValidation:
-    """AP50 on the validation images, by which the best epoch is told."""
+    """AP50 on the validation images, which selects the best epoch."""
 
-    score = "AP50"
+    detector: TrainableDetector
+    data: DetectionData
+    config: DetectorConfig
+    ranks: Ranks
 
-    def __init__(
-        self,
-        detector: TrainableDetector,
-        data: DetectionData,
-        config: DetectorConfig,
-        processes: Processes,
-    ) -> None:
-        self._data = data
-        self._detector = detector
-        self._config = config
-        self._processes = processes
+    @property
+    def score(self) -> str:
+        """Name of the figure that selects the best epoch."""
+        return "AP50"
 
     def figures(self) -> dict[str, float]:
-        """Each process looks at a share of the images, the first one scores them all."""
-        processes = self._processes
-        mine = self._data.images[processes.rank :: processes.count]
-        found = detections_of(self._detector.frozen(), mine, self._config, shown=processes.leads)
-        shares = processes.gathered([(name, _plain(things)) for name, things in found.items()])
-        if not processes.leads:
-            return processes.of_first({})
-        everything = {name: _detections(plain) for share in shares for name, plain in share}
-        metrics = detection_metrics(self._data, everything)
-        return processes.of_first(
-            {"AP": metrics.ap, self.score: metrics.ap50, "AP75": metrics.ap75}
-        )
+        """Return AP, AP50 and AP75: each rank detects in its images, the main rank scores all."""
+        ranks = self.ranks
+        share = self.data.images[ranks.rank :: ranks.count]
+        found = detections_of(self.detector.frozen(), share, self.config, shown=ranks.is_main)
+        shares = ranks.all_gather([(name, _to_tensors(objects)) for name, objects in found.items()])
+        if not ranks.is_main:
+            return ranks.broadcast({})
+        everything = {name: _from_tensors(tensors) for share in shares for name, tensors in share}
+        metrics = detection_metrics(self.data, everything)
+        return ranks.broadcast({"AP": metrics.ap, "AP50": metrics.ap50, "AP75": metrics.ap75})
 
     def scalars(self) -> dict[str, float]:
-        """Nothing more."""
+        """Return nothing more."""
         return {}
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """One line where nothing at all was found."""
+        """Warn if no object was found at all."""
         if line[self.score] == 0:
             logger.warning(
-                "no labelled thing is found yet: AP50 is 0; where that stays, check "
+                "no labelled object is found yet: AP50 is 0; if that persists, check "
                 "detector.labels and detector.anchor_sizes, or lower detector.lr"
             )
 
@@ -78,10 +74,10 @@ class DetectorValidation:
 def detector_figures(
     detector: Detector, data: DetectionData, config: DetectorConfig
 ) -> dict[str, object]:
-    """Everything that is told of a detector, as JSON has it.
+    """Return all figures of a detector as JSON, with the settings they were measured with.
 
-    AP over all overlaps, at one, by size and by class, and the recall of proposals, each a share in
-    [0, 1], or None where no box is of such a size; and how it was looked for.
+    AP over all overlaps, at one, by size and by class, and recall of proposals: shares in [0, 1],
+    or None if no box has such a size.
     """
     found = detections_of(detector, data.images, config)
     recall = proposal_recall(data, _proposals_of(detector, data.images), counts=RECALL_AT)
@@ -113,46 +109,46 @@ def detections_of(
     *,
     shown: bool = True,
 ) -> dict[str, Detections]:
-    """Image id -> what is found in the image. InputError where one cannot be read.
+    """Return the detections in each image by image id; raise InputError for an unreadable image.
 
-    shown: as of `track`.
+    shown: as in `track`.
     """
     detect = partial(
         detect_objects, detector, proposals=config.validation_proposals, roi_size=config.roi_size
     )
-    return _of_each("detect", images, detect, shown=shown)
+    return _apply_to_images("detect", images, detect, shown=shown)
 
 
 def _proposals_of(
     detector: Detector, images: Sequence[LabelledImage]
 ) -> dict[str, NDArray[np.float32]]:
     propose = partial(propose_regions, detector, count=max(RECALL_AT))
-    return _of_each("propose", images, propose)
+    return _apply_to_images("propose", images, propose)
 
 
-def _of_each(
-    what: str,
+def _apply_to_images(
+    title: str,
     images: Sequence[LabelledImage],
     find: Callable[[list[NDArray[np.uint8]]], list[Found]],
     *,
     shown: bool = True,
 ) -> dict[str, Found]:
-    """Image id -> what `find` finds in its pixels, of a few images together."""
+    """Return the results of `find` on the pixels of a few images at once, by image id."""
     found: dict[str, Found] = {}
-    with track(what, total=len(images), shown=shown) as progress:
+    with track(title, total=len(images), shown=shown) as progress:
         for start in range(0, len(images), BATCH):
             some = images[start : start + BATCH]
-            things = find([read_image(image.file) for image in some])
-            found.update(zip([image.image_id for image in some], things, strict=True))
+            results = find([read_image(image.file) for image in some])
+            found.update(zip([image.image_id for image in some], results, strict=True))
             progress.advance(len(some))
     return found
 
 
-def _plain(things: Detections) -> list[torch.Tensor]:
-    """As tensors, which processes can exchange; attributes are not scored."""
-    return [torch.from_numpy(part) for part in (things.boxes, things.scores, things.class_ids)]
+def _to_tensors(found: Detections) -> list[torch.Tensor]:
+    """Return detections as tensors, which ranks can exchange, without attributes."""
+    return [torch.from_numpy(part) for part in (found.boxes, found.scores, found.class_ids)]
 
 
-def _detections(plain: Sequence[torch.Tensor]) -> Detections:
-    boxes, scores, class_ids = (part.numpy() for part in plain)
+def _from_tensors(tensors: Sequence[torch.Tensor]) -> Detections:
+    boxes, scores, class_ids = (part.numpy() for part in tensors)
     return Detections(boxes, scores, class_ids, attribute_ids=None)

@@ -157,7 +157,7 @@ def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert [line.split(":")[0] for line in ended.stdout.splitlines()[::10]] == ["train-detector"]
     assert ended.stderr.count("train on 12 images with ") == 1
-    assert ended.stderr.count("no labelled thing is found yet") == 1
+    assert ended.stderr.count("no labelled object is found yet") == 1
     [weights] = (tmp_path / "artifacts").glob("train-detector/*/detector.safetensors")
     assert ended.stdout.endswith(f"weights: {weights}\n")
     state = Checkpoints(weights.parent / "checkpoints").latest().state
@@ -205,8 +205,8 @@ def test_weights_of_another_number_of_classes_are_refused(trained, labelled, tmp
     answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, *labels)
     assert answer.exit_code == 2
     assert answer.stderr == (
-        f"a2: weights {str(trained.weights)!r} know 20 classes, the labels 21; "
-        "name the labels that they were trained with\n"
+        f"a2: weights {str(trained.weights)!r} have 20 classes, the labels 21; "
+        "use the labels they were trained with\n"
     )
 
 
@@ -222,8 +222,8 @@ def test_weights_of_other_classes_are_refused_where_names_lie_beside_them(
     answer = a2(*evaluate, trained.weights)
     assert answer.exit_code == 2
     assert answer.stderr == (
-        f"a2: the classes of {str(trained.weights)!r} are others than those of the labels, 'ball' "
-        "stands for 'dog'; name the labels that they were trained with\n"
+        f"a2: classes of {str(trained.weights)!r} and of the labels differ: 'ball' and 'dog'; "
+        "use the labels they were trained with\n"
     )
     assert a2(*evaluate, weights).exit_code == 0
 
@@ -279,7 +279,7 @@ def test_images_that_were_left_out_are_listed_and_the_exit_code_says_so(
         *overrides,
     )
     assert answer.exit_code == 3, answer.output
-    assert answer.stderr.count("20 x 10 pixels as it is shown, its labels are of 96 x 96") == 2
+    assert answer.stderr.count("20 x 10 pixels after EXIF rotation, its labels expect 96 x 96") == 2
     assert "train-detector: 2 skipped, listed in " in answer.stderr
     assert "on 5 images" in answer.stdout
 
@@ -302,8 +302,8 @@ def test_fields_that_contradict_each_other_are_refused_together():
     assert answer.exit_code == 2
     assert answer.stderr == (
         "a2: 1 problem in the configuration:\n"
-        "  detector: norms are frozen, but detector.start names no weights that have some; name "
-        "weights, or set detector.norms to learnt; min_side is 70, above max_side, 60; "
+        "  detector: norms is 'frozen' without detector.start, the weights that contain them; set "
+        "detector.start, or set detector.norms to learnt; min_side is 70, above max_side 60; "
         "lower min_side or raise max_side\n"
     )
 

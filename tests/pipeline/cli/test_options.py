@@ -1,4 +1,4 @@
-"""Under torchrun the first process runs the command, and the others wait for its trainings."""
+"""Under torchrun rank 0 runs the command, and the other ranks join its trainings."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +9,14 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.pipeline.cli.options import Commands, ExperimentOptions, trains_together
+from a2cap.pipeline.cli.options import Commands, ExperimentOptions, distributed
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
+from a2cap.pipeline.runtime.torchrun import Job
 from a2cap.pipeline.stages import train_xe as train
 
 NOT_THERE = Path("/nowhere")
-ANNOUNCED = {"stage": TRAIN_XE}
+JOB = Job(TRAIN_XE, {}, "directory")
 EXPERIMENT = ExperimentOptions(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
 
 
@@ -25,13 +26,13 @@ def said(monkeypatch):
     found = []
 
     @contextmanager
-    def leading(runtime):
+    def main_rank(runtime):
         found.append(f"leads on {runtime.device}")
         yield
         found.append("led")
 
-    monkeypatch.setattr(torchrun, "leading", leading)
-    monkeypatch.setattr(torchrun, "follow", lambda runtime, join: join(ANNOUNCED, runtime))
+    monkeypatch.setattr(torchrun, "main_rank", main_rank)
+    monkeypatch.setattr(torchrun, "join_jobs", lambda runtime, join: join(JOB, runtime))
     monkeypatch.setattr(
         train, "join", lambda what, runtime: found.append(f"joins {what} on {runtime.device}")
     )
@@ -48,7 +49,7 @@ def start(monkeypatch, said):
             monkeypatch.setenv(name, str(rank))
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.setenv(name, str(processes))
-        command = trains_together(lambda experiment, force: said.append(f"runs, force {force}"))
+        command = distributed(lambda experiment, force: said.append(f"runs, force {force}"))
         command(experiment, force=True)
         return said
 
@@ -60,7 +61,7 @@ def test_the_first_process_runs_the_command_and_leads_the_others(start):
 
 
 def test_the_others_only_follow(start):
-    assert start(1, 2) == [f"joins {ANNOUNCED} on cpu"]
+    assert start(1, 2) == [f"joins {JOB} on cpu"]
 
 
 def test_one_process_of_torchrun_just_runs_the_command(start):
@@ -69,7 +70,7 @@ def test_one_process_of_torchrun_just_runs_the_command(start):
 
 def test_without_torchrun_the_command_just_runs(monkeypatch, said):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    trains_together(lambda experiment: said.append("runs"))(EXPERIMENT)
+    distributed(lambda experiment: said.append("runs"))(EXPERIMENT)
     assert said == ["runs"]
 
 

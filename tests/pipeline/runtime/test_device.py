@@ -1,4 +1,4 @@
-"""Where to compute: said before any model is loaded."""
+"""Tests of the device that a command uses."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def a_gpu(monkeypatch):
 
 @pytest.fixture
 def third_of_four(monkeypatch):
-    """The third of four processes that torchrun started on this machine."""
+    """Pretend to be the third of four ranks that torchrun started on this machine."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     for name, value in {
         "RANK": "6",
@@ -33,41 +33,41 @@ def third_of_four(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_auto_is_the_cpu_where_there_is_no_gpu(no_gpu):
+def test_auto_is_the_cpu_without_a_gpu(no_gpu):
     assert prepare_device(RuntimeConfig()) == torch.device("cpu")
 
 
-def test_auto_is_the_gpu_where_there_is_one(a_gpu):
+def test_auto_is_the_gpu_if_there_is_one(a_gpu):
     assert prepare_device(RuntimeConfig()) == torch.device("cuda")
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_process_of_torchrun_has_a_gpu_of_its_own(a_gpu, third_of_four, name):
+def test_each_rank_has_its_own_gpu(a_gpu, third_of_four, name):
     assert prepare_device(RuntimeConfig(device=name)) == torch.device("cuda", 2)
 
 
-def test_one_gpu_cannot_be_named_for_several_processes(a_gpu, third_of_four):
+def test_one_gpu_for_several_ranks_is_rejected(a_gpu, third_of_four):
     with pytest.raises(ConfigError) as error:
         prepare_device(RuntimeConfig(device="cuda:1"))
     assert str(error.value) == (
-        "runtime.device is 'cuda:1', one GPU for the 4 processes that torchrun started; use auto"
+        "runtime.device is 'cuda:1', one GPU for the 4 ranks that torchrun started; use auto"
     )
 
 
-def test_more_processes_than_gpus_are_refused(a_gpu, third_of_four, monkeypatch):
+def test_more_ranks_than_gpus_are_rejected(a_gpu, third_of_four, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError) as error:
         prepare_device(RuntimeConfig())
     assert str(error.value) == (
-        "torchrun started 4 processes for 3 GPUs; give --nproc-per-node the number of GPUs"
+        "torchrun started 4 ranks for 3 GPUs; set --nproc-per-node to the number of GPUs"
     )
 
 
-def test_processes_of_torchrun_can_share_the_cpu(a_gpu, third_of_four):
+def test_ranks_can_share_the_cpu(a_gpu, third_of_four):
     assert prepare_device(RuntimeConfig(device="cpu")) == torch.device("cpu")
 
 
-def test_a_rank_that_was_left_behind_in_a_shell_says_nothing(a_gpu, monkeypatch):
+def test_a_local_rank_inherited_from_a_shell_is_ignored(a_gpu, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert prepare_device(RuntimeConfig()) == torch.device("cuda")
 
@@ -79,31 +79,31 @@ def test_float32_is_not_rounded_to_tf32(no_gpu, monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_a_named_gpu_is_taken(a_gpu):
+def test_a_named_gpu_is_used(a_gpu):
     assert prepare_device(RuntimeConfig(device="cuda:1")) == torch.device("cuda", 1)
 
 
-def test_the_cpu_can_be_asked_for_where_there_is_a_gpu(a_gpu):
+def test_the_cpu_can_be_chosen_despite_a_gpu(a_gpu):
     assert prepare_device(RuntimeConfig(device="cpu")) == torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_a_gpu_that_is_not_there_is_refused(no_gpu, name):
+def test_a_missing_gpu_is_rejected(no_gpu, name):
     with pytest.raises(ConfigError) as error:
         prepare_device(RuntimeConfig(device=name))
     assert str(error.value) == (
-        f"runtime.device is {name!r} but torch sees no GPU; use auto or cpu"
+        f"runtime.device is {name!r} but torch finds no GPU; use auto or cpu"
     )
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:first", "meta", "mps"])
-def test_what_is_no_device_is_refused(a_gpu, name):
+def test_an_unknown_device_is_rejected(a_gpu, name):
     with pytest.raises(ConfigError) as error:
         prepare_device(RuntimeConfig(device=name))
-    assert str(error.value) == f"runtime.device is no device: {name!r}; use auto, cpu or cuda"
+    assert str(error.value) == f"runtime.device is not a device: {name!r}; use auto, cpu or cuda"
 
 
-def test_threads_are_set_only_where_they_are_named(monkeypatch):
+def test_threads_are_set_only_if_configured(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     prepare_device(RuntimeConfig(device="cpu"))

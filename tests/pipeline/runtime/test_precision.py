@@ -1,4 +1,4 @@
-"""How exactly training computes, and that nothing of it outlasts training."""
+"""Tests of the precision of training, which must not outlast it."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_only_bf16_multiplies_in_bfloat16(precision, dtype):
 @pytest.mark.parametrize(
     ("precision", "expected"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")]
 )
-def test_only_tf32_rounds_float32_and_only_in_the_block(precision, expected):
+def test_only_tf32_rounds_float32_and_only_inside_the_block(precision, expected):
     with pytest.raises(ZeroDivisionError), matrix_precision(precision):
         assert torch.get_float32_matmul_precision() == expected
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""The first of torchrun's processes announces, the others join until there is no more."""
+"""Tests of jobs under torchrun: rank 0 broadcasts them, the other ranks run them."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import Launch, launch
-from a2cap.pipeline.runtime.torchrun import Announcements, announce
+from a2cap.pipeline.runtime.torchrun import Job, JobQueue, broadcast_job
 
 STARTED = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -18,92 +18,77 @@ STARTED = {
     "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
 }
+ONE, TWO = Job("one", {}, "a"), Job("two", {"features": "a/b", "seed": 1}, "b")
+CPU = RuntimeConfig(device="cpu")
 
 
-def test_torchrun_says_which_process_this_is():
-    found = launch(STARTED)
-    assert found == Launch(rank=5, processes=8, local_rank=1, local_processes=4)
-    assert found.together
+def test_torchrun_sets_rank_and_number_of_ranks():
+    assert launch(STARTED) == Launch(rank=5, ranks=8, local_rank=1, local_ranks=4)
 
 
-@pytest.mark.parametrize("gone", [{}, {name: "1" for name in STARTED if name.islower()}])
-def test_without_torchrun_a_process_is_alone(gone):
-    assert launch(gone) == Launch()
-    assert not launch(gone).together
+@pytest.mark.parametrize("name", [None, "TORCHELASTIC_RUN_ID"])
+def test_without_torchrun_there_is_one_rank_even_if_a_shell_inherited_its_variables(name):
+    inherited = {key: value for key, value in STARTED.items() if name and key != name}
+    assert launch(inherited) == Launch()
+    assert Launch().ranks == 1
 
 
-def test_variables_that_were_left_behind_in_a_shell_are_not_torchruns():
-    left = {name: value for name, value in STARTED.items() if name != "TORCHELASTIC_RUN_ID"}
-    assert launch(left) == Launch()
-
-
-def test_one_process_of_torchrun_is_alone():
-    one = {**STARTED, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    assert not launch(one).together
-
-
-def test_announcements_come_in_their_order():
+def test_jobs_arrive_in_order():
     store = dist.HashStore()
-    first, other = Announcements(store), Announcements(store)
-    first.give({"stage": "one"})
-    first.give({"stage": "two", "inputs": {"features": "a/b"}})
-    first.give(None)
-    assert [other.wait() for _ in range(3)] == [
-        {"stage": "one"},
-        {"stage": "two", "inputs": {"features": "a/b"}},
-        None,
-    ]
+    main, other = JobQueue(store), JobQueue(store)
+    for job in (ONE, TWO, None):
+        main.put(job)
+    assert [other.wait() for _ in range(3)] == [ONE, TWO, None]
 
 
-def test_who_follows_waits_for_the_announcement():
+def test_a_rank_waits_for_the_next_job():
     store, found = dist.HashStore(), []
-    waiting = threading.Thread(target=lambda: found.append(Announcements(store).wait()))
+    waiting = threading.Thread(target=lambda: found.append(JobQueue(store).wait()))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
-    Announcements(store).give({"stage": "one"})
+    JobQueue(store).put(ONE)
     waiting.join(20)
-    assert found == [{"stage": "one"}]
+    assert found == [ONE]
 
 
-def test_a_process_alone_announces_to_nobody():
-    announce({"stage": "one"})
+def test_a_single_process_broadcasts_to_nobody():
+    broadcast_job(ONE)
 
 
 @pytest.fixture
-def group_of_one(monkeypatch):
-    """A rendezvous of this process alone, and what it announced."""
+def jobs(monkeypatch):
+    """Make a rendezvous of this process alone, and return the queue of its jobs."""
     store = dist.HashStore()
     monkeypatch.setattr(
         sys.modules["torch.distributed.rendezvous"],
         "rendezvous",
         lambda *_, **__: iter([(store, 0, 1)]),
     )
-    return Announcements(dist.PrefixStore("announcements", store))
+    return JobQueue(dist.PrefixStore("jobs", store))
 
 
-def test_the_others_are_told_of_each_training_and_then_of_the_end(group_of_one):
-    with torchrun.leading(RuntimeConfig(device="cpu")):
+def test_rank_0_broadcasts_its_jobs_and_then_the_end(jobs):
+    with torchrun.main_rank(CPU):
         assert dist.is_initialized()
-        announce({"stage": "one"})
-        announce({"stage": "two"})
+        broadcast_job(ONE)
+        broadcast_job(TWO)
     assert not dist.is_initialized()
-    announce({"stage": "three"})
-    assert [group_of_one.wait() for _ in range(3)] == [{"stage": "one"}, {"stage": "two"}, None]
+    broadcast_job(Job("three", {}, "c"))
+    assert [jobs.wait() for _ in range(3)] == [ONE, TWO, None]
 
 
-def test_the_others_are_told_of_the_end_after_an_error_too(group_of_one):
-    with pytest.raises(ZeroDivisionError), torchrun.leading(RuntimeConfig(device="cpu")):
+def test_rank_0_broadcasts_the_end_after_an_error_too(jobs):
+    with pytest.raises(ZeroDivisionError), torchrun.main_rank(CPU):
         raise ZeroDivisionError
     dist.destroy_process_group()
-    assert group_of_one.wait() is None
+    assert jobs.wait() is None
 
 
-def test_who_follows_joins_each_training_until_there_is_no_more(group_of_one, caplog):
-    for announcement in ({"stage": "one"}, {"stage": "two"}, None):
-        group_of_one.give(announcement)
+def test_the_other_ranks_run_each_job_until_the_end(jobs, caplog):
+    for job in (ONE, TWO, None):
+        jobs.put(job)
     joined = []
-    runtime = RuntimeConfig(device="cpu")
-    torchrun.follow(runtime, lambda what, how: joined.append((what, how)))
-    assert joined == [({"stage": "one"}, runtime), ({"stage": "two"}, runtime)]
+    torchrun.join_jobs(CPU, lambda job, runtime: joined.append((job, runtime)))
+    assert joined == [(ONE, CPU), (TWO, CPU)]
     assert not dist.is_initialized()

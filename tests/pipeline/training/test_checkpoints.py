@@ -13,10 +13,10 @@ import torch
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.training.checkpoints import (
     Checkpoints,
-    random_states,
-    restore_random_states,
-    surroundings,
-    surroundings_changed,
+    environment,
+    environment_changes,
+    restore_rng_states,
+    rng_states,
 )
 
 FILES = ("model.safetensors", "state.pt")
@@ -276,7 +276,7 @@ def test_the_state_of_a_whole_training_loads_as_weights_only(checkpoints):
     optimiser = torch.optim.Adam([parameter])
     parameter.sum().backward()
     optimiser.step()
-    state = {"random": random_states(), "optimisers": [optimiser.state_dict()]}
+    state = {"random": rng_states(), "optimisers": [optimiser.state_dict()]}
     checkpoints.save(1, tensors={}, state=state, best_step=None)
     loaded = torch.load(checkpoints.directory(1) / "state.pt", weights_only=True)
     assert loaded["random"]["python"] == state["random"]["python"]
@@ -299,16 +299,16 @@ def draws():
 
 @pytest.mark.parametrize("before", [0, 1, 700])
 def test_random_generators_go_on_as_if_nothing_had_happened(checkpoints, before):
-    states_of_this_process = random_states()
+    states_of_this_process = rng_states()
     for _ in range(before):
         draws()
     np.random.standard_normal()  # an odd number of normal draws keeps one back in the state
-    checkpoints.save(1, tensors={}, state={"random": random_states()}, best_step=None)
+    checkpoints.save(1, tensors={}, state={"random": rng_states()}, best_step=None)
     expected = [np.random.standard_normal(), draws()]
     draws()
-    restore_random_states(checkpoints.load(1).state["random"])
+    restore_rng_states(checkpoints.load(1).state["random"])
     assert [np.random.standard_normal(), draws()] == expected
-    restore_random_states(states_of_this_process)
+    restore_rng_states(states_of_this_process)
 
 
 @pytest.fixture
@@ -334,10 +334,10 @@ def gpus(monkeypatch):
 def test_the_generator_of_every_gpu_is_saved_and_restored(gpus):
     found, have = gpus
     have("first", "second")
-    states = random_states()
+    states = rng_states()
     assert states["cuda"] == ["first", "second"]
     have("other", "other")
-    restore_random_states(states)
+    restore_rng_states(states)
     assert found == {0: "first", 1: "second"}
 
 
@@ -345,14 +345,14 @@ def test_the_generator_of_every_gpu_is_saved_and_restored(gpus):
 def test_as_many_generators_are_restored_as_there_are_gpus(gpus, now):
     found, have = gpus
     have("first", "second")
-    states = random_states()
+    states = rng_states()
     have(*now)
-    restore_random_states(states)
+    restore_rng_states(states)
     assert list(found.values()) == [*("first", "second")[: len(now)], *now[2:]]
 
 
 def test_what_exact_resumption_rests_on_is_named():
-    found = surroundings(torch.device("cpu"), processes=3)
+    found = environment(torch.device("cpu"), ranks=3)
     assert found.keys() == {"torch", "numpy", "device", "threads", "processes"}
     assert found["torch"] == torch.__version__
     assert found["threads"] == str(torch.get_num_threads())
@@ -361,11 +361,11 @@ def test_what_exact_resumption_rests_on_is_named():
 
 def test_the_name_of_a_gpu_is_part_of_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
-    assert surroundings(torch.device("cuda", 1), processes=1)["device"] == "GPU 1"
+    assert environment(torch.device("cuda", 1), ranks=1)["device"] == "GPU 1"
 
 
 def test_what_has_changed_is_said_in_words():
     before = {"torch": "2.14.0", "numpy": "2.4", "processes": "2"}
     now = {"torch": "2.15.0", "numpy": "2.4", "processes": "1"}
-    assert surroundings_changed(before, now) == ["torch 2.14.0 -> 2.15.0", "processes 2 -> 1"]
-    assert surroundings_changed(now, now) == []
+    assert environment_changes(before, now) == ["torch 2.14.0 -> 2.15.0", "processes 2 -> 1"]
+    assert environment_changes(now, now) == []

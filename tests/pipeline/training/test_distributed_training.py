@@ -18,10 +18,10 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner import cross_entropy
-from a2cap.pipeline.training.captioner import optimization as optimisation
-from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
+from a2cap.pipeline.training.captioner.config import CrossEntropyJob
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.checkpoints import Checkpoints
 
 pytestmark = [
@@ -42,14 +42,11 @@ def train(experiment):
     def run(directory, *overrides):
         directory.mkdir(exist_ok=True)
         config = load_config(experiment.config_file, (*SMALL, *overrides))
+        job = CrossEntropyJob(
+            train=config.train, model=config.model, features=features, captions=captions
+        )
         cross_entropy.train_captioner(
-            config.train,
-            config.model,
-            features,
-            captions,
-            config.runtime,
-            directory=directory,
-            events=EventLog(directory),
+            job, config.runtime, directory=directory, events=EventLog(directory)
         )
         return directory
 
@@ -112,16 +109,16 @@ def uninterrupted(train, together, tmp_path_factory):
 def signals(monkeypatch):
     """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
     at = {}
-    update = CrossEntropyOptimisation.step
+    update = CrossEntropyOptimizer.step
 
     def update_and_signal(self, parts, number):
         losses = update(self, parts, number)
-        sent = at.get((Processes.connected().rank, number))
+        sent = at.get((Ranks.current().rank, number))
         if sent is not None:
             signal.raise_signal(sent)
         return losses
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", update_and_signal)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", update_and_signal)
     return at
 
 
@@ -150,7 +147,7 @@ def test_a_signal_that_comes_while_the_processes_agree_stops_them_the_next_time(
     train, together, uninterrupted, tmp_path, monkeypatch, agreement, step, others
 ):
     """Not known when they agreed: the process that was hit may neither save nor leave alone."""
-    agree = Processes.agree_to_stop
+    agree = Ranks.agree_to_stop
     agreements = 0
 
     def agree_and_signal(self, stop):
@@ -163,7 +160,7 @@ def test_a_signal_that_comes_while_the_processes_agree_stops_them_the_next_time(
 
     found = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        patch.setattr(Processes, "agree_to_stop", agree_and_signal)
+        patch.setattr(Ranks, "agree_to_stop", agree_and_signal)
         ended = together(2, lambda _: how_it_ended(lambda: train(found)))
     assert ended == [signal.SIGTERM, others]
     assert Checkpoints(found / "checkpoints").steps()[-1] == step
@@ -189,7 +186,7 @@ def test_another_number_of_processes_goes_on_where_the_first_ones_stopped_and_sa
     signals[0, 8] = signal.SIGINT
     assert how_it_ended(lambda: train(found, *settings)) == signal.SIGINT
     assert (
-        "train: processes 2 -> 1 since the checkpoint; the result will not be that of an "
+        "train: processes 2 -> 1 since the checkpoint; the result will not equal that of an "
         "uninterrupted run bit for bit"
     ) in caplog.messages
     signals.clear()
@@ -201,35 +198,35 @@ def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_images_of_all
     train, together, tmp_path, monkeypatch
 ):
     """The images of the one process whose loss it is are not known to be the cause."""
-    compute = optimisation.two_losses
+    compute = cross_entropy.two_losses
 
     def poisoned(captioner, memory, captions):
         losses = compute(captioner, memory, captions)
-        broken = captioner.schedule_step.item() == 6 and Processes.connected().rank == 1
+        broken = captioner.schedule_step.item() == 6 and Ranks.current().rank == 1
         return replace(losses, caption=losses.caption * torch.nan) if broken else losses
 
-    monkeypatch.setattr(optimisation, "two_losses", poisoned)
+    monkeypatch.setattr(cross_entropy, "two_losses", poisoned)
     found = tmp_path / "poisoned"
     one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
     assert one == other
-    assert one.startswith("loss is not finite at step 6: caption nan, mask -")
+    assert one.startswith("loss is not finite at step 6: loss nan, mask_loss -")
     assert len(re.search(r"\(images (.*)\);", one)[1].split(", ")) == 2
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 
 def test_a_process_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
-    update = CrossEntropyOptimisation.step
+    update = CrossEntropyOptimizer.step
 
     def die(self, parts, number):
-        if number == 6 and Processes.connected().rank == 1:
+        if number == 6 and Ranks.current().rank == 1:
             raise InputError("its disk is gone")
         return update(self, parts, number)
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", die)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", die)
     found = tmp_path / "died"
     one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
     assert other == "its disk is gone"
-    assert one.startswith("process 0 of 2 lost the others (")
+    assert one.startswith("rank 0 of 2 lost the others (")
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 

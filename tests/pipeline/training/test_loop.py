@@ -31,10 +31,10 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training import loop as training
 from a2cap.pipeline.training import record as training_record
 from a2cap.pipeline.training.captioner import cross_entropy
-from a2cap.pipeline.training.captioner import optimization as optimisation
 from a2cap.pipeline.training.captioner import task as captioner_phase
+from a2cap.pipeline.training.captioner.config import CrossEntropyJob
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation
 from a2cap.pipeline.training.checkpoints import Checkpoints
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
@@ -54,14 +54,11 @@ class Trainer:
         """The directory, filled."""
         directory.mkdir(exist_ok=True)
         config = load_config(self.config_file, (*SMALL, *overrides))
+        job = CrossEntropyJob(
+            train=config.train, model=config.model, features=self.features, captions=self.captions
+        )
         cross_entropy.train_captioner(
-            config.train,
-            config.model,
-            self.features,
-            self.captions,
-            config.runtime,
-            directory=directory,
-            events=EventLog(directory),
+            job, config.runtime, directory=directory, events=EventLog(directory)
         )
         return directory
 
@@ -93,7 +90,7 @@ def uninterrupted(train, tmp_path_factory):
 def signals(monkeypatch):
     """Real signals at the end of updates: step -> the signals that come then."""
     at = {}
-    update = CrossEntropyOptimisation.step
+    update = CrossEntropyOptimizer.step
 
     def update_and_signal(self, parts, number):
         losses = update(self, parts, number)
@@ -101,7 +98,7 @@ def signals(monkeypatch):
             signal.raise_signal(sent)
         return losses
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", update_and_signal)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", update_and_signal)
     return at
 
 
@@ -395,7 +392,7 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
             signal.raise_signal(number_of_signal)
         raise RuntimeError("DataLoader worker (pid 7) exited unexpectedly")
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", update)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", update)
     with pytest.raises(raised):
         train(tmp_path / "ended")
     assert checkpoint_steps(tmp_path / "ended") == []
@@ -405,7 +402,7 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
 def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
     train, uninterrupted, tmp_path, monkeypatch
 ):
-    step = CrossEntropyOptimisation.step
+    step = CrossEntropyOptimizer.step
 
     def kill_a_loader(self, parts, number):
         if number == STEPS_PER_EPOCH + 1:
@@ -414,7 +411,7 @@ def test_a_loader_that_the_kernel_kills_is_named_and_the_same_command_resumes(
 
     found = tmp_path / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr(CrossEntropyOptimisation, "step", kill_a_loader)
+        patch.setattr(CrossEntropyOptimizer, "step", kill_a_loader)
         with pytest.raises(
             LoaderError,
             # which words torch or the system have for it depends on where it was just then
@@ -509,7 +506,7 @@ def test_a_run_that_died_after_its_last_epoch_only_saves_the_model(
         patch.setattr(saved_model, "save_model", die)
         with pytest.raises(Interrupted):
             train(found)
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", None)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", None)
     train(found)
     assert_equal_results(found, uninterrupted)
 
@@ -625,7 +622,7 @@ def test_figures_that_are_read_later_change_nothing(
     train, uninterrupted, tmp_path, monkeypatch, signals
 ):
     """As on a GPU; the stop comes between two looks."""
-    monkeypatch.setattr(optimisation, "_read_every", lambda device: 5)
+    monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 5)
     signals[8] = [signal.SIGTERM]
     found = tmp_path / "later"
     assert train.until_done(found) == [signal.SIGTERM]
@@ -635,9 +632,9 @@ def test_figures_that_are_read_later_change_nothing(
 def test_a_loss_that_is_no_number_is_found_before_anything_of_it_is_saved(
     train, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(optimisation, "_read_every", lambda device: 5)
+    monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 5)
     poison(monkeypatch, 6, caption=torch.nan)
-    with pytest.raises(A2Error, match="loss is not finite at step 6: caption nan"):
+    with pytest.raises(A2Error, match="loss is not finite at step 6: loss nan"):
         train(tmp_path / "poisoned")
     kept = Checkpoints(tmp_path / "poisoned" / "checkpoints")
     assert kept.steps() == [4]
@@ -679,13 +676,13 @@ def test_a_resumption_elsewhere_says_that_it_is_not_exact(
     found = tmp_path / "moved"
     with pytest.raises(Interrupted):
         train(found)
-    here = training.surroundings(torch.device("cpu"), processes=1)
+    here = training.environment(torch.device("cpu"), ranks=1)
     elsewhere = {**here, "torch": "9.9", "device": "abacus"}
-    monkeypatch.setattr(training, "surroundings", lambda device, processes: elsewhere)
+    monkeypatch.setattr(training, "environment", lambda device, ranks: elsewhere)
     train(found)
     assert [text for text in caplog.messages if "->" in text] == [
         f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "
-        "checkpoint; the result will not be that of an uninterrupted run bit for bit"
+        "checkpoint; the result will not equal that of an uninterrupted run bit for bit"
     ]
 
 
@@ -694,7 +691,7 @@ def test_a_resumption_elsewhere_says_that_it_is_not_exact(
 
 def poison(monkeypatch, step, **changes):
     """From one update on, losses are what `changes` makes of them."""
-    compute = optimisation.two_losses
+    compute = cross_entropy.two_losses
 
     def poisoned(captioner, memory, captions):
         losses = compute(captioner, memory, captions)
@@ -702,15 +699,24 @@ def poison(monkeypatch, step, **changes):
             return losses
         return replace(losses, **{k: getattr(losses, k) * factor for k, factor in changes.items()})
 
-    monkeypatch.setattr(optimisation, "two_losses", poisoned)
+    monkeypatch.setattr(cross_entropy, "two_losses", poisoned)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"caption": torch.nan}, r"caption nan, mask -?\d+\.\d+, gradient norm nan"),
-        ({"mask": torch.nan}, r"caption \d+\.\d+, mask nan, gradient norm nan"),
-        ({"caption": torch.inf}, r"caption inf, mask -?\d+\.\d+, gradient norm nan"),
+        (
+            {"caption": torch.nan},
+            r"loss nan, mask_loss -?\d+\.\d+, mean_mask \d\.\d+, gradient norm nan",
+        ),
+        (
+            {"mask": torch.nan},
+            r"loss \d+\.\d+, mask_loss nan, mean_mask \d\.\d+, gradient norm nan",
+        ),
+        (
+            {"caption": torch.inf},
+            r"loss inf, mask_loss -?\d+\.\d+, mean_mask \d\.\d+, gradient norm nan",
+        ),
     ],
 )
 def test_a_loss_that_is_no_number_names_step_and_images_and_keeps_the_last_good_checkpoint(
@@ -718,13 +724,13 @@ def test_a_loss_that_is_no_number_names_step_and_images_and_keeps_the_last_good_
 ):
     poison(monkeypatch, 6, **changes)
     seen = []
-    update = CrossEntropyOptimisation.step
+    update = CrossEntropyOptimizer.step
 
     def step(self, parts, number):
         seen.append(parts[0].image_ids)
         return update(self, parts, number)
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", step)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
     with pytest.raises(A2Error) as error:
         train(tmp_path / "poisoned")
     assert len(seen) == 6
@@ -781,8 +787,7 @@ def test_captions_and_vocabulary_that_do_not_belong_together_are_refused(train, 
     with pytest.raises(InputError) as error:
         replace(train, captions=captions)(tmp_path / "model")
     assert str(error.value) == (
-        f"captions and vocabulary do not belong together: {str(captions)!r}; "
-        'run "a2 preprocess --force"'
+        f'captions and vocabulary do not match: {str(captions)!r}; run "a2 preprocess --force"'
     )
 
 
@@ -797,7 +802,7 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
     features = changed_copy(train.features, tmp_path / "features")
     skip(features, sorted(left_out))
     seen, validated = set(), set()
-    update = CrossEntropyOptimisation.step
+    update = CrossEntropyOptimizer.step
 
     def step(self, parts, number):
         seen.update(parts[0].image_ids)
@@ -807,7 +812,7 @@ def test_what_extraction_skipped_is_neither_trained_nor_validated_on(train, tmp_
         validated.update(candidates)
         return 0.5
 
-    monkeypatch.setattr(CrossEntropyOptimisation, "step", step)
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
     monkeypatch.setattr(captioner_phase, "cider", score)
     replace(train, features=features)(tmp_path / "model", "train.epochs=1")
     assert seen == set(data.captions.image_ids("train")) - left_out
@@ -822,7 +827,7 @@ def test_training_with_no_validation_image_left_is_refused_at_once(train, tmp_pa
         replace(train, features=features)(tmp_path / "model")
     assert str(error.value) == (
         "no validation image has features: all are in "
-        f"{str(features / 'skipped.jsonl')!r}; mend their files and extract again"
+        f"{str(features / 'skipped.jsonl')!r}; fix their files and extract again"
     )
 
 

@@ -10,7 +10,7 @@ from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_mas
     [
         (
             0.99,
-            "mean mask is 0.9900: masks above 0.98 change attention hardly; "
+            "mean mask is 0.9900: masks above 0.98 hardly change attention; "
             "lower model.alignment.penalty_weight",
         ),
         (

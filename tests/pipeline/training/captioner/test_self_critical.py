@@ -25,9 +25,10 @@ from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training.captioner import self_critical
+from a2cap.pipeline.training.captioner.config import SelfCriticalJob
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimisation
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
 from a2cap.pipeline.training.checkpoints import Checkpoints
 
 SMALL = (
@@ -62,10 +63,12 @@ class Refiner:
         directory.mkdir(exist_ok=True)
         config = load_config(self.config_file, (*SMALL, *overrides))
         self_critical.refine_captioner(
-            config.scst,
-            self.features,
-            self.captions,
-            self.model,
+            SelfCriticalJob(
+                scst=config.scst,
+                features=self.features,
+                captions=self.captions,
+                model=self.model,
+            ),
             config.runtime,
             directory=directory,
             events=EventLog(directory),
@@ -88,7 +91,7 @@ def uninterrupted(refine, tmp_path_factory):
 def signals(monkeypatch):
     """Real signals at the end of updates: step -> the signals that come then."""
     at = {}
-    update = SelfCriticalOptimisation.step
+    update = SelfCriticalOptimizer.step
 
     def update_and_signal(self, parts, number):
         found = update(self, parts, number)
@@ -96,7 +99,7 @@ def signals(monkeypatch):
             signal.raise_signal(sent)
         return found
 
-    monkeypatch.setattr(SelfCriticalOptimisation, "step", update_and_signal)
+    monkeypatch.setattr(SelfCriticalOptimizer, "step", update_and_signal)
     return at
 
 
@@ -219,7 +222,7 @@ def ready(refine):
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
         batch = next(epoch_batches(dataset, collate, batch_size=6, seed=0, epoch=0))
         rewards = ImageRewards.read(refine.captions, config, device=cpu)
-        return captioner, batch, SelfCriticalOptimisation(captioner, config, rewards)
+        return captioner, batch, SelfCriticalOptimizer(captioner, config, rewards)
 
     return make
 
@@ -253,12 +256,10 @@ def test_what_is_measured_has_the_names_that_the_board_shows(ready):
     _, batch, optimisation = ready("scst.mask=continued")
     (update,) = optimisation.step(batch, 1)
     assert update.finite
-    assert update.tokens > 0
+    assert update.amount > 0
     assert update.image_ids == tuple(name for part in batch for name in part.image_ids)
-    assert update.scalars().keys() == {
-        *("loss", "reward", "baseline", "mask_loss", "length", "lr", "gradient_norm")
-    }
-    assert update.length == update.tokens / 12
+    assert update.scalars.keys() == {*("loss", "reward", "baseline", "mask_loss", "length", "lr")}
+    assert update.scalars["length"] == update.amount / 12
 
 
 def test_rewards_are_those_of_the_image_that_a_caption_is_of(refine):
@@ -282,7 +283,7 @@ def test_frequencies_of_another_vocabulary_are_refused(refine, tmp_path):
     with pytest.raises(InputError) as error:
         replace(refine, captions=captions)(tmp_path / "model")
     assert str(error.value) == (
-        f"document frequencies and vocabulary do not belong together: {str(captions)!r}; "
+        f"document frequencies and vocabulary do not match: {str(captions)!r}; "
         'run "a2 preprocess --force"'
     )
 
@@ -297,7 +298,7 @@ def test_a_model_of_another_vocabulary_is_refused(refine, tmp_path):
     with pytest.raises(A2Error) as error:
         replace(refine, model=model)(tmp_path / "refined")
     assert str(error.value) == (
-        f"model and captions do not belong together: {str(model)!r} has another vocabulary than "
+        f"model and captions do not match: {str(model)!r} has another vocabulary than "
         f'{str(refine.captions)!r}; run "a2 train --phase xe" again'
     )
 
@@ -362,7 +363,7 @@ def test_a_loss_that_is_no_number_names_step_and_images_and_keeps_the_last_good_
     with pytest.raises(A2Error) as error:
         refine(tmp_path / "poisoned")
     assert re.fullmatch(
-        r"loss is not finite at step 6: self-critical nan, reward \d+\.\d+, mask None, "
+        r"loss is not finite at step 6: loss nan, reward \d+\.\d+, baseline \d+\.\d+, "
         r"gradient norm nan \(images \d{12}(, \d{12})*\); the last good checkpoint is kept, "
         "lower scst.lr and train again",
         str(error.value),

@@ -196,7 +196,7 @@ def refusal(call, *arguments):
 @pytest.mark.parametrize("call", [detection_metrics, proposal_recall])
 def test_an_image_that_the_detector_did_not_see_is_refused(call):
     assert refusal(call, truth({"a": [], "b": []}), {"a": found()}) == (
-        "nothing is said about image 'b'; "
+        "no entry for image 'b'; "
         "run the detector on it, or leave it out of the images to score"
     )
 
@@ -215,7 +215,7 @@ def test_a_class_that_the_data_do_not_have_is_refused(class_id):
     data = truth({"a": [Label((0, 0, 9, 9), DOG)]})
     assert refusal(detection_metrics, data, {"a": found(((0, 0, 9, 9), class_id, 0.5))}) == (
         f"class {class_id} was found in image 'a', the data have 3 classes; "
-        "score the detector on data of its own classes"
+        "score the detector on data with its classes"
     )
 
 

@@ -126,7 +126,7 @@ def test_what_is_mirrored_twice_is_the_same(data):
 def test_an_epoch_sees_every_image_once_in_the_order_of_seed_and_epoch(make, data):
     batches = make()
     assert len(batches) == 3
-    found = [part.image_ids for [part] in batches.of_epoch(1, start=0)]
+    found = [part.image_ids for [part] in batches.epoch(1, start=0)]
     assert [len(names) for names in found] == [5, 5, 2]
     order = epoch_order(12, seed=SEED, epoch=1)
     assert [name for names in found for name in names] == [
@@ -136,20 +136,20 @@ def test_an_epoch_sees_every_image_once_in_the_order_of_seed_and_epoch(make, dat
 
 @pytest.mark.parametrize("start", [1, 2, 3])
 def test_an_epoch_goes_on_from_any_batch(make, start):
-    whole = list(make().of_epoch(2, start=0))
-    assert_equal_parts(make().of_epoch(2, start=start), whole[start:])
+    whole = list(make().epoch(2, start=0))
+    assert_equal_parts(make().epoch(2, start=start), whole[start:])
 
 
 def test_two_loader_processes_give_the_batches_of_none(make):
-    alone = make().of_epoch(1, start=1)
-    assert_equal_parts(make(workers=2).of_epoch(1, start=1), alone)
+    alone = make().epoch(1, start=1)
+    assert_equal_parts(make(workers=2).epoch(1, start=1), alone)
 
 
 @pytest.mark.parametrize(("processes", "parts"), [(1, 2), (2, 1), (3, 2)])
 def test_the_shares_of_all_processes_are_the_batches_of_one(make, processes, parts):
-    whole = [set(part.image_ids) for [part] in make().of_epoch(0, start=0)]
+    whole = [set(part.image_ids) for [part] in make().epoch(0, start=0)]
     shares = [
-        make(share=Share(rank, processes, parts)).of_epoch(0, start=0) for rank in range(processes)
+        make(share=Share(rank, processes, parts)).epoch(0, start=0) for rank in range(processes)
     ]
     for names, *of_all in zip(whole, *shares, strict=True):
         found = [name for share in of_all for part in share for name in part.image_ids]
@@ -167,7 +167,7 @@ def test_an_image_that_is_damaged_after_its_header_is_named_whoever_reads_it(mak
             make(workers=workers), dataset=DetectorDataset(damaged, flip=True, seed=0)
         )
         with pytest.raises(InputError, match=f"^image '{cut.name}' cannot be decoded: .*again$"):
-            list(batches.of_epoch(0, start=0))
+            list(batches.epoch(0, start=0))
 
 
 def test_a_part_is_scaled_as_the_detector_will_be_used(make, data):

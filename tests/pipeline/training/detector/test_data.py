@@ -157,7 +157,7 @@ def test_an_image_of_training_is_none_of_validation(labelled, tmp_path, through_
         validation_labels=str(labelled.folder / "train" / "instances.json"),
     )
     assert refusal(config) == (
-        "12 images are in training and in validation, '000000000001' first; "
+        "12 images are in training and in validation: '000000000001' first; "
         "set detector.ids and detector.validation_ids, or detector.validation_labels"
     )
 
@@ -168,8 +168,8 @@ def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
 
     place = relabel(changed, rename)
     assert refusal(labelled.config(**place)) == (
-        "labels of validation know 'ball' among the classes where those of training know 'other'; "
-        "take files of one data set"
+        "classes of training and validation labels differ: 'other' and 'ball'; "
+        "use files of one data set"
     )
 
     def shorten(document):
@@ -179,8 +179,8 @@ def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
     place = relabel(changed, shorten)
     count = len(read_validation_data(labelled.config()).attributes)
     assert refusal(labelled.config(**place)) == (
-        f"labels of validation have {count} attributes, not the {count + 1} of training; "
-        "take files of one data set"
+        f"validation labels have {count} attributes, training labels {count + 1}; "
+        "use files of one data set"
     )
 
 
@@ -202,8 +202,8 @@ def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reaso
     data = read_detector_data(labelled.config(**place)).training
     assert ids(data) == TRAIN[3:]
     assert {item.image_id: item.reason for item in data.skipped} == {
-        TRAIN[0]: "90 x 96 pixels as it is shown, its labels are of 96 x 96",
-        TRAIN[1]: "96 x 60 pixels as it is shown, its labels are of 96 x 96",
+        TRAIN[0]: "90 x 96 pixels after EXIF rotation, its labels expect 96 x 96",
+        TRAIN[1]: "96 x 60 pixels after EXIF rotation, its labels expect 96 x 96",
         TRAIN[2]: f"image '{TRAIN[2]}.jpg' has no readable header; get the file again, as JPEG, "
         "PNG, WebP, GIF, BMP, TIFF or MPO",
     }
@@ -220,8 +220,8 @@ def test_where_no_image_fits_its_labels_training_is_refused(labelled, changed):
 
     place = relabel(changed, keep_two)
     assert refusal(labelled.config(**place)) == (
-        f"none of 2 labelled images can be used: {TRAIN[0]!r} (50 x 40 pixels as it is shown, "
-        "its labels are of 96 x 96); take the images that were labelled"
+        f"none of 2 labelled images can be used: {TRAIN[0]!r} (50 x 40 pixels after EXIF "
+        "rotation, its labels expect 96 x 96); use the images that were labelled"
     )
 
 

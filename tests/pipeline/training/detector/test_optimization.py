@@ -9,13 +9,12 @@ import torch
 from a2cap.data.batches.loader import Share
 from a2cap.extract.training import trainable
 from a2cap.extract.training.trainable import TrainableDetector
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import (
     LOSSES,
-    DetectorOptimisation,
-    DetectorUpdate,
+    DetectorOptimizer,
     detector_learning_rate,
 )
 from a2cap.pipeline.training.detector.train import new_detector
@@ -39,7 +38,7 @@ def parts_of(labelled, data):
         dataset = DetectorDataset(data, flip=True, seed=0)
         share = Share(micro_batches=accumulate)
         batches = DetectorBatches(dataset, config, meta, share=share, workers=0)
-        return next(batches.of_epoch(0, start=0))
+        return next(batches.epoch(0, start=0))
 
     return parts_of
 
@@ -49,8 +48,8 @@ def trainable_detector(config, data):
     return TrainableDetector(new_detector(config, data), learns_norms=config.norms == "learnt")
 
 
-def optimisation_of(detector, config, *, steps=100, **options):
-    return DetectorOptimisation(detector, config, steps=steps, **options)
+def optimizer_of(detector, config, *, steps=100, **options):
+    return DetectorOptimizer(detector, config, steps=steps, **options)
 
 
 def gradients(detector):
@@ -72,22 +71,14 @@ def equal(one, other):
 
 def test_an_update_measures_five_losses_and_their_weighted_sum(labelled, data, parts_of):
     config = labelled.config(attribute_weight=0.25, lr=0.5, warmup=4)
-    [update] = optimisation_of(trainable_detector(config, data), config).step(parts_of(), 2)
-    assert list(update.measured) == ["loss", *LOSSES]
-    parts = {name: update.measured[name] for name in LOSSES}
+    [update] = optimizer_of(trainable_detector(config, data), config).step(parts_of(), 2)
+    assert list(update.means) == ["loss", *LOSSES]
+    parts = {name: update.means[name] for name in LOSSES}
     weighted = sum(parts.values()) - 0.75 * parts["attributes"]
-    assert update.measured["loss"] == pytest.approx(weighted, rel=1e-5)
-    assert (update.number, update.amount, update.images, update.lr) == (2, 4, 4, 0.25)
+    assert update.means["loss"] == pytest.approx(weighted, rel=1e-5)
+    assert (update.number, update.amount) == (2, 4)
     assert update.finite
-    assert update.reported() == update.measured
-    norm = {"lr": 0.25, "gradient_norm": update.gradient_norm}
-    assert update.scalars() == {**update.measured, **norm}
-
-
-def test_losses_and_norm_are_told_in_words():
-    update = DetectorUpdate(3, ("7",), {"loss": math.nan, "classes": 1.5}, 1, 0.1, math.inf)
-    assert update.in_words() == "loss nan, classes 1.5, gradient norm inf"
-    assert not update.finite
+    assert update.scalars == {**update.means, "lr": 0.25}
 
 
 # batches in parts
@@ -104,10 +95,10 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
         config = labelled.config(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
         detector = trainable_detector(config, data)
         assert len(parts_of(parts)) == parts
-        [update] = optimisation_of(detector, config).step(parts_of(parts), 1)
+        [update] = optimizer_of(detector, config).step(parts_of(parts), 1)
         found[parts] = update, gradients(detector)
     (whole, expected), (divided, sums) = found.values()
-    assert divided.measured == pytest.approx(whole.measured, rel=1e-5)
+    assert divided.means == pytest.approx(whole.means, rel=1e-5)
     assert divided.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
     assert sums.keys() == expected.keys()
     largest = max(gradient.abs().max() for gradient in expected.values())
@@ -121,12 +112,12 @@ def test_a_process_without_a_part_has_no_gradient_and_no_share(labelled, data, m
     """As where a batch has fewer images than there are processes."""
     config = labelled.config()
     detector = trainable_detector(config, data)
-    others = Processes(rank=1, count=2)
-    monkeypatch.setattr(Processes, "total", lambda self, values: values + (values.ndim == 0))
-    monkeypatch.setattr(Processes, "add_gradients", lambda self, parameters: None)
-    [update] = optimisation_of(detector, config, processes=others).step([], 1)
-    assert (update.image_ids, update.images) == ((), 1)
-    assert set(update.measured.values()) == {0.0}
+    others = Ranks(rank=1, count=2)
+    monkeypatch.setattr(Ranks, "sum", lambda self, values: values + (values.ndim == 0))
+    monkeypatch.setattr(Ranks, "sum_gradients", lambda self, parameters: None)
+    [update] = optimizer_of(detector, config, ranks=others).step([], 1)
+    assert (update.image_ids, update.amount) == ((), 1)
+    assert set(update.means.values()) == {0.0}
     assert gradients(detector) == {}
 
 
@@ -137,11 +128,11 @@ def test_what_is_drawn_is_a_function_of_seed_update_part_and_process(labelled, d
     def loss(number=1, place=0, rank=0, seed=0):
         config = labelled.config(seed=seed, regions=4, anchors=8)
         detector = trainable_detector(labelled.config(), data)
-        processes = Processes(rank=rank, count=1)
-        optimisation = optimisation_of(detector, config, processes=processes)
+        ranks = Ranks(rank=rank, count=1)
+        optimizer = optimizer_of(detector, config, ranks=ranks)
         [part] = parts_of()
-        draws = optimisation._draws(number, place)
-        return optimisation._backward(part, 1.0, draws).tolist()
+        draws = optimizer._generator(number, place)
+        return optimizer._backward(part, 1.0, draws).tolist()
 
     first = loss()
     torch.manual_seed(5)
@@ -187,21 +178,23 @@ def test_the_optimiser_moves_by_gradient_rate_and_decay(labelled, data, parts_of
     )
     detector = trainable_detector(config, data)
     before = {name: p.detach().clone() for name, p in detector.named_parameters()}
-    [update] = optimisation_of(detector, config).step(parts_of(), 1)
+    [update] = optimizer_of(detector, config).step(parts_of(), 1)
     for name, parameter in detector.named_parameters():
         gradient, decay = parameter.grad, 0.5 if parameter.ndim > 1 else 0.0
         if optimiser == "sgd":
-            expected = before[name] - update.lr * (gradient + decay * before[name])
+            expected = before[name] - update.scalars["lr"] * (gradient + decay * before[name])
         else:
             moved = gradient / (gradient.abs() + 1e-8)
-            expected = before[name] * (1 - update.lr * decay) - update.lr * moved
+            expected = (
+                before[name] * (1 - update.scalars["lr"] * decay) - update.scalars["lr"] * moved
+            )
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_only_matrices_and_filters_decay(labelled, data):
     config = labelled.config(weight_decay=0.5)
-    optimisation = optimisation_of(trainable_detector(config, data), config)
-    decaying, others = optimisation._optimiser.param_groups
+    optimizer = optimizer_of(trainable_detector(config, data), config)
+    decaying, others = optimizer._optimizer.sides[0][1].param_groups
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     assert all(parameter.ndim > 1 for parameter in decaying["params"])
     assert all(parameter.ndim == 1 for parameter in others["params"])
@@ -212,7 +205,7 @@ def test_gradients_are_clipped_together(labelled, data, parts_of):
     for most in (None, 0.5):
         config = labelled.config(clip_norm=most)
         detector = trainable_detector(config, data)
-        [update] = optimisation_of(detector, config).step(parts_of(), 1)
+        [update] = optimizer_of(detector, config).step(parts_of(), 1)
         after = torch.stack([gradient.norm() for gradient in gradients(detector).values()]).norm()
         norms[most] = update.gradient_norm, after.item()
     assert norms[None][0] == norms[0.5][0] > 0.5
@@ -226,10 +219,10 @@ def test_where_something_is_not_finite_no_parameter_moves(
 ):
     config = labelled.config()
     detector = trainable_detector(config, data)
-    optimisation = optimisation_of(detector, config)
-    optimisation.step(parts_of(), 1)
+    optimizer = optimizer_of(detector, config)
+    optimizer.step(parts_of(), 1)
     before = {name: p.detach().clone() for name, p in detector.named_parameters()}
-    states = copy.deepcopy(optimisation.state_dict())
+    states = copy.deepcopy(optimizer.state_dict())
     weight = next(detector.parameters())
     if where == "loss":
         compute = TrainableDetector.losses
@@ -238,12 +231,12 @@ def test_where_something_is_not_finite_no_parameter_moves(
         )
     else:
         weight.register_hook(lambda gradient: gradient * torch.inf)
-    [update] = optimisation.step(parts_of(), 2)
+    [update] = optimizer.step(parts_of(), 2)
     assert not update.finite
-    assert math.isfinite(update.measured["loss"]) == (where == "gradient")
+    assert math.isfinite(update.means["loss"]) == (where == "gradient")
     for name, parameter in detector.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    for number, state in optimisation.state_dict()["state"].items():
+    for number, state in optimizer.state_dict()["state"].items():
         assert torch.equal(state["exp_avg"], states["state"][number]["exp_avg"])
 
 
@@ -254,15 +247,15 @@ def broken(losses):
 def test_the_state_of_the_optimiser_is_all_that_the_next_update_needs(labelled, data, parts_of):
     config = labelled.config()
     detector = trainable_detector(config, data)
-    optimisation = optimisation_of(detector, config)
-    optimisation.step(parts_of(), 1)
+    optimizer = optimizer_of(detector, config)
+    optimizer.step(parts_of(), 1)
     other = copy.deepcopy(detector)
-    resumed = optimisation_of(other, config)
-    resumed.load_state_dict(copy.deepcopy(optimisation.state_dict()))
-    for one in (optimisation, resumed):
+    resumed = optimizer_of(other, config)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for one in (optimizer, resumed):
         one.step(parts_of(), 2)
     assert equal(detector, other)
-    assert optimisation.read() == []
+    assert optimizer.flush() == []
 
 
 def test_norms_that_are_frozen_keep_weight_and_statistics(labelled, data, parts_of, monkeypatch):
@@ -270,7 +263,7 @@ def test_norms_that_are_frozen_keep_weight_and_statistics(labelled, data, parts_
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     detector = trainable_detector(config, data)
     before = {name: tensor.clone() for name, tensor in detector.state_dict().items()}
-    optimisation_of(detector, config).step(parts_of(), 1)
+    optimizer_of(detector, config).step(parts_of(), 1)
     kept = [name for name in before if ".norm." in name]
     assert kept
     for name, tensor in detector.state_dict().items():
@@ -284,7 +277,7 @@ def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32(
     for precision in ("fp32", "bf16"):
         config = labelled.config(precision=precision)
         detector = trainable_detector(config, data)
-        [found[precision]] = optimisation_of(detector, config).step(parts_of(), 1)
+        [found[precision]] = optimizer_of(detector, config).step(parts_of(), 1)
         assert {p.dtype for p in detector.parameters()} == {torch.float32}
-    assert found["bf16"].measured == pytest.approx(found["fp32"].measured, rel=0.05)
-    assert found["bf16"].measured != found["fp32"].measured
+    assert found["bf16"].means == pytest.approx(found["fp32"].means, rel=0.05)
+    assert found["bf16"].means != found["fp32"].means

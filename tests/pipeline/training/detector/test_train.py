@@ -19,11 +19,11 @@ from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.distributed import Processes
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import train as detector_training
 from a2cap.pipeline.training.detector.data import read_detector_data
-from a2cap.pipeline.training.detector.optimization import DetectorOptimisation
+from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
 from a2cap.pipeline.training.detector.train import new_detector, start_tensors, train_detector
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 
@@ -86,16 +86,16 @@ def uninterrupted(train, tmp_path_factory):
 def signals(monkeypatch):
     """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
     at = {}
-    update = DetectorOptimisation.step
+    update = DetectorOptimizer.step
 
     def update_and_signal(self, parts, number):
         found = update(self, parts, number)
-        sent = at.get((Processes.connected().rank, number))
+        sent = at.get((Ranks.current().rank, number))
         if sent is not None:
             signal.raise_signal(sent)
         return found
 
-    monkeypatch.setattr(DetectorOptimisation, "step", update_and_signal)
+    monkeypatch.setattr(DetectorOptimizer, "step", update_and_signal)
     return at
 
 
@@ -272,7 +272,7 @@ def test_where_nothing_is_found_that_is_said(train, tmp_path, monkeypatch, caplo
     scored(monkeypatch, 0.0, 0.1)
     train(tmp_path / "blind")
     said = (
-        "no labelled thing is found yet: AP50 is 0; where that stays, check "
+        "no labelled object is found yet: AP50 is 0; if that persists, check "
         "detector.labels and detector.anchor_sizes, or lower detector.lr"
     )
     assert [message for message in caplog.messages if "AP50 is 0" in message] == [said]
@@ -452,14 +452,14 @@ def test_a_stop_while_the_stored_weights_are_looked_at_loses_nothing(
 def test_a_loss_that_is_no_number_ends_the_training_and_names_the_images(
     train, tmp_path, monkeypatch
 ):
-    compute = DetectorOptimisation._backward
+    compute = DetectorOptimizer._backward
 
     def poisoned(self, part, weight, draws):
         found = compute(self, part, weight, draws)
         return found * torch.nan if len(poisons) == 2 else (poisons.append(1), found)[1]
 
     poisons = []
-    monkeypatch.setattr(DetectorOptimisation, "_backward", poisoned)
+    monkeypatch.setattr(DetectorOptimizer, "_backward", poisoned)
     with pytest.raises(A2Error) as raised:
         train(tmp_path / "poisoned")
     text = str(raised.value)

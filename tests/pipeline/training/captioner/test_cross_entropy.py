@@ -14,9 +14,9 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import AlignmentConfig, ModelConfig
 from a2cap.model.losses import two_losses
 from a2cap.pipeline.runtime.precision import forward_precision
-from a2cap.pipeline.training.captioner import optimization as updates_of_training
+from a2cap.pipeline.training.captioner import cross_entropy
 from a2cap.pipeline.training.captioner.config import TrainConfig
-from a2cap.pipeline.training.captioner.optimization import CrossEntropyOptimisation, learning_rate
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer, learning_rate
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 
@@ -46,9 +46,9 @@ def batch():
     return Batch(("1", "2"), features * region_mask[..., None], boxes, region_mask, tokens)
 
 
-def update(optimisation, batch, number):
+def update(optimizer, batch, number):
     """What one update on a whole batch measured."""
-    [losses] = optimisation.step([batch], number)
+    [losses] = optimizer.step([batch], number)
     return losses
 
 
@@ -74,10 +74,10 @@ def norm(parameters):
 
 def stepped(parameters, gradients, config):
     """What Adam makes of these parameters by these gradients alone."""
-    optimiser = torch.optim.Adam(parameters, lr=config.lr, betas=config.betas)
+    adam = torch.optim.Adam(parameters, lr=config.lr, betas=config.betas)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    optimiser.step()
+    adam.step()
     return parameters
 
 
@@ -99,7 +99,7 @@ def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
     stepped(parameters, gradients(loss, parameters), CONSTANT)
     before = [parameter.clone() for parameter in getattr(model, f"{side}_parameters")()]
 
-    update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
+    update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
 
     after = list(getattr(model, f"{side}_parameters")())
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -108,29 +108,29 @@ def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
 
 def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
     model = captioner()
-    found = update(CrossEntropyOptimisation(copy.deepcopy(model), CONSTANT), batch, 1)
+    found = update(CrossEntropyOptimizer(copy.deepcopy(model), CONSTANT), batch, 1)
     model.schedule_step.fill_(1)
     memory = model.encode(batch.features, batch.boxes, batch.region_mask)
     log_probs = model(memory, decoder_input(batch.tokens, bos=1))
     chosen = log_probs.gather(-1, batch.tokens[..., None])[..., 0]
     is_token = batch.tokens != 0
-    assert found.caption == pytest.approx(-chosen[is_token].mean().item(), rel=1e-5)
-    assert found.tokens == int(is_token.sum()) == 12
+    assert found.means["loss"] == pytest.approx(-chosen[is_token].mean().item(), rel=1e-5)
+    assert found.amount == int(is_token.sum()) == 12
 
 
 def test_losses_are_those_before_the_update(batch):
     model = captioner()
     expected = losses_of(copy.deepcopy(model), batch)
-    found = update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
-    assert found.caption == expected.caption.item()
-    assert found.mask == expected.mask.item()
+    found = update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
+    assert found.means["loss"] == expected.caption.item()
+    assert found.means["mask_loss"] == expected.mask.item()
     assert found.finite
 
 
 def test_each_side_is_clipped_by_itself(batch):
     model = captioner()
     unclipped = copy.deepcopy(model)
-    update(CrossEntropyOptimisation(unclipped, CONSTANT), batch, 1)
+    update(CrossEntropyOptimizer(unclipped, CONSTANT), batch, 1)
     sides = (
         (model.caption_parameters, unclipped.caption_parameters),
         (
@@ -140,7 +140,7 @@ def test_each_side_is_clipped_by_itself(batch):
     )
     norms = [norm(before()) for _, before in sides]
     largest = sum(norms) / 2  # above the smaller norm, below the larger
-    found = update(CrossEntropyOptimisation(model, clipped_at(largest)), batch, 1)
+    found = update(CrossEntropyOptimizer(model, clipped_at(largest)), batch, 1)
     assert [norm(after()) for after, _ in sides] == pytest.approx(
         [min(before, largest) for before in norms], rel=1e-4
     )
@@ -150,46 +150,45 @@ def test_each_side_is_clipped_by_itself(batch):
 
 def test_a_norm_that_is_not_reached_changes_nothing(batch):
     model, other = captioner(), captioner()
-    update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
-    update(CrossEntropyOptimisation(other, clipped_at(1e6)), batch, 1)
+    update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
+    update(CrossEntropyOptimizer(other, clipped_at(1e6)), batch, 1)
     assert equal(model, other)
 
 
-def test_without_fusion_there_is_one_optimiser_and_no_mask_loss(batch):
-    optimisation = CrossEntropyOptimisation(captioner(fusion="none"), CONSTANT)
-    found = update(optimisation, batch, 1)
-    assert len(optimisation.state_dict()["optimisers"]) == 1
-    assert found.mask is None
+def test_without_fusion_there_is_one_optimizer_and_no_mask_loss(batch):
+    optimizer = CrossEntropyOptimizer(captioner(fusion="none"), CONSTANT)
+    found = update(optimizer, batch, 1)
+    assert len(optimizer.state_dict()["optimisers"]) == 1
+    assert found.means == {"loss": found.scalars["caption_loss"], "mask_loss": 0.0}
     assert found.finite
-    assert found.scalars().keys() == {"caption_loss", "lr", "gradient_norm"}
+    assert found.scalars.keys() == {"caption_loss", "lr"}
 
 
-def test_with_fusion_there_are_two_optimisers_and_the_masks_are_reported(batch):
-    optimisation = CrossEntropyOptimisation(captioner(), CONSTANT)
-    found = update(optimisation, batch, 1)
-    assert len(optimisation.state_dict()["optimisers"]) == 2
-    assert found.scalars().keys() == {
+def test_with_fusion_there_are_two_optimizers_and_the_masks_are_reported(batch):
+    optimizer = CrossEntropyOptimizer(captioner(), CONSTANT)
+    found = update(optimizer, batch, 1)
+    assert len(optimizer.state_dict()["optimisers"]) == 2
+    assert found.scalars.keys() == {
         "caption_loss",
         "mask_loss",
         "lr",
-        "gradient_norm",
         "mean_mask",
         "mask_penalty",
         "delta_nll",
         "mean_gate",
     }
-    assert 0 < found.scalars()["mean_mask"] < 1
+    assert 0 < found.scalars["mean_mask"] < 1
 
 
 def test_only_a_gated_fusion_reports_a_gate(batch):
-    found = update(CrossEntropyOptimisation(captioner(fusion="max"), CONSTANT), batch, 1)
-    assert "mean_gate" not in found.scalars()
-    assert "mean_mask" in found.scalars()
+    found = update(CrossEntropyOptimizer(captioner(fusion="max"), CONSTANT), batch, 1)
+    assert "mean_gate" not in found.scalars
+    assert "mean_mask" in found.scalars
 
 
 def test_the_captioner_knows_the_number_of_the_update(batch):
     model = captioner(fusion="decay")
-    update(CrossEntropyOptimisation(model, CONSTANT), batch, 7)
+    update(CrossEntropyOptimizer(model, CONSTANT), batch, 7)
     assert model.schedule_step.item() == 7
 
 
@@ -198,8 +197,8 @@ def test_a_gradient_that_is_no_number_updates_neither_side(batch, side):
     model = captioner()
     before = copy.deepcopy(model)
     next(getattr(model, side)()).register_hook(lambda gradient: gradient * math.nan)
-    found = update(CrossEntropyOptimisation(model, CONSTANT), batch, 0)
-    assert math.isfinite(found.caption)
+    found = update(CrossEntropyOptimizer(model, CONSTANT), batch, 0)
+    assert math.isfinite(found.means["loss"])
     assert not found.finite
     assert math.isnan(found.gradient_norm)
     assert equal(model, before)
@@ -211,19 +210,19 @@ def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
     before = copy.deepcopy(model)
     broken = replace(batch, features=batch.features * math.inf)
     config = CONSTANT.model_copy(update={"clip_norm": clip_norm})
-    found = update(CrossEntropyOptimisation(model, config), broken, 0)
+    found = update(CrossEntropyOptimizer(model, config), broken, 0)
     assert not found.finite
     assert equal(model, before)
 
 
 def test_a_restored_state_goes_on_bit_for_bit(batch):
     model = captioner()
-    optimisation = CrossEntropyOptimisation(model, CONSTANT)
-    update(optimisation, batch, 1)
+    optimizer = CrossEntropyOptimizer(model, CONSTANT)
+    update(optimizer, batch, 1)
     twin = copy.deepcopy(model)
-    restored = CrossEntropyOptimisation(twin, CONSTANT)
-    restored.load_state_dict(copy.deepcopy(optimisation.state_dict()))
-    update(optimisation, batch, 2)
+    restored = CrossEntropyOptimizer(twin, CONSTANT)
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    update(optimizer, batch, 2)
     update(restored, batch, 2)
     assert equal(model, twin)
 
@@ -263,9 +262,9 @@ def uneven(batch):
 def test_the_gradient_of_parts_is_that_of_the_whole_batch(uneven, fusion, rows):
     config = clipped_at(0.5)
     whole, parted = captioner(fusion=fusion), captioner(fusion=fusion)
-    expected = update(CrossEntropyOptimisation(whole, config), uneven, 1)
+    expected = update(CrossEntropyOptimizer(whole, config), uneven, 1)
     parts = [part(uneven, some) for some in rows]
-    [found] = CrossEntropyOptimisation(parted, config).step(parts, 1)
+    [found] = CrossEntropyOptimizer(parted, config).step(parts, 1)
     assert_same_gradients(parted, whole)
     assert_same_losses(found, expected)
 
@@ -276,11 +275,11 @@ def assert_same_gradients(one, other):
 
 
 def assert_same_losses(found, expected):
-    assert found.tokens == expected.tokens
+    assert found.amount == expected.amount
     # the mean mask is one over regions too, by which parts are not weighed
-    weighed = expected.measured.keys() - {"mean_mask"}
-    assert {name: found.measured[name] for name in weighed} == pytest.approx(
-        {name: expected.measured[name] for name in weighed}, rel=1e-4, abs=1e-6
+    weighed = expected.scalars.keys() - {"mean_mask"}
+    assert {name: found.scalars[name] for name in weighed} == pytest.approx(
+        {name: expected.scalars[name] for name in weighed}, rel=1e-4, abs=1e-6
     )
     assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
 
@@ -288,13 +287,13 @@ def assert_same_losses(found, expected):
 def test_parts_of_equal_weight_would_give_another_gradient(uneven):
     """Else the test before this one would show nothing."""
     model, config = captioner(), clipped_at(1e6)
-    expected = update(CrossEntropyOptimisation(copy.deepcopy(model), config), uneven, 1)
+    expected = update(CrossEntropyOptimizer(copy.deepcopy(model), config), uneven, 1)
     each = [
-        update(CrossEntropyOptimisation(copy.deepcopy(model), config), part(uneven, [row]), 1)
+        update(CrossEntropyOptimizer(copy.deepcopy(model), config), part(uneven, [row]), 1)
         for row in range(3)
     ]
-    mean = sum(losses.caption for losses in each) / 3
-    assert abs(mean - expected.caption) > 0.01 * expected.caption
+    mean = sum(losses.means["loss"] for losses in each) / 3
+    assert abs(mean - expected.means["loss"]) > 0.01 * expected.means["loss"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -310,13 +309,13 @@ def test_processes_make_the_update_that_one_makes_of_the_same_batch(uneven, fusi
 
     def updates(group):
         model = captioner(fusion=fusion).double()
-        optimisation = CrossEntropyOptimisation(model, config, group)
-        found = [optimisation.step(shares[group.rank], number) for number in (1, 2)]
+        optimizer = CrossEntropyOptimizer(model, config, group)
+        found = [optimizer.step(shares[group.rank], number) for number in (1, 2)]
         return found, model.state_dict()
 
     alone = captioner(fusion=fusion).double()
-    optimisation = CrossEntropyOptimisation(alone, config)
-    expected = [update(optimisation, uneven, number) for number in (1, 2)]
+    optimizer = CrossEntropyOptimizer(alone, config)
+    expected = [update(optimizer, uneven, number) for number in (1, 2)]
     made = together(3, updates)
     for found, tensors in made:
         for [losses], of_one in zip(found, expected, strict=True):
@@ -327,29 +326,29 @@ def test_processes_make_the_update_that_one_makes_of_the_same_batch(uneven, fusi
 
 
 def test_what_is_read_later_is_what_would_have_been_read_at_once(batch, monkeypatch):
-    at_once = CrossEntropyOptimisation(captioner(), CONSTANT)
+    at_once = CrossEntropyOptimizer(captioner(), CONSTANT)
     expected = [update(at_once, batch, number) for number in range(1, 6)]
-    monkeypatch.setattr(updates_of_training, "_read_every", lambda device: 3)
-    later = CrossEntropyOptimisation(captioner(), CONSTANT)
+    monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 3)
+    later = CrossEntropyOptimizer(captioner(), CONSTANT)
     found = [later.step([batch], number) for number in range(1, 6)]
     assert [len(some) for some in found] == [0, 0, 3, 0, 0]
-    assert [*found[2], *later.read()] == expected
-    assert later.read() == []
+    assert [*found[2], *later.flush()] == expected
+    assert later.flush() == []
 
 
 def test_a_gpu_is_not_waited_for_at_every_update():
-    assert updates_of_training._read_every(torch.device("cuda")) > 1
-    assert updates_of_training._read_every(torch.device("cpu")) == 1
+    assert cross_entropy._read_interval(torch.device("cuda")) > 1
+    assert cross_entropy._read_interval(torch.device("cpu")) == 1
 
 
 def test_in_bf16_losses_are_close_and_what_is_kept_is_float32(batch):
     model, other = captioner(), captioner()
     config = CONSTANT.model_copy(update={"precision": "bf16"})
-    exact = update(CrossEntropyOptimisation(model, CONSTANT), batch, 1)
-    kept = CrossEntropyOptimisation(other, config)
+    exact = update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
+    kept = CrossEntropyOptimizer(other, config)
     found = update(kept, batch, 1)
-    assert found.measured == pytest.approx(exact.measured, rel=0.02, abs=0.02)
-    assert found.measured != exact.measured
+    assert found.scalars == pytest.approx(exact.scalars, rel=0.02, abs=0.02)
+    assert found.scalars != exact.scalars
     assert {parameter.dtype for parameter in other.parameters()} == {torch.float32}
     states = [
         state for saved in kept.state_dict()["optimisers"] for state in saved["state"].values()
@@ -367,21 +366,21 @@ def test_in_bf16_each_side_still_follows_its_own_loss_alone(batch):
         found = torch.autograd.grad(getattr(losses, loss), parameters, allow_unused=True)
         assert all(gradient is None for gradient in found)
     before = [parameter.clone() for parameter in model.parameters()]
-    update(CrossEntropyOptimisation(model, config), batch, 1)
+    update(CrossEntropyOptimizer(model, config), batch, 1)
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert sum(moved) > 0.9 * len(moved)
 
 
 def test_updates_lower_both_losses_where_each_can(batch):
     model = captioner()
-    optimisation = CrossEntropyOptimisation(model, CONSTANT)
-    first, *_, last = [update(optimisation, batch, number) for number in range(1, 60)]
-    assert last.caption < 0.1 * first.caption
+    optimizer = CrossEntropyOptimizer(model, CONSTANT)
+    first, *_, last = [update(optimizer, batch, number) for number in range(1, 60)]
+    assert last.means["loss"] < 0.1 * first.means["loss"]
 
 
 def test_a_batch_without_captions_is_refused(batch):
     with pytest.raises(ValueError, match="batch has no captions") as error:
-        update(CrossEntropyOptimisation(captioner(), CONSTANT), replace(batch, tokens=None), 1)
+        update(CrossEntropyOptimizer(captioner(), CONSTANT), replace(batch, tokens=None), 1)
     assert str(error.value) == "batch has no captions; train on batches of a CaptionDataset"
 
 
@@ -390,10 +389,10 @@ def test_a_batch_without_captions_is_refused(batch):
 )
 def test_an_update_is_made_at_the_rate_of_its_number(batch, schedule, rates):
     config = TrainConfig(schedule=schedule, lr=0.3 if schedule == "constant" else 0.6, warmup=4)
-    optimisation = CrossEntropyOptimisation(captioner(), config)
+    optimizer = CrossEntropyOptimizer(captioner(), config)
     for number, rate in zip((2, 4, 16), rates, strict=True):
-        assert update(optimisation, batch, number).lr == pytest.approx(rate)
-        for state in optimisation.state_dict()["optimisers"]:
+        assert update(optimizer, batch, number).scalars["lr"] == pytest.approx(rate)
+        for state in optimizer.state_dict()["optimisers"]:
             assert state["param_groups"][0]["lr"] == pytest.approx(rate)
 
 
@@ -419,7 +418,7 @@ def test_a_constant_rate_is_the_same_at_every_step():
 
 def test_both_sides_hold_every_parameter_once():
     model = captioner()
-    optimisers = CrossEntropyOptimisation(model, CONSTANT)._adam.optimisers
-    held = [p for o in optimisers for group in o.param_groups for p in group["params"]]
+    sides = CrossEntropyOptimizer(model, CONSTANT)._optimizer.sides
+    held = [p for _, adam in sides for group in adam.param_groups for p in group["params"]]
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
     assert all(isinstance(parameter, nn.Parameter) for parameter in held)

@@ -1,0 +1,40 @@
+"""Settings that all trainings share."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from a2cap.data.config import Section
+from a2cap.pipeline.runtime.config import Precision
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class TrainingConfig(Section):
+    """Base of the sections `train`, `scst` and `detector`."""
+
+    seed: int = 0
+    """Seed of everything random in the training."""
+    epochs: Annotated[int, Field(ge=0)]
+    """Most epochs; training ends earlier when `patience` runs out."""
+    patience: Count = 5
+    """Epochs without a better validation score after which training ends."""
+    batch_size: Count = 10
+    """Images per update, over all ranks."""
+    accumulate: Count = 1
+    """Parts into which a batch is split to save memory. The gradient is that of the whole batch,
+    except for rounding and random draws."""
+    precision: Precision = "fp32"
+    """fp32. tf32: float32 matrix products are rounded to 10 bits on a GPU; same as fp32 on a CPU.
+    bf16: matrix products in bfloat16; parameters, masks and losses stay in float32, and validation
+    computes in float32. bf16 is slower on a CPU without AMX."""
+    lr: Annotated[float, Field(gt=0)]
+    """Learning rate."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Largest gradient norm; null does not clip."""
+    checkpoint_every: Count = 1000
+    """Steps between checkpoints; one is also written at the end of each epoch."""
+    max_validation_images: Annotated[
+        Count | None, Field(serialization_alias="validation_pictures")
+    ] = None
+    """Validation images used each epoch, the first by id; null uses all."""

@@ -1,0 +1,126 @@
+"""Updates: their measurements, their interface, and the optimizers of several sides."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+
+Part_contra = TypeVar("Part_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Measurements of one update over the global batch: all its parts on all ranks.
+
+    number: 1 is the first; image_ids: of this rank; amount: tokens or images learnt from; means:
+    figures that metrics.jsonl averages over the epoch, among them `loss`; scalars: figures for
+    TensorBoard; gradient_norm: before clipping.
+    """
+
+    number: int
+    image_ids: tuple[str, ...]
+    amount: int
+    means: dict[str, float]
+    scalars: dict[str, float]
+    gradient_norm: float
+
+    @property
+    def finite(self) -> bool:
+        """Return False if a loss or the gradient is NaN or infinite."""
+        # a finite loss can have a gradient of NaN
+        return all(map(math.isfinite, (*self.means.values(), self.gradient_norm)))
+
+    def summary(self) -> str:
+        """Format losses and gradient norm for an error message."""
+        losses = ", ".join(f"{name} {value}" for name, value in self.means.items())
+        return f"{losses}, gradient norm {self.gradient_norm}"
+
+
+class Optimizer(Protocol[Part_contra]):
+    """Updates of a network by batches."""
+
+    def step(self, parts: Sequence[Part_contra], number: int) -> Sequence[Update]:
+        """Make update `number` (1 is the first); return the updates measured by now."""
+
+    def flush(self) -> Sequence[Update]:
+        """Return the updates that `step` has made but not returned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next update needs besides the network and the RNG states."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore such a state."""
+
+
+class SidedOptimizer:
+    """Optimizers of disjoint sets of parameters ("sides"), each side clipped by itself."""
+
+    def __init__(
+        self,
+        sides: Iterable[tuple[Sequence[nn.Parameter], torch.optim.Optimizer]],
+        *,
+        clip_norm: float | None,
+        ranks: Ranks = SINGLE,
+    ) -> None:
+        self.sides = list(sides)
+        self._clip_norm = math.inf if clip_norm is None else clip_norm
+        self._ranks = ranks
+
+    @classmethod
+    def adam(
+        cls,
+        sides: Iterable[Iterable[nn.Parameter]],
+        *,
+        betas: tuple[float, float],
+        clip_norm: float | None,
+        ranks: Ranks,
+    ) -> Self:
+        """Give an Adam to every side that has parameters."""
+        found = [parameters for parameters in map(list, sides) if parameters]
+        adams = [torch.optim.Adam(side, lr=0.0, betas=betas, fused=True) for side in found]
+        return cls(zip(found, adams, strict=True), clip_norm=clip_norm, ranks=ranks)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for _, optimizer in self.sides:
+            optimizer.zero_grad(set_to_none=True)
+
+    def reduce_gradients(self, divisors: Sequence[Tensor] = ()) -> Tensor:
+        """Sum gradients over ranks, then clip them; return the norm of all sides before clipping.
+
+        divisors: a scalar per side that divides its sum; none divides nothing.
+        """
+        norms: list[Tensor] = []
+        for number, (parameters, _) in enumerate(self.sides):
+            self._ranks.sum_gradients(parameters)
+            if divisors:
+                _divide(parameters, divisors[number])
+            norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
+        return torch.stack(norms).square().sum().sqrt()
+
+    def step(self, lr: float) -> None:
+        """Update the parameters of all sides."""
+        for _, optimizer in self.sides:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all sides."""
+        return {"optimisers": [optimizer.state_dict() for _, optimizer in self.sides]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of all sides."""
+        for (_, optimizer), saved in zip(self.sides, state["optimisers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+
+def _divide(parameters: Sequence[nn.Parameter], divisor: Tensor) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad /= divisor.to(parameter.grad.dtype)
