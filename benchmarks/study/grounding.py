@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.boxes import box_iou
-from a2cap.pipeline.captioning.grounding import LEAST_OVERLAP
+from a2cap.pipeline.captioning.grounding import MIN_IOU
 
 ALL = "all"
 """The group of all content words."""
@@ -61,7 +61,7 @@ def grounded_words(
 
 def right_regions(regions: Floats, boxes: Floats) -> Bools:
     """(R, 4) and (N, 4) x1 y1 x2 y2 -> (R, N): which regions overlap which box enough."""
-    return box_iou(regions, boxes) >= LEAST_OVERLAP
+    return box_iou(regions, boxes) >= MIN_IOU
 
 
 def mass(attention: Floats, right: Bools) -> Floats:

@@ -1,1 +1,1 @@
-"""Captions and attention from saved captioners."""
+"""Captions, attention and grounding by trained captioners."""

@@ -1,4 +1,4 @@
-"""Where a captioner looked while it said given captions, and whether that is what they name."""
+"""Attention of a captioner at each word of given captions, and its grounding."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +14,7 @@ from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
 from a2cap.model.captioner import Captioner, StepAttention, trace_attention
-from a2cap.pipeline.captioning.grounding import Grounding, category_names, ground
+from a2cap.pipeline.captioning.grounding import CategoryNames, Grounding, ground
 
 
 @torch.inference_mode()
@@ -26,10 +26,10 @@ def attention_of_captions(
     *,
     device: torch.device,
 ) -> Iterator[tuple[str, CaptionAttention]]:
-    """Yields (image id, attention at each word of its caption), in the batches' order.
+    """Yield (image id, attention at each word of its caption) in the order of the batches.
 
-    Averaged over layers and heads; of an ensemble over its captioners. Yields nothing for a
-    captioner without attention.
+    The attention is averaged over layers, heads and captioners of an ensemble. Yields nothing for
+    a captioner without attention.
     """
     for batch in batches:
         on_device = batch.to(device)
@@ -42,7 +42,7 @@ def attention_of_captions(
             return
         lengths = [len(numbers) for numbers in tokens]
         regions = batch.region_mask.sum(dim=1).tolist()
-        found = _by_image(steps, lengths, regions)
+        found = _split_by_image(steps, lengths, regions)
         yield from zip(batch.image_ids, found, strict=True)
 
 
@@ -52,12 +52,12 @@ def ground_captions(
     regions_of: Callable[[str], Regions],
     instances: Mapping[str, Instances],
 ) -> dict[str, Grounding]:
-    """The grounding of each caption that names something of which its image has boxes.
+    """Measure the grounding of each caption that names an annotated category of its image.
 
-    regions_of: image id -> the regions that were attended.
+    regions_of: image id -> the regions that were attended to.
     """
     images = [image_id for image_id in attention if image_id in instances]
-    names = category_names({image_id: instances[image_id] for image_id in images})
+    names = CategoryNames.of_images(instances[image_id] for image_id in images)
     found = {
         image_id: ground(
             captions[image_id].split(),
@@ -72,18 +72,18 @@ def ground_captions(
 
 
 def _padded(tokens: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """(B, L) int64, L at least 1, because an empty caption is one too."""
+    """Pad to (B, L) int64, L at least 1: a caption may be empty."""
     rows = [torch.tensor([*numbers] or [pad]) for numbers in tokens]
     return pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
-def _by_image(
+def _split_by_image(
     steps: Sequence[StepAttention], lengths: Sequence[int], regions: Sequence[int]
 ) -> Iterator[CaptionAttention]:
-    original = _stacked([step.original for step in steps])
-    aligned = _stacked([step.aligned for step in steps])
-    keep = _stacked([step.keep for step in steps if step.keep is not None])
-    gate = _stacked([step.gate for step in steps if step.gate is not None])
+    original = _stack([step.original for step in steps])
+    aligned = _stack([step.aligned for step in steps])
+    keep = _stack([step.keep for step in steps if step.keep is not None])
+    gate = _stack([step.gate for step in steps if step.gate is not None])
     for row, (words, count) in enumerate(zip(lengths, regions, strict=True)):
         cells = (row, slice(words), slice(count))
         yield CaptionAttention(
@@ -94,8 +94,8 @@ def _by_image(
         )
 
 
-def _stacked(steps: Sequence[Tensor]) -> NDArray[np.float32]:
-    """L times (B, R) -> (B, L, R); of no steps an array without values."""
+def _stack(steps: Sequence[Tensor]) -> NDArray[np.float32]:
+    """Stack L steps of (B, R) to (B, L, R); return an empty array for no steps."""
     if not steps:
         return np.zeros(0, dtype=np.float32)
     return torch.stack(list(steps), dim=1).float().cpu().numpy()

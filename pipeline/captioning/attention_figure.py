@@ -1,7 +1,7 @@
-"""Where a captioner looked, word by word, as one image: the original and the aligned attention.
+"""A figure of the attention at each word of a caption, original and aligned.
 
-Every region is laid over the image as strongly as its share of the attention; the strongest has a
-frame. One scale holds for the whole figure, so that words and both kinds of attention compare.
+The brightness of a region shows its share of the attention; the top-scoring region has a frame. All
+panels share one scale, so that words and both kinds of attention can be compared.
 """
 
 import io
@@ -22,7 +22,7 @@ from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.caption_images import Captioned
+from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.named_image import NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
@@ -34,34 +34,34 @@ _PANEL = 1.7
 """Inches per panel."""
 
 _LONGEST_SIDE = 320
-"""Pixels of a panel's image: more are not seen, and make the file large."""
+"""Pixels of a panel's image; more are invisible and make the file large."""
 
-_WEAKEST, _STRONGEST = 0.25, 1.0
-"""Brightness of a region without attention, and of the one that was attended to the most."""
+_DARKEST, _BRIGHTEST = 0.25, 1.0
+"""Brightness of a region without attention and of the top-scoring one."""
 
 
-class FigurePlaces:
-    """Where figures go: to the one file that `place` names, or below it as a folder.
+class FigurePaths:
+    """Paths of figures: one file, or files in a folder.
 
-    In a folder a figure has its image's name and the suffix .png; a second image of that name
-    gets "-2" behind it. ConfigError where one file is named and there may be `many` images.
+    In a folder a figure has its image's name and the suffix .png; the second image of that name
+    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images.
     """
 
-    def __init__(self, place: Path, *, many: bool) -> None:
-        self._file = place.suffix.lower() in FIGURE_SUFFIXES
+    def __init__(self, path: Path, *, many: bool) -> None:
+        self._file = path.suffix.lower() in FIGURE_SUFFIXES
         if self._file and many:
             raise ConfigError(
-                f"--figure names one file for many images: {str(place)!r}; "
+                f"--figure names one file for many images: {str(path)!r}; "
                 "name a folder (a name without the suffix of an image)"
             )
-        self._place = place
+        self._path = path
         self._taken: set[Path] = set()
 
-    def of(self, image: Path) -> Path:
-        """The file for the figure of an image; its folder is made."""
-        folder = self._place.parent if self._file else self._place
+    def for_image(self, image: Path) -> Path:
+        """Return the path for the figure of an image, and create its folder."""
+        folder = self._path.parent if self._file else self._path
         folder.mkdir(parents=True, exist_ok=True)
-        path, count = self._place if self._file else folder / f"{image.stem}.png", 1
+        path, count = self._path if self._file else folder / f"{image.stem}.png", 1
         while not self._file and path in self._taken:
             count += 1
             path = folder / f"{image.stem}-{count}.png"
@@ -69,10 +69,10 @@ class FigurePlaces:
         return path
 
 
-def write_figure(path: Path, image: NamedImage, captioned: Captioned) -> None:
-    """Draws the attention at each word of the best caption; the suffix of `path` is the format.
+def write_figure(path: Path, image: NamedImage, captioned: CaptionedImage) -> None:
+    """Draw the attention at each word of the top-scoring caption; the suffix sets the format.
 
-    A2Error where the captioner has no attention.
+    Raises A2Error for a captioner without attention.
     """
     if captioned.attention is None:
         raise A2Error(
@@ -82,16 +82,16 @@ def write_figure(path: Path, image: NamedImage, captioned: Captioned) -> None:
     figure = attention_figure(pixels, captioned, captioned.attention)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts; a box in place of a word is no reason to stop.
+        # matplotlib's font lacks some scripts; it then draws a box in place of a word
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
     write_durably(path, drawn.getvalue())
 
 
 def attention_figure(
-    pixels: NDArray[np.uint8], captioned: Captioned, attention: CaptionAttention
+    pixels: NDArray[np.uint8], captioned: CaptionedImage, attention: CaptionAttention
 ) -> Figure:
-    """The image with its caption, and below it two panels per word, six words in a row.
+    """Draw the image with its caption, and below it two panels per word, six words per row.
 
     pixels: (H, W, 3) uint8 RGB. Without alignment there is one panel per word.
     """
@@ -101,34 +101,35 @@ def attention_figure(
     if attention.keep is not None:
         kinds["aligned"] = _shares(attention.aligned)
     rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
-    shown = _shown(pixels)
+    shown = _thumbnail(pixels)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
     size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(1 + rows, _COLUMNS, height_ratios=[2.0] + [1.0] * rows)
     _show_image(figure.add_subplot(grid[0, :]), shown, caption)
-    strongest = max((float(paid.max()) for paid in kinds.values() if paid.size), default=1.0)
-    for place, word in enumerate(words):
-        line, column = divmod(place, _COLUMNS)
-        for below, (kind, paid) in enumerate(kinds.items()):
+    maximum = max((float(shares.max()) for shares in kinds.values() if shares.size), default=1.0)
+    for position, word in enumerate(words):
+        line, column = divmod(position, _COLUMNS)
+        for below, (kind, shares) in enumerate(kinds.items()):
             axes = figure.add_subplot(grid[1 + line * len(kinds) + below, column])
-            _show_attention(axes, shown, captioned.regions, paid[place] / strongest)
+            _show_attention(axes, shown, captioned.regions, shares[position] / maximum)
             axes.set_title("" if below else word, fontsize=9, parse_math=False)
             if below and attention.gate is not None:
-                axes.set_xlabel(f"gate {attention.gate[place]:.2f}", fontsize=7)
+                axes.set_xlabel(f"gate {attention.gate[position]:.2f}", fontsize=7)
             if column == 0 and len(kinds) > 1:
                 axes.set_ylabel(kind, fontsize=8)
     return figure
 
 
-def _shares(paid: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(L, R) with rows that sum to 1: aligned attention need not, and would only be brighter."""
-    shares: NDArray[np.float32] = paid / paid.sum(axis=1, keepdims=True)
+def _shares(attention: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale the rows of (L, R) to a sum of 1."""
+    # rows of aligned attention sum to up to e and would only be brighter
+    shares: NDArray[np.float32] = attention / attention.sum(axis=1, keepdims=True)
     return shares
 
 
-def _shown(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The image, no side longer than _LONGEST_SIDE."""
+def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Shrink the image to sides of at most _LONGEST_SIDE."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return np.asarray(image)
@@ -144,7 +145,7 @@ def _show_image(axes: Axes, shown: NDArray[np.uint8], caption: str) -> None:
 def _show_attention(
     axes: Axes, shown: NDArray[np.uint8], regions: Regions, weights: NDArray[np.float32]
 ) -> None:
-    """weights: (R,) in [0, 1]."""
+    """Draw one panel; weights: (R,) in [0, 1]."""
     height, width = shown.shape[:2]
     boxes = regions.boxes * ([width / regions.width, height / regions.height] * 2)
     brightness = _brightness(boxes, weights, height=height, width=width)
@@ -158,10 +159,10 @@ def _show_attention(
 def _brightness(
     boxes: NDArray[np.floating], weights: NDArray[np.float32], *, height: int, width: int
 ) -> NDArray[np.float32]:
-    """(H, W): of each pixel the strongest of the regions over it."""
+    """Return (H, W): for each pixel the maximum over the regions that cover it."""
     strength = np.zeros((height, width), np.float32)
     for (x1, y1, x2, y2), weight in zip(boxes, weights, strict=True):
         rows = slice(max(0, math.floor(y1)), max(0, math.ceil(y2)))
         part = strength[rows, max(0, math.floor(x1)) : max(0, math.ceil(x2))]
         np.maximum(part, weight, out=part)
-    return _WEAKEST + (_STRONGEST - _WEAKEST) * strength
+    return _DARKEST + (_BRIGHTEST - _DARKEST) * strength

@@ -1,4 +1,4 @@
-"""Captions of any image: extraction and decoding in one process, from a trained directory."""
+"""Captions of image files by a trained captioner: extraction and decoding in one process."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Captioned:
-    """What was said of an image, best first, and the R regions that the captioner was given.
+class CaptionedImage:
+    """Captions of an image, best first, and its R regions.
 
-    attention: to the regions, at each word of the best caption; None unless it was asked for, and
-    where the captioner has none.
+    attention: over the regions at each word of the top-scoring caption; None unless requested, and
+    for a captioner without attention.
     """
 
     beams: list[Beam]
@@ -53,31 +53,31 @@ def caption_files(
     runtime: RuntimeConfig,
     batch_size: int = 16,
     attention: bool = False,
-) -> Iterator[tuple[NamedImage, Captioned | A2Error]]:
-    """Yields each image with what was said of it, or with the error that skipped it.
+) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
+    """Yield each image with its captions, or with the error for which it was skipped.
 
-    Up to batch_size images are decoded together; the first is decoded alone, then 2, 4, … are,
-    so that captions come soon. Raises A2Error before any work where the model cannot be used, and
-    ConfigError where it was trained on given boxes and none are named.
+    Up to batch_size images are decoded together, the first alone, then 2, 4, …, so that the first
+    captions come early. Raises A2Error before any work for an unusable model, and ConfigError if
+    boxes are missing for a model trained on given boxes or given for another one.
     """
-    where = prepare_device(runtime)
-    loaded = load_captioner(models, device=where, average=decoding.ensemble_average)
+    device = prepare_device(runtime)
+    loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
     model = models[0]  # all have the same extractor
     config = extract_config(model)
     given = _given_boxes(config, boxes, model)
-    extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(where))
-    decoder = _Decoder(loaded, decoding, where)
-    for together in _growing(images, batch_size):
-        found = [
-            _regions(image, extractor, given, loaded.description.max_regions) for image in together
+    extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(device))
+    decoder = _Decoder(loaded, decoding, device)
+    for group in _growing_groups(images, batch_size):
+        extracted = [
+            _extract(image, extractor, given, loaded.description.max_regions) for image in group
         ]
-        captioned = decoder([regions for regions in found if isinstance(regions, Regions)])
-        for image, regions in zip(together, found, strict=True):
+        captioned = decoder([regions for regions in extracted if isinstance(regions, Regions)])
+        for image, regions in zip(group, extracted, strict=True):
             if isinstance(regions, A2Error):
                 yield image, regions
                 continue
-            one = next(captioned)
-            yield image, decoder.with_attention(one) if attention else one
+            result = next(captioned)
+            yield image, decoder.add_attention(result) if attention else result
 
 
 def extract_config(model: Path) -> ExtractConfig:
@@ -87,14 +87,14 @@ def extract_config(model: Path) -> ExtractConfig:
 
 @dataclass(frozen=True)
 class _Decoder:
-    """A loaded captioner, and how it is asked."""
+    """A loaded captioner and the settings of its search."""
 
     loaded: LoadedCaptioner
     config: CaptioningConfig
     device: torch.device
 
-    def __call__(self, images: Sequence[Regions]) -> Iterator[Captioned]:
-        """What is said of each image, in their order, decoded together."""
+    def __call__(self, images: Sequence[Regions]) -> Iterator[CaptionedImage]:
+        """Yield the captions of images that are decoded together."""
         if not images:
             return
         decoded = caption_batches(
@@ -105,49 +105,49 @@ class _Decoder:
             device=self.device,
         )
         for regions, (_, beams) in zip(images, decoded, strict=True):
-            yield Captioned(beams, regions)
+            yield CaptionedImage(beams, regions)
 
-    def with_attention(self, captioned: Captioned) -> Captioned:
-        """The same, with the attention at each word of the best caption."""
+    def add_attention(self, captioned: CaptionedImage) -> CaptionedImage:
+        """Add the attention at each word of the top-scoring caption."""
         from a2cap.pipeline.captioning.attention import attention_of_captions  # loads h5py
 
-        paid = attention_of_captions(
+        traced = attention_of_captions(
             self.loaded.captioner,
             [_batch([captioned.regions])],
             {"0": captioned.beams[0].caption},
             self.loaded.vocabulary,
             device=self.device,
         )
-        return replace(captioned, attention=next((found for _, found in paid), None))
+        return replace(captioned, attention=next((found for _, found in traced), None))
 
 
-def _growing(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:
-    """Groups of 1, 2, 4, … up to batch_size images."""
+def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:
+    """Yield groups of 1, 2, 4, … up to batch_size images."""
     rest, count = iter(images), 1
-    while together := list(islice(rest, count)):
-        yield together
+    while group := list(islice(rest, count)):
+        yield group
         count = min(2 * count, batch_size)
 
 
-def _regions(
+def _extract(
     image: NamedImage,
     extractor: AnyExtractor,
     given: GivenBoxes | None,
     max_regions: int | None,
 ) -> Regions | A2Error:
-    """The regions that the captioner is given, or why there are none."""
+    """Extract the regions of an image, or return the error."""
     try:
-        boxes = None if given is None else given.of(image)
+        boxes = None if given is None else given.find(image)
         found = extractor(read_image(image.path), boxes)
     except A2Error as error:
         return error
-    # Rounded and chosen as in training: its regions came out of a store of this dtype.
+    # Round and select as in training, whose regions came from a store of this dtype.
     stored = replace(found, features=found.features.astype(extractor.config.dtype))
     return top_scoring(stored, max_regions)
 
 
 def _batch(images: Sequence[Regions]) -> Batch:
-    return collate([Item(str(place), regions, None) for place, regions in enumerate(images)])
+    return collate([Item(str(number), regions, None) for number, regions in enumerate(images)])
 
 
 def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:

@@ -1,4 +1,4 @@
-"""Captions of images whose features are in stores, by one captioner or several."""
+"""Captions of images from feature stores, by one captioner or an ensemble."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from a2cap.pipeline.runtime.device import prepare_device
 logger = logging.getLogger(__name__)
 
 
-def stored_images(
+def locate_images(
     stores: Sequence[Path], ids: Sequence[str], *, what: str
 ) -> list[tuple[Path, list[str]]]:
-    """Each store with the images to take from it: every image from the first that has it.
+    """Return each store with the images to read from it: the first store wins.
 
-    stores: stores, or folders of `a2 extract` with one. Raises StoreError where `what`, say
-    "val2014", has images without features.
+    stores: stores, or result folders of `a2 extract`; what: name of the set, such as "val2014", for
+    messages. Raises StoreError for images without features.
     """
     left, taken = set(ids), []
     for path in stores:
@@ -46,23 +46,21 @@ def stored_images(
     return [(store, here) for store, here in taken if here]
 
 
-def require_same_regions(stores: Sequence[Path], model: Path) -> None:
-    """InputError where a store's regions were made otherwise than those the model learnt from.
+def check_extractors(stores: Sequence[Path], model: Path) -> None:
+    """Check that the stores come from the extractor that the model was trained with.
 
-    A store that was copied without its extractor.json is taken as it is, with a warning.
+    Raises InputError for another extractor; warns of a store copied without its extractor.json.
     """
     expected = ExtractorRecord.read(model / EXTRACTOR)
     for path in stores:
         folder = path if (path / FEATURES).is_dir() else path.parent
         if not (folder / EXTRACTOR).is_file():
-            logger.warning(
-                "no %s beside %s: what made its features is not checked", EXTRACTOR, path
-            )
+            logger.warning("no %s beside %s: its extractor is not checked", EXTRACTOR, path)
             continue
         different = ExtractorRecord.read(folder / EXTRACTOR).differences(expected)
         if different:
             raise InputError(
-                f"features of {str(path)!r} were made otherwise than those of {str(model)!r} "
+                f"features of {str(path)!r} and {str(model)!r} come from different extractors "
                 f"({EXTRACTOR} differs in {', '.join(different)}); "
                 "extract with the model's weights and configuration"
             )
@@ -75,33 +73,33 @@ def caption_sets(
     config: CaptioningConfig,
     runtime: RuntimeConfig,
 ) -> dict[str, dict[str, str]]:
-    """The best caption with words of each image of each set, by the set's name and image id.
+    """Return the top-scoring non-empty caption of each image of each set, by set and image id.
 
-    Several models are an ensemble. Raises StoreError, before a model is loaded, where an image has
-    no features, and InputError where the features are not what the captioner learnt from.
+    Several models are an ensemble. Raises StoreError for images without features, before a model is
+    loaded, and InputError for features of another extractor.
     """
-    found = {name: stored_images(stores, ids, what=name) for name, ids in sets.items()}
-    require_same_regions(stores, models[0])
+    located = {name: locate_images(stores, ids, what=name) for name, ids in sets.items()}
+    check_extractors(stores, models[0])
     device = prepare_device(runtime)
     captioner = load_captioner(models, device=device, average=config.ensemble_average)
     captions: dict[str, dict[str, str]] = {}
-    for name, images in found.items():
+    for name, images in located.items():
         with track(f"caption {name}", total=len(sets[name])) as progress:
             captions[name] = {}
-            for identity, beams in _decoded(captioner, images, config, runtime, device):
-                captions[name][identity] = best_with_words(beams)
+            for identity, beams in _decode(captioner, images, config, runtime, device):
+                captions[name][identity] = best_nonempty(beams)
                 progress.advance(1)
     return captions
 
 
-def _decoded(
+def _decode(
     captioner: LoadedCaptioner,
     images: Sequence[tuple[Path, Sequence[str]]],
     config: CaptioningConfig,
     runtime: RuntimeConfig,
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
-    """The beams of each image, store by store."""
+    """Yield the beams of each image, store by store."""
     for store, ids in images:
         batches = image_batches(
             store,
@@ -115,6 +113,6 @@ def _decoded(
         )
 
 
-def best_with_words(beams: Sequence[Beam]) -> str:
-    """The best caption that is not empty, or "" where there is none."""
+def best_nonempty(beams: Sequence[Beam]) -> str:
+    """Return the top-scoring caption with words, "" if none has any."""
     return next((beam.caption for beam in beams if beam.caption.strip()), "")

@@ -1,4 +1,4 @@
-"""One or several trained captioners, loaded to caption together."""
+"""Loading of one trained captioner, or of several as an ensemble."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ _ADVICE = "an ensemble needs captioners that were trained on the same features a
 
 @dataclass(frozen=True)
 class LoadedCaptioner:
-    """A captioner, in evaluation mode, and what belongs to it.
+    """A captioner in evaluation mode with its vocabulary.
 
-    captioner: an `Ensemble` of several models, or the one; description: of the first.
+    captioner: a single model or an `Ensemble`; description: of the first model.
     """
 
     captioner: Captioner
@@ -36,16 +36,16 @@ class LoadedCaptioner:
 def load_captioner(
     models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
 ) -> LoadedCaptioner:
-    """Reads trained directories: one is loaded as it is, several are an ensemble.
+    """Load a trained directory, or several as an ensemble.
 
-    Raises A2Error where one cannot be used, InputError where they do not belong together: each
-    must have the first one's vocabulary, region width, most regions, and extractor.
+    Raises A2Error for an unusable directory and InputError if vocabulary, region width, max_regions
+    or extractor differ from those of the first.
     """
     loaded = [load_model(directory, device=device) for directory in models]
     if not loaded:
         raise InputError("no trained model is named; name one or more directories")
     for directory, other in zip(models[1:], loaded[1:], strict=True):
-        _require_fellow(directory, other, models[0], loaded[0])
+        _check_compatible(directory, other, models[0], loaded[0])
     first = loaded[0]
     captioner: Captioner = first.captioner
     if len(loaded) > 1:
@@ -53,14 +53,14 @@ def load_captioner(
     return LoadedCaptioner(captioner, first.vocabulary, first.description)
 
 
-def _require_fellow(
+def _check_compatible(
     directory: Path, model: SavedModel, first_directory: Path, first: SavedModel
 ) -> None:
-    """InputError where a model cannot caption together with the first one."""
+    """Raise InputError if a model cannot be in an ensemble with the first one."""
     properties = {
         "vocabulary": (model.vocabulary.digest[:12], first.vocabulary.digest[:12]),
         "region width": (model.description.region_width, first.description.region_width),
-        "most regions": (model.description.max_regions, first.description.max_regions),
+        "max_regions": (model.description.max_regions, first.description.max_regions),
     }
     for name, (found, expected) in properties.items():
         if found != expected:
@@ -68,19 +68,16 @@ def _require_fellow(
                 f"{name} of {str(directory)!r} is {found}, that of {str(first_directory)!r} is "
                 f"{expected}; {_ADVICE}"
             )
-    _require_same_extractor(directory, first_directory)
-
-
-def _require_same_extractor(directory: Path, first: Path) -> None:
-    different = _extractor(directory).differences(_extractor(first))
+    different = _extractor(directory).differences(_extractor(first_directory))
     if different:
         raise InputError(
-            f"regions of {str(directory)!r} were made otherwise than those of {str(first)!r} "
-            f"(extractor.json differs in {', '.join(different)}); {_ADVICE}"
+            f"regions of {str(directory)!r} and {str(first_directory)!r} come from different "
+            f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
         )
 
 
 def _extractor(directory: Path) -> ExtractorRecord:
+    """Read the extractor's record."""
     path = directory / EXTRACTOR
     if not path.is_file():
         raise A2Error(

@@ -1,4 +1,4 @@
-"""The boxes that somebody gives with single images: which of a file belong to which image."""
+"""User-supplied boxes of images that are captioned by path."""
 
 import os
 from pathlib import Path
@@ -11,61 +11,61 @@ from a2cap.data.errors import InputError
 from a2cap.data.image_ids import image_id
 from a2cap.pipeline.captioning.named_image import NamedImage
 
-_NAMED = 3
-"""How many images of the same name a message names."""
+_MAX_LISTED = 3
+"""Images of the same name that a message lists."""
 
 
 class GivenBoxes:
-    """The boxes of a COCO instances file, found by the names that images have there.
+    """Boxes of a COCO instances file, found by file name.
 
-    An image below a folder that was named is looked for by its path in that folder. Any other
-    belongs to the name in which its own path ends: "pets/dog.jpg" in the file fits
-    "photos/pets/dog.jpg", but not "dog.jpg" elsewhere. COCO's numbers fit in any folder.
+    An image in a named folder is found by its path in that folder. Any other is found by the end of
+    its path: "pets/dog.jpg" in the file matches "photos/pets/dog.jpg", but not "dog.jpg" in another
+    folder. COCO's numbers match in any folder.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._boxes = read_boxes(path)
 
-    def of(self, image: NamedImage) -> NDArray[np.float32]:
-        """(R, 4) float32 x1 y1 x2 y2; InputError where no name in the file fits, or several do."""
+    def find(self, image: NamedImage) -> NDArray[np.float32]:
+        """Return (R, 4) float32 x1 y1 x2 y2; raise InputError for no match or several."""
         if image.relative is not None:
             exact = image_id(image.relative.as_posix())
             if exact in self._boxes:
                 return self._boxes[exact]
-        fitting = self._fitting(image.path)
-        if len(fitting) > 1:
+        matches = self._matches(image.path)
+        if len(matches) > 1:
             raise InputError(
                 f"unclear which boxes belong to {str(image.path)!r}: {str(self.path)!r} has "
-                f"{' and '.join(map(repr, fitting))}; "
+                f"{' and '.join(map(repr, matches))}; "
                 "name the folder that these are relative to instead of the image"
             )
-        if not fitting:
-            raise InputError(self._nothing_for(image.path))
-        return self._boxes[fitting[0]]
+        if not matches:
+            raise InputError(self._no_match_message(image.path))
+        return self._boxes[matches[0]]
 
-    def _fitting(self, path: Path) -> list[str]:
-        """The ids in the file that end `path`, the shortest first."""
+    def _matches(self, path: Path) -> list[str]:
+        """Return the ids in the file that `path` ends with, the shortest first."""
         parts = Path(os.path.normpath(path.absolute())).parts[1:]
-        fitting: dict[str, None] = {}
+        matches: dict[str, None] = {}
         for count in range(1, len(parts) + 1):
             try:
                 identity = image_id("/".join(parts[-count:]))
             except InputError:
                 if count == 1:
                     raise
-                break  # longer ones are no ids either
+                break  # longer ones are not ids either
             if identity in self._boxes:
-                fitting[identity] = None
-        return list(fitting)
+                matches[identity] = None
+        return list(matches)
 
-    def _nothing_for(self, path: Path) -> str:
+    def _no_match_message(self, path: Path) -> str:
         stem = image_id(path.name)
-        alike = [identity for identity in self._boxes if identity.rpartition("/")[2] == stem]
-        what = f"no boxes for image {str(path)!r} in {str(self.path)!r}"
-        if not alike:
-            return f"{what}; add it to 'images' there, by its file name"
+        same_name = [identity for identity in self._boxes if identity.rpartition("/")[2] == stem]
+        problem = f"no boxes for image {str(path)!r} in {str(self.path)!r}"
+        if not same_name:
+            return f"{problem}; add it to 'images' there, by its file name"
         return (
-            f"{what}, which has {', '.join(map(repr, alike[:_NAMED]))}; "
+            f"{problem}, which has {', '.join(map(repr, same_name[:_MAX_LISTED]))}; "
             "name the image by the path that it has there"
         )

@@ -1,15 +1,13 @@
-"""How much of the attention at a word lies on the thing that the word names, where boxes are known.
+"""Attention correctness: the share of the attention at a word on the object that the word names.
 
-Attention correctness (Liu et al., "Attention Correctness in Neural Image Captioning", AAAI 2017,
-arXiv:1605.09553) for attention over regions: at each word that names a category of which the
-image has annotated boxes, the share of the attention's mass on regions that overlap such a box,
-where overlapping is an IoU of at least 0.5 as in Zhou et al., "Grounded Video Description" (CVPR
-2019, arXiv:1812.06587). What attention that is spread evenly over all regions would have stands
-beside it, because that depends on the regions alone. Words count where at least one region overlaps
-a box: elsewhere no attention could be right.
+Liu et al., "Attention Correctness in Neural Image Captioning" (AAAI 2017, arXiv:1605.09553), for
+attention over regions: at each word that names a category with annotated boxes in the image, the
+share of the attention on regions that overlap such a box by an IoU of at least 0.5, the threshold
+of Zhou et al., "Grounded Video Description" (CVPR 2019, arXiv:1812.06587). The share of uniform
+attention is reported too, because it depends on the regions alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +18,7 @@ from a2cap.data.boxes import box_iou
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.metrics.word_pairs import plurals
 
-LEAST_OVERLAP = 0.5
+MIN_IOU = 0.5
 
 _OTHER_NAMES = {
     "person": (
@@ -40,15 +38,15 @@ _OTHER_NAMES = {
     "refrigerator": ("fridge",),
     "tv": ("television",),
 }
-"""What people call COCO's categories besides their names and regular plurals."""
+"""Names of COCO's categories in captions besides their own names and regular plurals."""
 
 
 @dataclass(frozen=True)
 class Grounding:
-    """Mean share of the attention on what words name, over `words` words.
+    """Mean share of the attention on the named objects, over `words` words; all in [0, 1].
 
-    original, aligned: of the two kinds of attention, each row scaled to a sum of 1; uniform: of
-    attention that is the same for all regions. All in [0, 1].
+    original, aligned: of the two kinds of attention, rows scaled to a sum of 1; uniform: of uniform
+    attention over all regions.
     """
 
     original: float
@@ -57,8 +55,8 @@ class Grounding:
     words: int
 
 
-class Names:
-    """The words, plurals and other names included, by which captions name categories."""
+class CategoryNames:
+    """Names of categories in captions, with plurals and synonyms."""
 
     def __init__(self, categories: Sequence[str]) -> None:
         self._categories: dict[tuple[str, ...], str] = {}
@@ -67,35 +65,35 @@ class Names:
                 *first, last = name.split()
                 for form in (last, *plurals(last)):
                     self._categories.setdefault((*first, form), category)
-        # A category's own name is stronger than another one's other name or plural.
+        # A category's own name overrides synonyms and plurals of other categories.
         self._categories |= {tuple(name.split()): name for name in categories}
         self._longest = max(map(len, self._categories), default=0)
 
-    def find(self, words: Sequence[str]) -> list[tuple[range, str]]:
-        """Places of the words that name a category, and which; the longest name counts.
+    @classmethod
+    def of_images(cls, images: Iterable[Instances]) -> "CategoryNames":
+        """Collect the categories that these images have boxes of."""
+        return cls(sorted({name for found in images for name in found.names if name}))
 
-        A "hot dog" is no dog.
+    def find(self, words: Sequence[str]) -> list[tuple[range, str]]:
+        """Return positions and category of each name in a caption; the longest match wins.
+
+        A "hot dog" is not a dog.
         """
         found: list[tuple[range, str]] = []
-        place = 0
-        while place < len(words):
-            name = self._at(words, place)
+        position = 0
+        while position < len(words):
+            name = self._longest_match(words, position)
             if name:
-                found.append((range(place, place + len(name)), self._categories[name]))
-            place += len(name) or 1
+                found.append((range(position, position + len(name)), self._categories[name]))
+            position += len(name) or 1
         return found
 
-    def _at(self, words: Sequence[str], place: int) -> tuple[str, ...]:
+    def _longest_match(self, words: Sequence[str], position: int) -> tuple[str, ...]:
         for length in range(self._longest, 0, -1):
-            name = tuple(words[place : place + length])
+            name = tuple(words[position : position + length])
             if name in self._categories:
                 return name
         return ()
-
-
-def category_names(images: Mapping[str, Instances]) -> Names:
-    """How captions name the categories of which these images have boxes."""
-    return Names(sorted({name for found in images.values() for name in found.names if name}))
 
 
 def ground(
@@ -103,21 +101,21 @@ def ground(
     attention: CaptionAttention,
     boxes: NDArray[np.floating],
     instances: Instances,
-    names: Names,
+    names: CategoryNames,
 ) -> Grounding | None:
-    """The grounding of one caption, or None where none of its words counts.
+    """Measure the grounding of one caption of L words; return None if no word counts.
 
-    words: L of them; boxes: (R, 4) x1 y1 x2 y2, of the regions that were attended.
+    boxes: (R, 4) x1 y1 x2 y2, of the regions that were attended to.
     """
-    overlapping = box_iou(boxes, instances.boxes) >= LEAST_OVERLAP
+    overlapping = box_iou(boxes, instances.boxes) >= MIN_IOU
     shares = []
     for span, category in names.find(words):
         of_category = np.array([name == category for name in instances.names], dtype=bool)
         right = overlapping[:, of_category].any(axis=1)
         if not right.any():
-            continue
-        for place in span:
-            rows = (attention.original[place], attention.aligned[place])
+            continue  # no attention could be correct here
+        for position in span:
+            rows = (attention.original[position], attention.aligned[position])
             shares.append([*(float(row[right].sum() / row.sum()) for row in rows), right.mean()])
     if not shares:
         return None
@@ -126,7 +124,7 @@ def ground(
 
 
 def mean_grounding(found: Iterable[Grounding]) -> Grounding | None:
-    """Over all words of several captions; None where there is none."""
+    """Average over all words of several captions; return None for no captions."""
     every = list(found)
     if not every:
         return None
@@ -137,12 +135,11 @@ def mean_grounding(found: Iterable[Grounding]) -> Grounding | None:
 
 
 def region_names(boxes: NDArray[np.floating], instances: Instances) -> list[str]:
-    """The category of the annotated box that each region overlaps most, empty below IoU 0.5."""
+    """Return the category of the annotated box with the highest IoU per region, "" below 0.5."""
     if not len(instances.boxes):
         return [""] * len(boxes)
-    found = box_iou(boxes, instances.boxes)
-    best = found.argmax(axis=1)
+    iou = box_iou(boxes, instances.boxes)
     return [
-        instances.names[place] if found[row, place] >= LEAST_OVERLAP else ""
-        for row, place in enumerate(best)
+        instances.names[box] if iou[region, box] >= MIN_IOU else ""
+        for region, box in enumerate(iou.argmax(axis=1))
     ]

@@ -1,7 +1,7 @@
-"""A trained captioner on disk: a directory that captions images with nothing else beside it.
+"""A trained captioner on disk: one directory with all that captioning needs.
 
-`model.safetensors` (tensors), `model.json` (plain configuration), `vocabulary.json`,
-`extractor.json` (how the regions it was trained on were made) and the extractor's weights.
+It contains `model.safetensors` (tensors), `model.json` (plain configuration), `vocabulary.json`,
+`extractor.json` (record of the extractor of its training regions) and the extractor's weights.
 """
 
 import os
@@ -27,25 +27,25 @@ EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
 
 
 class ModelDescription(BaseModel):
-    """What stands in `model.json`: all that is needed to build the captioner again."""
+    """Content of `model.json`: all that rebuilds the captioner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: ModelConfig
     """The captioner's configuration."""
     region_width: int
-    """F, the width of the region features that it was trained on."""
+    """Width of its region features, F."""
     vocabulary_size: int
-    """V, specials included."""
+    """Vocabulary size with special tokens, V."""
     vocabulary_digest: str
-    """Digest of the vocabulary that the output rows stand for."""
+    """Digest of the vocabulary of its training."""
     max_regions: int | None
-    """Most regions of an image that it sees."""
+    """Maximum regions per image, None for all."""
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A loaded captioner, in evaluation mode, and what belongs to it."""
+    """A loaded captioner in evaluation mode with its vocabulary and description."""
 
     captioner: TransformerCaptioner
     vocabulary: Vocabulary
@@ -53,7 +53,7 @@ class SavedModel:
 
 
 def new_captioner(description: ModelDescription) -> TransformerCaptioner:
-    """An untrained captioner of this description."""
+    """Create an untrained captioner."""
     return TransformerCaptioner(
         description.model,
         feature_width=description.region_width,
@@ -68,14 +68,14 @@ def save_model(
     description: ModelDescription,
     vocabulary: Vocabulary,
 ) -> None:
-    """Writes tensors, description and vocabulary into `directory`."""
+    """Write tensors, description and vocabulary into `directory`."""
     save_tensors(directory / TENSORS, tensors)
     write_json(directory / DESCRIPTION, description.model_dump(mode="json"))
     vocabulary.save(directory / VOCABULARY)
 
 
 def load_model(directory: Path, *, device: torch.device) -> SavedModel:
-    """Reads a trained captioner; A2Error where files are missing or do not belong together."""
+    """Load a trained captioner; raise A2Error for files that are missing or do not match."""
     missing = [
         name for name in (TENSORS, DESCRIPTION, VOCABULARY) if not (directory / name).is_file()
     ]
@@ -94,7 +94,7 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
     vocabulary = Vocabulary.load(directory / VOCABULARY)
     if vocabulary.digest != description.vocabulary_digest:
         raise A2Error(
-            f"vocabulary and model do not belong together: {str(directory)!r} has vocabulary "
+            f"vocabulary does not match the model: {str(directory)!r} has vocabulary "
             f"{vocabulary.digest[:12]}, the model was trained with "
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
@@ -105,7 +105,7 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
     except (SafetensorError, RuntimeError) as error:
         raise A2Error(
             f"tensors cannot be used: {str(directory / TENSORS)!r} "
-            f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory anew"
+            f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"
         ) from error
     return SavedModel(captioner.to(device).eval(), vocabulary, description)
 
@@ -118,14 +118,14 @@ def save_captioner(
     *,
     features: Path,
 ) -> None:
-    """Writes all that captions need: captioner, vocabulary, and what made the regions."""
+    """Write the captioner, its vocabulary, and the extractor of its features."""
     save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
 
 
 def _link(source: Path, target: Path) -> None:
-    """Makes `target` the same file as `source`, or a copy where the disk cannot link."""
+    """Hard-link `target` to `source`, or copy where the file system has no links."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
@@ -134,7 +134,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def captioner_folder(path: Path, field: str) -> Path:
-    """The result of a training that `field` names; InputError where one of its files is missing."""
+    """Return the trained directory in `field`; raise InputError if one of its files is missing."""
     for name in CAPTIONER:
         if not (path / name).is_file():
             raise InputError(

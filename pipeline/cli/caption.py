@@ -12,11 +12,11 @@ from a2cap.data.errors import A2Error, ConfigError
 from a2cap.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_option, verbose_option
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.captioning.caption_images import Captioned
+    from a2cap.pipeline.captioning.caption_images import CaptionedImage
     from a2cap.pipeline.captioning.named_image import NamedImage
     from a2cap.pipeline.config import Config
 
-    _Draw = Callable[[NamedImage, Captioned], None]
+    _Draw = Callable[[NamedImage, CaptionedImage], None]
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -243,13 +243,13 @@ def _settings(
 
 
 def _drawing(place: Path, *, many: bool) -> "_Draw":
-    from a2cap.pipeline.captioning.attention_figure import FigurePlaces, write_figure
+    from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 
-    places = FigurePlaces(place, many=many)
-    return lambda image, found: write_figure(places.of(image.path), image, found)
+    paths = FigurePaths(place, many=many)
+    return lambda image, found: write_figure(paths.for_image(image.path), image, found)
 
 
-def _line(path: Path, found: "Captioned", beams: int | None, *, as_json: bool) -> str:
+def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bool) -> str:
     """What is printed of an image; in JSON all is ASCII, which any terminal and locale takes."""
     shown = found.beams[:beams]
     if as_json:

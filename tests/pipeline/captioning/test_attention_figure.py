@@ -10,8 +10,8 @@ from PIL import Image
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import ConfigError
 from a2cap.data.regions import Regions
-from a2cap.pipeline.captioning.attention_figure import FigurePlaces, attention_figure, write_figure
-from a2cap.pipeline.captioning.caption_images import Captioned
+from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
+from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.named_image import NamedImage
 
@@ -36,7 +36,7 @@ def captioned(*words):
     paid = CaptionAttention(
         originals, aligned, np.full((count, 2), 0.5), np.full(count, 0.25, np.float32)
     )
-    return Captioned([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, paid)
+    return CaptionedImage([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, paid)
 
 
 def figure_of(found, pixels=BLACK):
@@ -121,13 +121,13 @@ def test_figures_for_print_are_vectors(tmp_path, name, start):
 
 
 def test_places_of_figures(tmp_path):
-    one = FigurePlaces(tmp_path / "in" / "x.SVG", many=False)
-    assert one.of(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
+    one = FigurePaths(tmp_path / "in" / "x.SVG", many=False)
+    assert one.for_image(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()
-    many = FigurePlaces(tmp_path / "figures", many=True)
+    many = FigurePaths(tmp_path / "figures", many=True)
     images = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
-    assert [many.of(Path(name)).name for name in images] == [
+    assert [many.for_image(Path(name)).name for name in images] == [
         *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
     ]
     with pytest.raises(ConfigError):
-        FigurePlaces(tmp_path / "x.png", many=True)
+        FigurePaths(tmp_path / "x.png", many=True)

@@ -125,16 +125,18 @@ def test_another_region_width_is_refused(trained, other):
 def test_another_number_of_regions_is_refused(trained, other):
     rewrite(other / "model.json", lambda found: found.update(max_regions=5))
     assert refusal(trained, other) == (
-        f"most regions of {str(other)!r} is 5, that of {str(trained)!r} is None; {ADVICE}"
+        f"max_regions of {str(other)!r} is 5, that of {str(trained)!r} is None; {ADVICE}"
     )
 
 
-def test_regions_made_otherwise_are_refused_but_not_by_other_libraries(trained, other):
+def test_regions_of_another_extractor_are_rejected_but_other_library_versions_are_not(
+    trained, other
+):
     rewrite(other / "extractor.json", lambda found: found["libraries"].update(torch="0.1"))
     load_captioner([trained, other], device=CPU)
     rewrite(other / "extractor.json", lambda found: found["config"].update(confidence=0.7))
     assert refusal(trained, other) == (
-        f"regions of {str(other)!r} were made otherwise than those of {str(trained)!r} "
+        f"regions of {str(other)!r} and {str(trained)!r} come from different extractors "
         f"(extractor.json differs in config.confidence); {ADVICE}"
     )
 

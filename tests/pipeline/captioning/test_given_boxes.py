@@ -29,12 +29,12 @@ def given(tmp_path):
 
 def place(given, path, relative=None):
     image = NamedImage(Path(path), None if relative is None else Path(relative))
-    return int(given.of(image)[0, 0])
+    return int(given.find(image)[0, 0])
 
 
 def refusal(given, path):
     with pytest.raises(InputError) as raised:
-        given.of(NamedImage(Path(path)))
+        given.find(NamedImage(Path(path)))
     return str(raised.value)
 
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.grounding import (
+    CategoryNames,
     Grounding,
-    Names,
-    category_names,
     ground,
     mean_grounding,
     region_names,
@@ -19,7 +18,7 @@ from a2cap.pipeline.captioning.grounding import (
 BOXES = np.array([[0, 0, 10, 10], [20, 0, 40, 20]], dtype=np.float32)
 INSTANCES = Instances(BOXES, ("dog", "person"))
 REGIONS = np.array([[0, 0, 10, 10], [20, 0, 40, 18], [0, 0, 40, 40], [1, 0, 10, 10]], np.float32)
-NAMES = Names(["dog", "hot dog", "person"])
+NAMES = CategoryNames(["dog", "hot dog", "person"])
 
 
 @pytest.mark.parametrize(
@@ -52,17 +51,17 @@ def test_a_word_names_a_category_by_its_longest_name(caption, named):
     ],
 )
 def test_plurals_and_other_names_are_known(category, word):
-    [(_, found)] = Names([category]).find(word.split())
+    [(_, found)] = CategoryNames([category]).find(word.split())
     assert found == category
 
 
 def test_a_category_s_own_name_is_stronger_than_another_s_other_name():
-    [(_, found)] = Names(["dining table", "table"]).find(["table"])
+    [(_, found)] = CategoryNames(["dining table", "table"]).find(["table"])
     assert found == "table"
 
 
 def test_names_are_those_of_the_categories_that_images_have():
-    names = category_names({"1": INSTANCES, "2": Instances(BOXES, ("", "cat"))})
+    names = CategoryNames.of_images([INSTANCES, Instances(BOXES, ("", "cat"))])
     assert [name for _, name in names.find(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
 
 
@@ -94,7 +93,7 @@ def test_every_word_of_a_name_counts():
 @pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
 def test_a_caption_that_names_nothing_in_the_image_has_no_grounding(words):
     rows = CaptionAttention(np.full((len(words), 4), 0.25), np.full((len(words), 4), 0.25))
-    assert ground(words, rows, REGIONS, INSTANCES, Names(["dog", "person", "cat"])) is None
+    assert ground(words, rows, REGIONS, INSTANCES, CategoryNames(["dog", "person", "cat"])) is None
 
 
 def test_a_word_counts_only_where_a_region_shows_the_thing():

@@ -168,7 +168,7 @@ def test_a_vocabulary_that_does_not_belong_to_the_model_is_refused(saved):
     with pytest.raises(A2Error) as error:
         load_model(saved, device=CPU)
     assert str(error.value) == (
-        f"vocabulary and model do not belong together: {str(saved)!r} has vocabulary "
+        f"vocabulary does not match the model: {str(saved)!r} has vocabulary "
         f"{other.digest[:12]}, the model was trained with {VOCABULARY.digest[:12]}; "
         "use the vocabulary.json it was trained with"
     )
@@ -201,7 +201,7 @@ def test_truncated_tensors_are_refused(saved, length):
     with pytest.raises(A2Error) as error:
         load_model(saved, device=CPU)
     assert str(error.value).startswith(f"tensors cannot be used: {str(path)!r} (")
-    assert str(error.value).endswith("); train again, or copy the directory anew")
+    assert str(error.value).endswith("); train again, or copy the directory again")
     assert "\n" not in str(error.value)
 
 
@@ -221,7 +221,7 @@ def test_tensors_of_another_captioner_are_refused(saved, change):
         load_model(saved, device=CPU)
     assert str(error.value) == (
         f"tensors cannot be used: {str(path)!r} (Error(s) in loading state_dict for "
-        "TransformerCaptioner); train again, or copy the directory anew"
+        "TransformerCaptioner); train again, or copy the directory again"
     )
 
 

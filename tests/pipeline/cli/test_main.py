@@ -336,7 +336,7 @@ def give_another_vocabulary(model):
     other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
     other.save(model / "vocabulary.json")
     return (
-        f"a2: vocabulary and model do not belong together: {str(model)!r} has vocabulary "
+        f"a2: vocabulary does not match the model: {str(model)!r} has vocabulary "
         f"{other.digest[:12]}, the model was trained with {trained_with.digest[:12]}; "
         "use the vocabulary.json it was trained with\n"
     )

@@ -333,7 +333,7 @@ def test_several_captioners_are_an_ensemble(experiment, submit, trained, tmp_pat
     assert archived(tmp_path / "a2.zip") == alone
 
 
-def test_of_the_beams_the_best_with_words_counts(submit, trained, tmp_path, monkeypatch):
+def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path, monkeypatch):
     def decoded(*arguments, **how):
         for identity, (best, *others) in decode(*arguments, **how):
             yield identity, [type(best)("", 0.0), *others]
@@ -343,7 +343,7 @@ def test_of_the_beams_the_best_with_words_counts(submit, trained, tmp_path, monk
     assert submit(*trained).exit_code == 0
     said = [c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)]
     assert sorted(said) == sorted(VAL_IDS + TEST_IDS)
-    monkeypatch.setattr(stored_captioning, "best_with_words", lambda beams: beams[0].caption)
+    monkeypatch.setattr(stored_captioning, "best_nonempty", lambda beams: beams[0].caption)
     answer = submit(*trained, "--force")
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
@@ -368,7 +368,7 @@ def test_each_image_is_taken_from_the_first_store_that_has_it(experiment):
     store = experiment.directory("extract") / "features.lmdb"
     expected = [(store, padded(2, 1))]
     for stores in ([store], [store.parent], [store.parent, store]):
-        assert stored_captioning.stored_images(stores, padded(2, 1), what="x") == expected
+        assert stored_captioning.locate_images(stores, padded(2, 1), what="x") == expected
 
 
 def test_features_of_another_extractor_are_refused(experiment, submit, trained, tmp_path):
@@ -384,7 +384,7 @@ def test_features_of_another_extractor_are_refused(experiment, submit, trained, 
     answer = submit(*trained[:2], "--features", store, *trained[4:], "--force")
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
-        f"a2: features of {str(store)!r} were made otherwise than those of {str(trained[1])!r} "
+        f"a2: features of {str(store)!r} and {str(trained[1])!r} come from different extractors "
         "(extractor.json differs in weights_sha256, config.confidence); "
         "extract with the model's weights and configuration"
     )
@@ -396,5 +396,5 @@ def test_a_store_without_its_extractor_is_taken_with_a_warning(
     store = experiment.directory("extract") / "features.lmdb"
     alone = shutil.copytree(store, tmp_path / "alone" / "features.lmdb")
     assert submit(*trained[:2], "--features", alone, *trained[4:]).exit_code == 0
-    warning = f"no extractor.json beside {alone}: what made its features is not checked"
+    warning = f"no extractor.json beside {alone}: its extractor is not checked"
     assert warning in caplog.messages
