@@ -17,7 +17,7 @@ import numpy as np
 
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.generate import draw, make_scene, raw_text
-from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Report, ReportImage, write_report
 
 if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
@@ -51,7 +51,7 @@ def _image(index: int, rng: np.random.Generator) -> ReportImage:
     return ReportImage(scene.image_id, references[0], references, scores, beams)
 
 
-def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, ShownImage]]:
+def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, ImageCard]]:
     """Each with an image of its own, regions anywhere and attention to them."""
     rng = np.random.default_rng(1)
     for index, image in enumerate(images):
@@ -65,7 +65,7 @@ def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, 
         names, scores = ["some thing"] * REGIONS, rng.random(REGIONS)
         yield (
             image.image_id,
-            ShownImage(path, SIDE, SIDE, corners, names, scores, attention),
+            ImageCard(path, SIDE, SIDE, corners, names, scores, attention),
         )
 
 

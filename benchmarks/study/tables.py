@@ -244,12 +244,12 @@ def draw_figures(results: Results, folder: Path) -> list[Path]:
         if any(panels.values()):
             path = folder / f"alignment-study-faithfulness-{phase.lower()}.png"
             up = "Kendall's τ with gradient importance"
-            drawn.append(write_curves(path, panels, across="decoder layer", up=up))
+            drawn.append(write_curves(path, panels, x_label="decoder layer", y_label=up))
     if sweep := _sweep(results):
         path = folder / "alignment-study-penalty.png"
         panels = {"gate after XE": sweep}
         up = "grounding accuracy, mean mask"
-        drawn.append(write_curves(path, panels, across="λ", up=up, logarithmic=True))
+        drawn.append(write_curves(path, panels, x_label="λ", y_label=up, logarithmic=True))
     return drawn
 
 

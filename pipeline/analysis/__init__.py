@@ -1,1 +1,1 @@
-"""Faithfulness of attention, per layer and run."""
+"""Faithfulness of attention per layer, compared between runs."""

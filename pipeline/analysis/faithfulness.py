@@ -1,7 +1,6 @@
-"""The paper's analysis over finished trainings: Fig. 2, 4, 5, 6 and Table 3 as tables and figures.
+"""Faithfulness of attention in finished trainings: the paper's Fig. 2, 4, 5, 6 and Table 3.
 
-Words are those of each image's first caption, teacher-forced and <eos> included, so that all runs
-are asked about the same ones.
+All runs are measured on the same tokens: each image's first caption, teacher-forced, with <eos>.
 """
 
 import csv
@@ -35,17 +34,17 @@ LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
-"""Images at once: their decoder's graph stays in memory for every word's gradient."""
+"""Images per batch; the decoder's graph stays in memory for the gradient of every token."""
 
 _ORDER = ("none", "max", "moving", "decay", "gate")
-"""Fusions as in Table 3 of the paper."""
+"""Fusions in the order of the paper's Table 3."""
 
 Row = dict[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
-class AnalysedRun:
-    """One run and what was measured of it; images: how many, total: of the split."""
+class RunAnalysis:
+    """Measurements of a run over `images` of the `total` images of a split."""
 
     run: Run
     alignment: AlignmentConfig
@@ -55,16 +54,16 @@ class AnalysedRun:
 
     @property
     def has_masks(self) -> bool:
-        """Whether any layer is aligned."""
+        """True if any layer is aligned."""
         return self.alignment.fusion != "none"
 
 
-def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig) -> AnalysedRun:
-    """Measures every layer of a run on a split, or on its first `images` by id.
+def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig) -> RunAnalysis:
+    """Measure every layer of a run on a split, or on its first `images` by id.
 
-    Raises InputError where the split has no images with features, or captions and captioner have
-    other vocabularies; StoreError where the features have another width; A2Error where the model
-    cannot be used.
+    Raises InputError if no image of the split has features, or captions and captioner have
+    different vocabularies; StoreError if the features have another width; A2Error for an unusable
+    model.
     """
     device = prepare_device(runtime)
     saved = load_model(run.model, device=device)
@@ -73,7 +72,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     captions = CaptionFile(run.captions / CAPTIONS)
     if captions.vocabulary_digest != saved.description.vocabulary_digest:
         raise InputError(
-            f"captions and captioner have other vocabularies: {str(run.captions)!r} and "
+            f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
             f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
         )
     skipped = read_skipped(run.features)
@@ -87,24 +86,24 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     )
     with track(f"analyse {run.name}", total=len(chosen)) as progress:
         for batch in batches:
-            here = batch.to(device)
-            words = _first_captions(captions, batch.image_ids).to(device)
-            meter.add(here.features, here.boxes, here.region_mask, words)
+            moved = batch.to(device)
+            tokens = _first_captions(captions, batch.image_ids).to(device)
+            meter.add(moved.features, moved.boxes, moved.region_mask, tokens)
             progress.advance(len(batch.image_ids))
     alignment = saved.description.model.alignment
-    return AnalysedRun(run, alignment, meter.layers(), len(chosen), len(every))
+    return RunAnalysis(run, alignment, meter.layers(), len(chosen), len(every))
 
 
 def _first_captions(captions: CaptionFile, image_ids: Sequence[str]) -> Tensor:
-    """(B, L) int64, cut to the longest."""
+    """Return token ids, (B, L) int64, with L the longest caption."""
     rows = np.stack([captions.captions(image_id)[0] for image_id in image_ids]).astype(np.int64)
     return torch.from_numpy(rows[:, (rows != 0).any(axis=0)])
 
 
-def write_analysis(directory: Path, runs: Sequence[AnalysedRun]) -> list[Path]:
-    """Writes all tables and figures that these runs are enough for, and returns their paths.
+def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
+    """Write all tables and figures for which there are enough runs, and return their paths.
 
-    A sweep is written where two runs differ in its field and, seed apart, in nothing else.
+    A sweep needs two runs that differ only in its field, and possibly in their seed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     weights, fusions = weight_rows(runs), fusion_rows(runs)
@@ -118,35 +117,35 @@ def write_analysis(directory: Path, runs: Sequence[AnalysedRun]) -> list[Path]:
     return written + _draw(directory, runs, weights)
 
 
-def _draw(directory: Path, runs: Sequence[AnalysedRun], weights: Sequence[Row]) -> list[Path]:
+def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) -> list[Path]:
     titles = {"attention": "attention", "evidence": "1 - mask"}
     drawn = [
         write_curves(
             directory / FAITHFULNESS,
             {title: _curves(runs, name) for name, title in titles.items()},
-            across="decoder layer",
-            up="Kendall's tau with gradient importance",
+            x_label="decoder layer",
+            y_label="Kendall's tau with gradient importance",
         )
     ]
     if divergences := _curves(runs, "divergence"):
         panels = {"JSD of original and aligned attention": divergences}
         path = directory / DIVERGENCE
-        drawn.append(write_curves(path, panels, across="decoder layer", up="nats"))
+        drawn.append(write_curves(path, panels, x_label="decoder layer", y_label="nats"))
     if sweep := _sweep(weights):
         drawn.append(
             write_curves(
                 directory / SWEEP,
                 {"fusion": sweep},
-                across="penalty weight",
-                up="best validation CIDEr",
+                x_label="penalty weight",
+                y_label="best validation CIDEr",
                 logarithmic=True,
             )
         )
     return drawn
 
 
-def layer_rows(analysed: AnalysedRun) -> list[Row]:
-    """One row per layer (Fig. 2, 5 and 6); `note` says why a column is empty."""
+def layer_rows(analysed: RunAnalysis) -> list[Row]:
+    """Return a row for each layer (Fig. 2, 5 and 6); `note` explains empty columns."""
     return [
         {
             "run": analysed.run.name,
@@ -166,7 +165,7 @@ def layer_rows(analysed: AnalysedRun) -> list[Row]:
     ]
 
 
-def _note(layer: LayerFaithfulness, analysed: AnalysedRun) -> str:
+def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:
     if layer.keep is None and not analysed.has_masks:
         return "no masks: fusion is none"
     if layer.keep is None:
@@ -176,14 +175,13 @@ def _note(layer: LayerFaithfulness, analysed: AnalysedRun) -> str:
     return ""
 
 
-def run_row(analysed: AnalysedRun) -> Row:
-    """One row per run: what it is and how it scored."""
-    masked = analysed.has_masks
+def run_row(analysed: RunAnalysis) -> Row:
+    """Return the row of a run: its settings and scores."""
     keeps = [layer.keep for layer in analysed.layers if layer.keep is not None]
     return {
         "run": analysed.run.name,
         "fusion": analysed.alignment.fusion,
-        "penalty_weight": analysed.alignment.penalty_weight if masked else None,
+        "penalty_weight": analysed.alignment.penalty_weight if analysed.has_masks else None,
         "seed": _seed(analysed),
         "mean_mask": sum(keeps) / len(keeps) if keeps else None,
         "validation_CIDEr": analysed.run.validation,
@@ -192,13 +190,13 @@ def run_row(analysed: AnalysedRun) -> Row:
     }
 
 
-def _seed(analysed: AnalysedRun) -> int | None:
+def _seed(analysed: RunAnalysis) -> int | None:
     section = analysed.run.manifest.pre_image.params.get("train")
     return section.get("seed") if isinstance(section, Mapping) else None
 
 
-def weight_rows(runs: Sequence[AnalysedRun]) -> list[Row]:
-    """Fig. 4: runs that differ in lambda and in nothing else, seed apart."""
+def weight_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
+    """Return the rows of Fig. 4: runs that differ only in lambda and their seed."""
     rows: list[Row] = []
     for group in _groups([run for run in runs if run.has_masks], ("penalty_weight",)).values():
         if len({run.alignment.penalty_weight for run in group}) > 1:
@@ -208,14 +206,14 @@ def weight_rows(runs: Sequence[AnalysedRun]) -> list[Row]:
     return rows
 
 
-def fusion_rows(runs: Sequence[AnalysedRun]) -> list[Row]:
-    """Table 3: runs that differ in how attention and evidence are joined, and in nothing else."""
+def fusion_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
+    """Return the rows of Table 3: runs that differ only in their fusion and their seed."""
     masked = [run for run in runs if run.has_masks]
     plain = [run for run in runs if not run.has_masks]
     rows: list[Row] = []
     for group in _groups(masked, ("fusion", "moving_rate", "decay_steps")).values():
-        alike = [run for run in plain if _setting(run, None) == _setting(group[0], None)]
-        members = sorted([*alike, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
+        baselines = [run for run in plain if _setting(run, None) == _setting(group[0], None)]
+        members = sorted([*baselines, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
         if len({run.alignment.fusion for run in members}) > 1:
             number = _number(rows)
             rows += [{"group": number, **run_row(run)} for run in members]
@@ -226,15 +224,15 @@ def _number(rows: Sequence[Row]) -> int:
     return len({row["group"] for row in rows}) + 1
 
 
-def _groups(runs: Sequence[AnalysedRun], free: tuple[str, ...]) -> dict[str, list[AnalysedRun]]:
-    found: dict[str, list[AnalysedRun]] = {}
+def _groups(runs: Sequence[RunAnalysis], free: tuple[str, ...]) -> dict[str, list[RunAnalysis]]:
+    found: dict[str, list[RunAnalysis]] = {}
     for run in runs:
         found.setdefault(_setting(run, free), []).append(run)
     return found
 
 
-def _setting(analysed: AnalysedRun, free: tuple[str, ...] | None) -> str:
-    """All that a run was made with but the seed and these alignment fields (None: all of them)."""
+def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
+    """Return all settings of a run except its seed and the alignment fields `free` (None: all)."""
     sections = {
         name: {key: value for key, value in section.items() if key not in ("seed", "alignment")}
         for name, section in analysed.run.manifest.pre_image.params.items()
@@ -245,7 +243,7 @@ def _setting(analysed: AnalysedRun, free: tuple[str, ...] | None) -> str:
     return repr((sorted(sections.items()), sorted(alignment.items()), inputs))
 
 
-def _curves(runs: Sequence[AnalysedRun], name: str) -> list[Curve]:
+def _curves(runs: Sequence[RunAnalysis], name: str) -> list[Curve]:
     found = []
     for run in runs:
         points = [
@@ -272,12 +270,12 @@ def _write_csv(path: Path, rows: Sequence[Row]) -> Path:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _spelt(value) for name, value in row.items()})
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     write_durably(path, text.getvalue().encode())
     return path
 
 
-def _spelt(value: str | int | float | None) -> str:
+def _cell(value: str | int | float | None) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

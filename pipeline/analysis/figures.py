@@ -1,4 +1,4 @@
-"""Curves of an analysis as images, drawn without a display."""
+"""Figures of an analysis, drawn without a display."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from a2cap.data.files.atomic import write_durably
 
 @dataclass(frozen=True)
 class Curve:
-    """A named line through points (x, y)."""
+    """Named line through points (x, y)."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -23,11 +23,11 @@ def write_curves(
     path: Path,
     panels: Mapping[str, Sequence[Curve]],
     *,
-    across: str,
-    up: str,
+    x_label: str,
+    y_label: str,
     logarithmic: bool = False,
 ) -> Path:
-    """Draws a panel per title that has curves, side by side on one scale, as PNG."""
+    """Write a PNG with a panel for each title that has curves, side by side on one scale."""
     filled = {title: curves for title, curves in panels.items() if curves}
     figure = Figure(figsize=(5 * max(len(filled), 1), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -35,14 +35,14 @@ def write_curves(
     for axis, (title, curves) in zip(axes, filled.items(), strict=False):
         for curve in curves:
             axis.plot(*zip(*curve.points, strict=True), marker="o", label=curve.name)
-        axis.set(title=title, xlabel=across)
-        least = min((x for curve in curves for x, _ in curve.points if x > 0), default=1.0)
+        axis.set(title=title, xlabel=x_label)
+        smallest = min((x for curve in curves for x, _ in curve.points if x > 0), default=1.0)
         if logarithmic:
-            axis.set_xscale("symlog", linthresh=least)  # a weight of 0 has a place, too
+            axis.set_xscale("symlog", linthresh=smallest)  # unlike log, it can show a weight of 0
         else:
             axis.set_xticks(sorted({x for curve in curves for x, _ in curve.points}))
         axis.legend(fontsize="small")
-    axes[0].set_ylabel(up)
+    axes[0].set_ylabel(y_label)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=120)
     write_durably(path, drawn.getvalue())

@@ -1,4 +1,4 @@
-"""The finished trainings that an analysis compares, and the results that each was made of."""
+"""Finished trainings to analyse, with their inputs and evaluations."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished training.
+    """Finished training.
 
-    name: what tables call it; model, features, captions: directories of results; manifest: of the
-    training; validation: best validation CIDEr of its epochs, None where it kept none; metrics: of
-    an evaluation of it on `evaluated_split`, empty where there is none.
+    name: title in tables. model, features, captions: directories of results. manifest: of the
+    training. validation: best validation CIDEr of its epochs, None if it was not measured.
+    metrics: of its evaluation on `evaluated_split`, empty if there is none.
     """
 
     name: str
@@ -34,23 +34,25 @@ class Run:
 
 
 def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:
-    """A finished training with what it read, found by digest beside it or in `artifacts`.
+    """Return a finished training with its inputs, found by digest next to it or in `artifacts`.
 
-    split: the one whose evaluation is preferred; of equals the newest. InputError where the
-    features or captions that it was trained on are nowhere.
+    split: the split whose evaluation is preferred; the newest of several. Raises InputError if the
+    features or captions that it was trained on are not found.
     """
     manifest = read_manifest(model)
-    places = list(dict.fromkeys((model.resolve().parent.parent, artifacts.resolve())))
-    features, captions = (
-        _find(places, stage, manifest.pre_image.inputs.get(given, ""), run=model)
-        for stage, given in ((EXTRACT, "features"), (PREPROCESS, "captions"))
-    )
-    metrics, evaluated = _evaluation(places, manifest.digest, split)
+    folders = list(dict.fromkeys((model.resolve().parent.parent, artifacts.resolve())))
+    inputs = manifest.pre_image.inputs
+    features = _find(folders, EXTRACT, inputs.get("features", ""), run=model)
+    captions = _find(folders, PREPROCESS, inputs.get("captions", ""), run=model)
+    metrics, evaluated = _evaluation(folders, manifest.digest, split)
     return Run(name, model, features, captions, manifest, _validation(model), metrics, evaluated)
 
 
 def trainings_in(path: Path) -> list[Path]:
-    """The finished training that a folder is, or those that lie in it; InputError without any."""
+    """Return the folder itself if it is a finished training, else the trainings in it.
+
+    Raises InputError if there are none.
+    """
     if not path.is_dir():
         raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
     candidates = [path, *sorted(child for child in path.iterdir() if not child.suffix)]
@@ -64,32 +66,32 @@ def _is_training(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() and (folder / "model.safetensors").is_file()
 
 
-def _results(places: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:
-    for place in places:
-        for path in sorted((place / stage).glob(f"*/{MANIFEST}")):
+def _results(folders: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:
+    for folder in folders:
+        for path in sorted((folder / stage).glob(f"*/{MANIFEST}")):
             if path.parent.suffix:
                 continue
             try:
                 yield path.parent, read_manifest(path.parent)
             except A2Error:
-                continue  # one damaged result of another run is none of this one's business
+                continue  # a damaged result of another run must not stop this one
 
 
-def _find(places: Sequence[Path], stage: str, digest: str, *, run: Path) -> Path:
-    for directory, manifest in _results(places, stage):
+def _find(folders: Sequence[Path], stage: str, digest: str, *, run: Path) -> Path:
+    for directory, manifest in _results(folders, stage):
         if manifest.digest == digest:
             return directory
     raise InputError(
-        f"the result of {stage} that {str(run)!r} was trained on is not there: {digest[:12]!r}; "
-        "name the folder that holds it with --artifacts"
+        f"result of {stage} that {str(run)!r} was trained on not found: {digest[:12]!r}; "
+        "name the folder that contains it with --artifacts"
     )
 
 
-def _evaluation(places: Sequence[Path], digest: str, split: str) -> tuple[dict[str, float], str]:
-    """Metrics and split of the evaluation to show of the training with this digest."""
+def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[str, float], str]:
+    """Return metrics and split of the preferred evaluation of a training."""
     found = [
         (_split_of(manifest) == split, manifest.finished, directory, _split_of(manifest))
-        for directory, manifest in _results(places, EVALUATE)
+        for directory, manifest in _results(folders, EVALUATE)
         if manifest.pre_image.inputs.get("model") == digest
     ]
     if not found:

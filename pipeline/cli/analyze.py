@@ -11,7 +11,7 @@ from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, fo
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.analysis.faithfulness import AnalysedRun
+    from a2cap.pipeline.analysis.faithfulness import RunAnalysis
     from a2cap.pipeline.analysis.runs import Run
 
 
@@ -95,7 +95,7 @@ def _trained(options: ExperimentOptions) -> Path:
         return experiment.result(TRAIN_XE, needed_by="analyze").directory
 
 
-def _say(analysed: "AnalysedRun") -> None:
+def _say(analysed: "RunAnalysis") -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
     for layer in analysed.layers:

@@ -207,8 +207,8 @@ def submit(
     config = _settings(overrides, beam_size=beam_size, device=device)
     output = output or Path(f"{name}.zip")
     submission.check_name(name)
-    submission.check_place(output, force=force)
-    ids = submission.read_info(val_info, test_info)
+    submission.check_output(output, force=force)
+    ids = submission.read_image_info(val_info, test_info)
     if val_results and test_results:
         captions = submission.read_captions(val_results, test_results)
     else:

@@ -198,7 +198,7 @@ def evaluate(
             _run_stages(experiment, ["evaluate"], force=force)
         return
     from a2cap.pipeline.evaluation.evaluate import score_results
-    from a2cap.pipeline.evaluation.results import without_caption
+    from a2cap.pipeline.evaluation.results import missing_captions
 
     log(options.verbose)
     config = options.config()
@@ -212,7 +212,7 @@ def evaluate(
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
     if found.missing:
-        said = without_caption(found.missing, found.total)
+        said = missing_captions(found.missing, found.total)
         click.echo(f"a2: {said}; scored without them", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
 

@@ -1,7 +1,7 @@
-"""Whether one run is better than another over the same images: a paired bootstrap (Koehn 2004).
+"""Comparison of two runs over the same images by a paired bootstrap (Koehn 2004).
 
-Both runs are measured on the same 1,000 draws of the images, so that what makes an image easy or
-hard for both drops out of the difference.
+Both runs are scored on the same 1,000 resamples of the images, which cancels the variance of
+images that are easy or hard for both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,28 @@ import numpy as np
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
-from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampled
+from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.word_groups import GroupCounts, group_values
-from a2cap.pipeline.report.comparison import ComparedImage, ComparedMetric, Comparison
+from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
+from a2cap.pipeline.report.comparison import Comparison, ImageComparison, MetricComparison
 from a2cap.pipeline.report.summary import in_order
 
-_OF_WORDS = "words: "
-"""Begins the families that are groups of words."""
+_GROUP_PREFIX = "words: "
+"""First part of the names of families that are groups of words."""
 
 _FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
+
+Rows = Mapping[str, Mapping[str, Any]]
+"""Image id -> its entry in per_picture.json."""
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What an evaluation left in its folder.
+    """Scores in the folder of an evaluation.
 
     metrics: metric -> value over all images. images: image id -> metric -> value.
-    texts: image id -> caption and references. provenance: how the figures came about.
-    statistics: as `resampled` takes them, over the images in the order of their ids.
+    texts: image id -> caption and references. provenance: name -> value.
+    statistics: as `resample` takes them, over the images in the order of their ids.
     """
 
     metrics: dict[str, float]
@@ -44,10 +47,10 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of runs A and B: B's value minus A's, and how sure that is.
+    """One metric of runs A and B, and B's value minus A's.
 
-    low, high: ends of the difference's 95 % interval; better: share of the draws in which B is the
-    better one.
+    low, high: ends of the difference's 95 % interval. better: share of the resamples in which B
+    scores higher.
     """
 
     metric: str
@@ -60,45 +63,57 @@ class Difference:
 
 
 def compare_runs(first: Path, second: Path) -> list[Difference]:
-    """Every metric that both runs have, in the order of METRICS, then their groups of words.
+    """Return the differences in every metric of both runs, in the order of METRICS, groups last.
 
-    first, second: folders of evaluations. Raises InputError where a folder holds none, or they are
-    not of the same images.
+    first, second: folders of evaluations. Raises InputError if a folder contains no evaluation, or
+    the runs have different images or no common metric.
     """
     one, other = read_run(first), read_run(second)
-    _require_same(one, other, first, second)
-    shared = one.statistics.keys() & other.statistics.keys()
-    families = {**SUMMED, **_group_families(sorted(shared))}
+    _require_same_images(one, other, first, second)
+    shared = sorted(one.statistics.keys() & other.statistics.keys())
+    if not shared:
+        raise InputError(
+            f"no metric is in both {str(first)!r} and {str(second)!r}; "
+            "evaluate both with the same metrics"
+        )
+    groups = [family for family in shared if family.startswith(_GROUP_PREFIX)]
+    families: Families = {
+        **SUMMED,
+        **{group: (_names(group.removeprefix(_GROUP_PREFIX)), group_values) for group in groups},
+    }
     drawn, redrawn = (
-        resampled({family: run.statistics[family] for family in sorted(shared)}, families)
+        resample({family: run.statistics[family] for family in shared}, families)
         for run in (one, other)
     )
     known = one.metrics.keys() & other.metrics.keys()
-    names = [name for name in in_order(drawn) if name in known]
     return [
         _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
-        for name in names
+        for name in in_order(drawn)
+        if name in known
     ]
 
 
-def compare_captions(first: Path, second: Path, found: Sequence[Difference]) -> Comparison:
-    """What the page shows of two runs; found: their differences, of `compare_runs`.
+def compare_captions(first: Path, second: Path, differences: Sequence[Difference]) -> Comparison:
+    """Return the content of the comparison page; differences: of `compare_runs`.
 
-    Raises InputError where a run has kept no captions.
+    Raises InputError for a run without captions in its per_picture.json.
     """
-    runs = read_run(first), read_run(second)
-    for run, folder in zip(runs, (first, second), strict=True):
+    one, other = read_run(first), read_run(second)
+    for run, folder in ((one, first), (other, second)):
         if len(run.texts) < len(run.images):
             raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
-    one, other = runs
+    settings = {
+        name: (one.provenance.get(name, "–"), other.provenance.get(name, "–"))
+        for name in {**one.provenance, **other.provenance}
+    }
     return Comparison(
         names=(f"A {first.resolve().name}", f"B {second.resolve().name}"),
         metrics=[
-            ComparedMetric(row.metric, (row.first, row.second), (row.low, row.high), row.better)
-            for row in found
+            MetricComparison(row.metric, (row.first, row.second), (row.low, row.high), row.better)
+            for row in differences
         ],
         images=[
-            ComparedImage(
+            ImageComparison(
                 image_id=image_id,
                 captions=(one.texts[image_id][0], other.texts[image_id][0]),
                 references=one.texts[image_id][1],
@@ -106,31 +121,27 @@ def compare_captions(first: Path, second: Path, found: Sequence[Difference]) -> 
             )
             for image_id, scores in one.images.items()
         ],
-        settings=_differing(one.provenance, other.provenance),
+        settings={name: pair for name, pair in settings.items() if pair[0] != pair[1]},
     )
 
 
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    both = {name: (one.get(name, "–"), other.get(name, "–")) for name in {**one, **other}}
-    return {name: values for name, values in both.items() if values[0] != values[1]}
-
-
 def read_run(folder: Path) -> ScoredRun:
-    """The scores in a folder; InputError where it holds none, or they are damaged."""
+    """Return the scores in a folder; raise InputError if they are missing or damaged."""
     metrics, images = (_read(folder, name) for name in (METRICS, PER_IMAGE))
     try:
         values = {str(name): float(value) for name, value in metrics["metrics"].items()}
-        found = {name: images["pictures"][name] for name in sorted(images["pictures"])}
+        rows: Rows = {name: images["pictures"][name] for name in sorted(images["pictures"])}
+        groups = metrics.get("word_groups", {})
         return ScoredRun(
-            metrics={**values, **_group_figures(metrics)},
-            images={image_id: dict(row["metrics"]) for image_id, row in found.items()},
+            metrics={**values, **_group_metrics(groups)},
+            images={image_id: dict(row["metrics"]) for image_id, row in rows.items()},
             texts={
                 image_id: (str(row["caption"]), list(row["references"]))
-                for image_id, row in found.items()
+                for image_id, row in rows.items()
                 if "caption" in row
             },
             provenance=dict(metrics["provenance"]),
-            statistics={**_statistics(values, found), **_group_counts(metrics, found)},
+            statistics={**_statistics(values, rows), **_group_counts(groups, rows)},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
@@ -146,73 +157,56 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", read_json(folder / name))
 
 
-def _statistics(
-    metrics: Mapping[str, float], images: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Floats]:
-    if not images:
+def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:
+    """Return family -> (N, k) statistics of the N images."""
+    if not rows:
         raise ValueError("no images")
     statistics = {}
     for family in dict.fromkeys(_FAMILY.get(name, name) for name in metrics):
-        rows = [
-            row[family] if family in SUMMED else [row["metrics"][family]] for row in images.values()
+        numbers = [
+            row[family] if family in SUMMED else [row["metrics"][family]] for row in rows.values()
         ]
-        statistics[family] = np.array(rows, dtype=np.float64)
+        statistics[family] = np.array(numbers, dtype=np.float64)
     return statistics
 
 
-def _group_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """F1 and accuracy of each group of words, under the names that `_group_families` gives them."""
+def _group_counts(groups: Mapping[str, Any], rows: Rows) -> dict[str, Floats]:
+    """Return family -> (N, 9) counts of a group of words in each image."""
+    return {
+        _GROUP_PREFIX + group: np.array(
+            [GroupCounts.from_json(row["word_groups"][group]) for row in rows.values()],
+            dtype=np.float64,
+        )
+        for group in groups
+    }
+
+
+def _group_metrics(groups: Mapping[str, Any]) -> dict[str, float]:
+    """Return F1 and accuracy of each group of words that has them."""
     found: dict[str, float | None] = {}
-    for group, scores in metrics.get("word_groups", {}).items():
-        f1, accuracy = _group_names(group)
-        found |= {f1: scores["words"]["f1"], accuracy: scores["pairs"]["accuracy"]}
+    for group, content in groups.items():
+        score = GroupScore.from_json(content)
+        found |= dict(zip(_names(group), (score.words.f1, score.pairs.accuracy), strict=True))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _group_counts(
-    metrics: Mapping[str, Any], images: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Floats]:
-    """Family -> (N, 9), what was counted of a group of words in each image."""
-    return {
-        _OF_WORDS + group: np.array(
-            [
-                [row["word_groups"][group][name] for name in GroupCounts._fields]
-                for row in images.values()
-            ],
-            dtype=np.float64,
-        )
-        for group in metrics.get("word_groups", {})
-    }
-
-
-def _group_families(families: Sequence[str]) -> Families:
-    return {
-        family: (_group_names(family.removeprefix(_OF_WORDS)), group_values)
-        for family in families
-        if family.startswith(_OF_WORDS)
-    }
-
-
-def _group_names(group: str) -> tuple[str, str]:
+def _names(group: str) -> tuple[str, str]:
+    """Return the names of a group's two metrics, in the order of `group_values`."""
     return f"{group} F1", f"{group} accuracy"
 
 
-def _require_same(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
+def _require_same_images(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
     odd = sorted(one.images.keys() ^ other.images.keys())
     if odd:
         raise InputError(
             f"{str(first)!r} has {len(one.images):,} images and {str(second)!r} "
-            f"{len(other.images):,}, {len(odd):,} are in one alone, such as {odd[0]!r}; "
+            f"{len(other.images):,}, {len(odd):,} are in only one of them, such as {odd[0]!r}; "
             "compare runs over the same images"
         )
-    if not one.statistics.keys() & other.statistics.keys():
-        raise InputError(
-            f"no metric is in both {str(first)!r} and {str(second)!r}; evaluate them alike"
-        )
 
 
-def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
-    drawn = drawn[np.isfinite(drawn)]  # a draw may lack all images that have words of a group
-    low, high = interval(drawn)
-    better = float(np.mean(drawn > 0))
+def _difference(name: str, first: float, second: float, resampled: Floats) -> Difference:
+    resampled = resampled[np.isfinite(resampled)]  # a resample may lack all words of a group
+    low, high = interval(resampled)
+    better = float(np.mean(resampled > 0))
     return Difference(name, first, second, second - first, low, high, better)

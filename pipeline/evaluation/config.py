@@ -9,22 +9,22 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 
 
 class EvaluateConfig(CaptioningConfig):
-    """Decoding and scoring."""
+    """Options of stage evaluate: decoding, scoring and the report."""
 
     split: Literal["val", "test"] = "test"
-    """The Karpathy split that is captioned."""
+    """Karpathy split to caption."""
     ensemble: tuple[Path, ...] = ()
-    """Results of further trainings on the same features and vocabulary (directories of train-xe or
-    train-scst) that say each word together with this experiment's captioner."""
+    """Results of other trainings on the same features and vocabulary (directories of train-xe or
+    train-scst) that form an ensemble with this experiment's captioner."""
     spice: bool = True
-    """SPICE too, where "a2 weights fetch spice" has brought its parser, which reads every caption:
-    minutes for 5,000 images, less where the same references were parsed before."""
+    """Compute SPICE if "a2 weights fetch spice" has downloaded its parser. It parses every caption:
+    minutes for 5,000 images, less if the same references were parsed before."""
     baseline: Path | None = None
-    """metrics.json of another evaluation, printed beside this one's figures."""
+    """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"
-    """What the report calls it."""
+    """Name of the baseline in the report."""
     report_images: Annotated[int, Field(ge=0, serialization_alias="report_pictures")] = 500
-    """Most images embedded in report.html, the worst and the best by CIDEr; all are listed."""
+    """Largest number of images embedded in report.html, the worst and the best by CIDEr."""
     attention: Literal["all", "report", "none"] = "all"
-    """Of which images attention.h5 keeps where the captioner looked at each word: all (about 3 kB
-    an image of 36 regions), those embedded in the report, or none."""
+    """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
+    with 36 regions), those embedded in the report, or none."""

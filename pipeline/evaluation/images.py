@@ -1,4 +1,4 @@
-"""The images of an evaluation: files, annotated boxes, regions, and the attention to these."""
+"""Images of an evaluation: files, annotated boxes, regions, and the attention to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
-from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.image_card import ImageCard
 
 
 @dataclass(frozen=True)
-class EvaluatedImages:
-    """What is known of the images besides their captions.
+class EvaluationImages:
+    """Everything known about the images besides their captions.
 
-    max_regions: most regions that the captioner sees, None for all; files: image id -> image,
-    None where it is missing; instances: annotated boxes, of some images or none; attention: to
-    the regions at each word, None where it was not computed.
+    max_regions: largest number of regions that the captioner attends to, None for all.
+    files: image id -> image, None if it is missing. instances: annotated boxes of some images.
+    attention: to the regions at each token, None if it was not computed.
     """
 
     store: FeatureStore
@@ -29,38 +29,34 @@ class EvaluatedImages:
     attention: AttentionFile | None
 
     def regions(self, image_id: str) -> Regions:
-        """The regions that the captioner was given."""
+        """Return the regions that the captioner was given."""
         return top_scoring(self.store[image_id], self.max_regions)
 
     def ground(self, captions: Mapping[str, str]) -> dict[str, Grounding]:
-        """The grounding of each caption that names an annotated thing; captions: by image id."""
+        """Return the grounding of each caption that names an annotated object, by image id."""
         if self.attention is None or not self.instances:
             return {}
         return ground_captions(self.attention, captions, self.regions, self.instances)
 
-    def show(self, image_ids: Sequence[str]) -> Iterator[tuple[str, ShownImage]]:
-        """What the report draws of these images, one by one."""
+    def cards(self, image_ids: Sequence[str]) -> Iterator[tuple[str, ImageCard]]:
+        """Yield the report's image cards one by one, so that they are never all in memory."""
         for image_id in image_ids:
             regions = self.regions(image_id)
-            attended = self.attention is not None and image_id in self.attention
-            yield (
-                image_id,
-                ShownImage(
-                    image=self.files.get(image_id),
-                    width=regions.width,
-                    height=regions.height,
-                    boxes=regions.boxes,
-                    names=self._names(image_id, regions),
-                    scores=regions.scores,
-                    attention=self.attention[image_id] if self.attention and attended else None,
-                ),
+            has_attention = self.attention is not None and image_id in self.attention
+            card = ImageCard(
+                image=self.files.get(image_id),
+                width=regions.width,
+                height=regions.height,
+                boxes=regions.boxes,
+                names=self._names(image_id, regions),
+                scores=regions.scores,
+                attention=self.attention[image_id] if self.attention and has_attention else None,
             )
+            yield image_id, card
 
     def _names(self, image_id: str, regions: Regions) -> list[str]:
-        """What the regions show: by the annotation where there is one, else the detector's class.
-
-        Classes have numbers alone: no checkpoint brings their names.
-        """
+        """Return each region's category: from its annotation, else the detector's class."""
         if image_id in self.instances:
             return region_names(regions.boxes, self.instances[image_id])
+        # Checkpoints do not contain class names, only numbers.
         return [f"class {class_id}" for class_id in regions.class_ids]

@@ -1,7 +1,7 @@
-"""How the figures of an evaluation came about: all that peers' codebases decide silently.
+"""Provenance of an evaluation: all settings that change a score without showing in it.
 
-What moves a score without showing in it: the split, the vocabulary and its preset, decoding, the
-reward of self-critical training and the other fields of training, the extractor, versions.
+These are the split, the vocabulary and its preset, decoding, the reward of self-critical training
+and the other fields of training, the extractor, and library versions.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 def provenance_of(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
 ) -> dict[str, str]:
-    """What a reader needs to reproduce the figures, or to see why theirs differ."""
+    """Return what a reader needs to reproduce the scores, name -> value."""
     settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
     return {
@@ -41,22 +41,22 @@ def provenance_of(
 
 
 def _decoding(config: EvaluateConfig) -> str:
-    said = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
-    said.append(f"length penalty {config.length_penalty:g}")
+    settings = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
+    settings.append(f"length penalty {config.length_penalty:g}")
     if config.collapse_repeats:
-        said.append("repeated words collapsed")
+        settings.append("repeated words collapsed")
     if config.no_repeat_ngram:
-        said.append(f"no {config.no_repeat_ngram} words in a row twice")
+        settings.append(f"no {config.no_repeat_ngram} words in a row twice")
     if config.groups > 1:
-        said.append(f"{config.groups} groups with diversity {config.diversity:g}")
-    return ", ".join(said)
+        settings.append(f"{config.groups} groups with diversity {config.diversity:g}")
+    return ", ".join(settings)
 
 
 def _ensemble(config: EvaluateConfig) -> dict[str, str]:
     if not config.ensemble:
         return {}
-    what = config.ensemble_average.replace("_", "-")
-    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {what}"}
+    average = config.ensemble_average.replace("_", "-")
+    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {average}"}
 
 
 def _attention(config: EvaluateConfig) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _attention(config: EvaluateConfig) -> dict[str, str]:
 
 
 def _training(model: Path) -> dict[str, str]:
-    """The fields that the captioner was trained with; none where its manifest is not beside it."""
+    """Return the training fields, or {} for a captioner that was copied without its manifest."""
     try:
         made = read_manifest(model).pre_image
     except A2Error:
@@ -82,9 +82,10 @@ def _training(model: Path) -> dict[str, str]:
 
 
 def _cross_entropy(refined: Path) -> dict[str, object]:
-    """The section of the training that self-critical training went on from, if it can be read.
+    """Return the section of the cross-entropy training before self-critical training, if any.
 
-    The key has it not: it depends on the captioner that those fields made, not on the fields.
+    It comes from config.yaml: the stage key depends on the captioner that cross-entropy training
+    produced, not on that training's fields.
     """
     try:
         return {"train": read_yaml(refined / RESOLVED_CONFIG).get("train")}
@@ -93,6 +94,6 @@ def _cross_entropy(refined: Path) -> dict[str, object]:
 
 
 def _extractor(model: Path) -> str:
-    """Return a line about the extractor of the regions."""
+    """Return one line about the extractor; the model's extractor.json has all metadata."""
     record = ExtractorRecord.read(model / EXTRACTOR)
     return f"{record.summary}, weights {record.weights_sha256[:12]}"

@@ -1,8 +1,8 @@
-"""Captions of models and people on disk: COCO results files, and the references to score against.
+"""Caption files to score: COCO results, and the references that they are scored against.
 
 A results file is a list of `{"image_id": 42, "caption": "a dog"}`. References are COCO captions
-(`images` and `annotations`), any annotations that name their splits (the Karpathy layout, a
-captions.jsonl), of which the test split counts, or the `references.json` of the preprocess stage.
+(`images` and `annotations`), the test split of annotations that name their splits (Karpathy layout,
+captions.jsonl), or the `references.json` of the preprocess stage.
 """
 
 import logging
@@ -18,64 +18,68 @@ from a2cap.pipeline.metrics.tokenization import tokenize_references
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 5
-"""How many ids a message names before it only counts."""
-
-_SCORE_OTHERS = "score the others alone with --allow-missing"
+_LOGGED_ITEMS = 5
 
 _RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
 
 def read_results(path: Path) -> dict[str, str]:
-    """The caption of each image in a COCO results file, by image id, in the file's order.
+    """Return the captions of a COCO results file by image id, in the file's order.
 
-    Raises InputError where the file is not in that form, names an image twice, or holds a caption
-    that is empty or longer than LONGEST_CAPTION. An empty caption is refused and not scored as 0,
-    since it is the mark of a file or a decoder that failed.
+    Raises InputError for another layout, a duplicate image, and a caption that is empty or longer
+    than LONGEST_CAPTION. An empty caption is an error and not a score of 0, because it is the mark
+    of a file or a decoder that failed.
     """
     entries = read_json(path)
     if not isinstance(entries, list):
         raise InputError(f"results {str(path)!r} are not a list; {_RESULTS_FORM}")
     pairs = [_result(entry, f"entry {n} of {str(path)!r}") for n, entry in enumerate(entries, 1)]
-    _refuse_repeated((identity for identity, _ in pairs), path)
-    _refuse_empty((identity for identity, caption in pairs if not caption.strip()), path)
+    counts = Counter(identity for identity, _ in pairs)
+    if repeated := [identity for identity, count in counts.items() if count > 1]:
+        raise InputError(
+            f"{len(repeated):,} images have more than one caption in {str(path)!r}: "
+            f"{sample_ids(repeated)}; keep one caption for each"
+        )
+    if empty := [identity for identity, caption in pairs if not caption.strip()]:
+        raise InputError(
+            f"{len(empty):,} captions in {str(path)!r} are empty: {sample_ids(empty)}; "
+            "caption every image"
+        )
     return dict(pairs)
 
 
+def results_entries(captions: Mapping[str, str]) -> list[dict[str, int | str]]:
+    """Return the entries of a COCO results file in id order."""
+    return [{"image_id": results_id(i), "caption": captions[i]} for i in sorted(captions)]
+
+
 def write_results(path: Path, captions: Mapping[str, str]) -> None:
-    """Write a COCO results file, in id order: equal captions give equal bytes."""
-    entries = [{"image_id": results_id(i), "caption": captions[i]} for i in sorted(captions)]
-    write_json(path, entries)
+    """Write a COCO results file; equal captions give equal bytes."""
+    write_json(path, results_entries(captions))
 
 
 def read_references(path: Path) -> dict[str, list[str]]:
-    """The references of each image as they were written, by image id.
+    """Return the references by image id, as written; those of a `references.json` are PTB tokens.
 
-    Of a `references.json` these are its PTB tokens. Of annotations that name their splits only the
-    test split is read. Raises InputError where the layout is unknown or an image has none.
+    Raises InputError for an unknown layout and for images without a reference.
     """
     return _read_references(path)[0]
 
 
 def read_reference_tokens(path: Path) -> dict[str, list[str]]:
-    """The PTB tokens of each image's references, as `a2cap.pipeline.metrics.score.score` wants
-    them.
-
-    A `references.json` holds them and is not tokenised again, which would alter some: "m&m"
-    becomes "m & m".
-    """
+    """Return the PTB tokens of the references by image id."""
     references, tokenized = _read_references(path)
+    # Tokenising tokens again would change some: "m&m" becomes "m & m".
     return references if tokenized else tokenize_references(references)
 
 
 def require_same_images(
     results: Collection[str], references: Collection[str], *, allow_missing: bool = False
 ) -> list[str]:
-    """The images with references but no caption: none, unless `allow_missing` is set.
+    """Return the images that have references but no caption.
 
-    Raises InputError for them otherwise, since a score over fewer images than the references
-    name is not comparable to any other; and always for captions of images without references,
-    and where no image has both.
+    Raises InputError for them unless `allow_missing` is set: scores over fewer images cannot be
+    compared. Raises InputError for captions of images without references, and without any caption.
     """
     known, captioned = set(references), set(results)
     missing = [identity for identity in references if identity not in captioned]
@@ -83,96 +87,76 @@ def require_same_images(
     if unknown:
         raise InputError(
             f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
-            f"{sample_ids(unknown)}; remove them, or name the references of those images too"
+            f"{sample_ids(unknown)}; remove them, or add references for those images"
         )
     if missing and not allow_missing:
         raise InputError(
-            f"{without_caption(missing, len(known))}; caption them, or {_SCORE_OTHERS}"
+            f"{missing_captions(missing, len(known))}; caption them, or score the others with "
+            "--allow-missing"
         )
     if not captioned:
         raise InputError("nothing to score: 0 captions; caption at least one image")
     return missing
 
 
-def without_caption(missing: Sequence[str], total: int) -> str:
+def missing_captions(missing: Sequence[str], total: int) -> str:
     """Return a message with the number of images without a caption, and the first of them."""
     count = f"{len(missing):,} of {total:,}"
     return f"{count} images with references have no caption: {sample_ids(missing)}"
 
 
-def _result(entry: object, place: str) -> tuple[str, str]:
+def _result(entry: object, source: str) -> tuple[str, str]:
     if not isinstance(entry, dict) or not {"image_id", "caption"} <= entry.keys():
-        raise InputError(f"{place} lacks image_id or caption: {_short(entry)}; {_RESULTS_FORM}")
-    return _identity(entry["image_id"], place), _text(entry["caption"], place)
+        raise InputError(f"{source} lacks image_id or caption: {_short(entry)}; {_RESULTS_FORM}")
+    return _image_id(entry["image_id"], source), _caption(entry["caption"], source)
 
 
-def _identity(value: object, place: str) -> str:
+def _image_id(value: object, source: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return f"{value:012d}"
     if isinstance(value, str) and value:
-        # An id has no suffix; without one here, the rule would cut "photo.v2" at its dot.
+        # `image_id` removes a suffix, which an id does not have: "photo.v2" would lose ".v2".
         return image_id(f"{value}.jpg")
-    raise InputError(f"image_id in {place} is {_short(value)}; give a number or a string")
+    raise InputError(f"image_id in {source} is {_short(value)}; give a number or a string")
 
 
-def _text(value: object, place: str) -> str:
+def _caption(value: object, source: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"caption in {place} is {_short(value)}; give a string")
+        raise InputError(f"caption in {source} is {_short(value)}; give a string")
     if len(value) > LONGEST_CAPTION:
         raise InputError(
-            f"caption in {place} has {len(value):,} characters, "
-            f"at most {LONGEST_CAPTION:,} are read; shorten it"
+            f"caption in {source} has {len(value):,} characters, the limit is "
+            f"{LONGEST_CAPTION:,}; shorten it"
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"caption in {place} is not valid Unicode: {_short(value)}; write it again as UTF-8"
+            f"caption in {source} is not valid Unicode: {_short(value)}; write it again as UTF-8"
         ) from error
     return value
 
 
-def _refuse_repeated(identities: Iterable[str], path: Path) -> None:
-    repeated = [identity for identity, count in Counter(identities).items() if count > 1]
-    if repeated:
-        raise InputError(
-            f"{len(repeated):,} images are captioned more than once in {str(path)!r}: "
-            f"{sample_ids(repeated)}; keep one caption for each"
-        )
-
-
-def _refuse_empty(identities: Iterable[str], path: Path) -> None:
-    empty = list(identities)
-    if empty:
-        raise InputError(
-            f"{len(empty):,} captions in {str(path)!r} are empty: {sample_ids(empty)}; "
-            "caption every image"
-        )
-
-
 def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
-    """The references, and whether they are PTB tokens already."""
+    """Return the references, and True if they are PTB tokens."""
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _test_split(path), False
     document = read_json(path)
     if isinstance(document, dict) and {"images", "annotations"} <= document.keys():
-        references = _coco_captions(document["images"], document["annotations"], path)
-        return references, False
+        return _coco_captions(document["images"], document["annotations"], repr(str(path))), False
     if isinstance(document, dict) and "images" in document:
         return _test_split(path), False
     if isinstance(document, dict) and document and _are_sentences(document.values()):
-        return _token_references(document, repr(str(path))), True
+        name = repr(str(path))
+        tokens = {
+            _image_id(key, name): [_caption(text, f"{key!r} of {name}") for text in sentences]
+            for key, sentences in document.items()
+        }
+        return tokens, True
     raise InputError(
-        f"no references in {str(path)!r}: its layout is unknown; "
+        f"no references in {str(path)!r}: unknown layout; "
         "give COCO captions, a Karpathy file, or a references.json"
     )
-
-
-def _token_references(document: Mapping[str, list[object]], name: str) -> dict[str, list[str]]:
-    return {
-        _identity(key, name): [_text(sentence, f"{key!r} of {name}") for sentence in sentences]
-        for key, sentences in document.items()
-    }
 
 
 def _are_sentences(values: Iterable[object]) -> bool:
@@ -184,8 +168,8 @@ def _are_sentences(values: Iterable[object]) -> bool:
 
 def _test_split(path: Path) -> dict[str, list[str]]:
     annotations = read_annotations(path)
-    for skipped in annotations.skipped[:_NAMED]:
-        logger.warning("left out of %s: %s (%s)", path, skipped.image_id, skipped.reason)
+    for skipped in annotations.skipped[:_LOGGED_ITEMS]:
+        logger.warning("skipped in %s: %s (%s)", path, skipped.image_id, skipped.reason)
     references = {
         image.image_id: [caption.raw for caption in image.captions]
         for image in annotations.images
@@ -196,22 +180,21 @@ def _test_split(path: Path) -> dict[str, list[str]]:
     return references
 
 
-def _coco_captions(images: object, annotations: object, path: Path) -> dict[str, list[str]]:
-    name = repr(str(path))
+def _coco_captions(images: object, annotations: object, name: str) -> dict[str, list[str]]:
     references: dict[str, list[str]] = {}
     for index, image in enumerate(_objects(images, "images", name)):
-        references[_identity(image.get("id"), f"images[{index}] of {name}")] = []
+        references[_image_id(image.get("id"), f"images[{index}] of {name}")] = []
     for index, annotation in enumerate(_objects(annotations, "annotations", name)):
-        place = f"annotations[{index}] of {name}"
-        identity = _identity(annotation.get("image_id"), place)
+        source = f"annotations[{index}] of {name}"
+        identity = _image_id(annotation.get("image_id"), source)
         if identity not in references:
-            raise InputError(f"{place} captions image {identity!r}, which 'images' lacks; add it")
-        references[identity].append(_text(annotation.get("caption"), place))
+            raise InputError(f"{source} names image {identity!r}, which 'images' lacks; add it")
+        references[identity].append(_caption(annotation.get("caption"), source))
     bare = [identity for identity, captions in references.items() if not captions]
     if bare or not references:
         raise InputError(
             f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
-            f"{sample_ids(bare) or 'there is no image'}; give each at least one"
+            f"{sample_ids(bare) or 'there are no images'}; give each at least one"
         )
     return references
 

@@ -1,9 +1,9 @@
-"""How far a metric would move if other images had been drawn (Efron 1979; Koehn 2004).
+"""Bootstrap confidence intervals of metrics over images (Efron 1979; Koehn 2004).
 
-Images are drawn anew, with replacement and as many as there are, RESAMPLES times, and the metric
-is taken of each draw. BLEU and METEOR are no means over images: their counts are summed over the
-draw first. The seed is fixed, and draws depend on the number of images alone, so that two runs
-over the same images are compared on the same draws.
+The images are resampled with replacement RESAMPLES times, and the metric is computed on each
+resample. BLEU and METEOR are not means over images: their counts are summed over the resample
+first. The seed is fixed and resamples depend only on the number of images, so two runs over the
+same images are compared on the same resamples.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,33 +15,33 @@ from a2cap.pipeline.metrics.meteor import meteor_values
 from a2cap.pipeline.metrics.ngrams import Floats
 
 RESAMPLES = 1000
-"""Draws: the ends of a 95 % interval then rest on 25 of them each."""
+"""With 1,000, each end of a 95 % interval depends on 25 resamples."""
 
 _SEED = 0
-_TOGETHER = 100
-"""Draws that are weighed at once; with 5,000 images they take 4 MB."""
+_CHUNK = 100
+"""Resamples in memory at once: 4 MB for 5,000 images."""
 
 Families = Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]]
-"""Family -> the names of its metrics, and their values (…, names) of sums over images."""
+"""Family -> the names of its metrics, and the function from sums over images to their values."""
 
 SUMMED: Families = {
     "BLEU": (("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"), bleu_values),
     "METEOR": (("METEOR",), lambda sums: meteor_values(sums)[..., None]),
 }
-"""Metrics whose value comes of sums over images."""
+"""Metrics that are computed from sums over images."""
 
 
-def resampled(statistics: Mapping[str, Floats], families: Families = SUMMED) -> dict[str, Floats]:
-    """Metric -> (RESAMPLES,): its value in each draw.
+def resample(statistics: Mapping[str, Floats], families: Families = SUMMED) -> dict[str, Floats]:
+    """Return metric -> (RESAMPLES,), its value on each resample.
 
-    statistics: (N, k) numbers of N images for each of the families; for any other metric (N, 1),
-    of which the mean is the value. All N must be equal, and 1 or more.
+    statistics: (N, k) of N images for each of the families; (N, 1) for any other metric, whose
+    value is the mean. N is the same for all, and at least 1.
     """
-    [images] = {len(numbers) for numbers in statistics.values()}
+    [images] = {len(rows) for rows in statistics.values()}
     found: dict[str, list[Floats]] = {}
-    for weights in _draws(images):
-        for family, numbers in statistics.items():
-            sums = weights @ numbers
+    for weights in _weights(images):
+        for family, rows in statistics.items():
+            sums = weights @ rows
             if family not in families:
                 found.setdefault(family, []).append(sums[:, 0] / images)
                 continue
@@ -52,16 +52,16 @@ def resampled(statistics: Mapping[str, Floats], families: Families = SUMMED) -> 
 
 
 def interval(values: Floats) -> tuple[float, float]:
-    """The middle 95 % of resampled values."""
+    """Return the ends of the 95 % interval of resampled values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
-def _draws(images: int) -> Iterator[Floats]:
-    """(_TOGETHER, N) each: how often each image is in a draw."""
+def _weights(images: int) -> Iterator[Floats]:
+    """Yield (_CHUNK, N) arrays: the number of times that each image is in a resample."""
     generator = np.random.default_rng(_SEED)
-    rows = np.arange(_TOGETHER)[:, None] * images
-    for _ in range(RESAMPLES // _TOGETHER):
-        drawn = rows + generator.integers(0, images, (_TOGETHER, images))
-        times = np.bincount(drawn.ravel(), minlength=_TOGETHER * images)
-        yield times.reshape(_TOGETHER, images).astype(np.float64)
+    rows = np.arange(_CHUNK)[:, None] * images
+    for _ in range(RESAMPLES // _CHUNK):
+        drawn = rows + generator.integers(0, images, (_CHUNK, images))
+        times = np.bincount(drawn.ravel(), minlength=_CHUNK * images)
+        yield times.reshape(_CHUNK, images).astype(np.float64)

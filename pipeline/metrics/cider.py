@@ -1,25 +1,28 @@
-"""CIDEr-D (Vedantam et al. 2015), with document frequencies of the references that are scored.
+"""CIDEr-D (Vedantam et al. 2015) of an evaluation.
 
-Equal to `pycocoevalcap.cider` 1.2 but for the last bits, as sums are taken in another order.
+Document frequencies are those of the references that are scored. Equal to `pycocoevalcap.cider` 1.2
+except for the last bits, because the order of summation differs. The reward of self-critical
+training is `a2cap.model.self_critical`: the same metric over token ids, with document frequencies
+of the training split.
 """
 
 import numpy as np
 
 from a2cap.pipeline.metrics.ngrams import (
     LONGEST,
-    CountedPair,
     Floats,
     NgramCounts,
+    PairCounts,
     document_frequency,
     matches,
 )
 
 _SIGMA = 6.0
-"""Words of difference in length after which the similarity has fallen to 0.61."""
+"""Standard deviation of the Gaussian length penalty."""
 
 
-def cider_values(pair: CountedPair) -> Floats:
-    """(N,): CIDEr-D of each image; its mean is the value over all."""
+def cider_values(pair: PairCounts) -> Floats:
+    """Return (N,), CIDEr-D of each image; the corpus value is their mean."""
     similarity = np.zeros(len(pair.reference_lengths))
     for order in range(LONGEST):
         similarity += _cosine(pair, order)
@@ -30,19 +33,21 @@ def cider_values(pair: CountedPair) -> Floats:
     return np.asarray(10 * summed / LONGEST / references)
 
 
-def _cosine(pair: CountedPair, order: int) -> Floats:
-    """(S,): of each reference with its candidate, with the candidate's counts clipped."""
+def _cosine(pair: PairCounts, order: int) -> Floats:
+    """Return (S,), the TF-IDF cosine of each reference and its candidate with clipped counts."""
     candidates, references = pair.candidates[order], pair.references[order]
     frequency = document_frequency(references, pair.image)
-    rarity = np.log(float(len(pair.candidate_lengths))) - np.log(np.maximum(1.0, frequency))
-    of_candidates = candidates.count * rarity[candidates.gram]
-    of_references = references.count * rarity[references.gram]
-    rows, places = matches(candidates, references, pair.image)
-    common = np.minimum(of_candidates[places], of_references[rows]) * of_references[rows]
+    idf = np.log(float(len(pair.candidate_lengths))) - np.log(np.maximum(1.0, frequency))
+    candidate_weights = candidates.count * idf[candidates.gram]
+    reference_weights = references.count * idf[references.gram]
+    rows, positions = matches(candidates, references, pair.image)
+    common = np.minimum(candidate_weights[positions], reference_weights[rows])
     sentences = len(pair.reference_lengths)
-    product = np.bincount(references.sentence[rows], common, minlength=sentences)
-    norms = _norms(candidates, of_candidates, len(pair.candidate_lengths))[pair.image]
-    norms = norms * _norms(references, of_references, sentences)
+    product = np.bincount(
+        references.sentence[rows], common * reference_weights[rows], minlength=sentences
+    )
+    norms = _norms(candidates, candidate_weights, len(pair.candidate_lengths))[pair.image]
+    norms = norms * _norms(references, reference_weights, sentences)
     return np.asarray(product / np.where(norms == 0, 1, norms))
 
 
@@ -50,8 +55,8 @@ def _norms(counts: NgramCounts, weights: Floats, sentences: int) -> Floats:
     return np.sqrt(np.bincount(counts.sentence, weights**2, minlength=sentences))
 
 
-def _length_penalty(pair: CountedPair) -> Floats:
-    # pycocoevalcap takes the number of bigrams for the length.
+def _length_penalty(pair: PairCounts) -> Floats:
+    # As in pycocoevalcap, length is the number of bigrams.
     candidates = np.maximum(pair.candidate_lengths - 1, 0)[pair.image]
     difference = candidates - np.maximum(pair.reference_lengths - 1, 0)
     return np.asarray(np.exp(-(difference**2) / (2 * _SIGMA**2)))

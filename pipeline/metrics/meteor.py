@@ -1,8 +1,7 @@
 """METEOR 1.5 (Denkowski and Lavie 2014) by its jar's line protocol, as pycocoevalcap 1.2 runs it.
 
-The jar answers each caption with what it counted, and those counts give the value of an image and,
-summed, that of a set of images. It is told where its paraphrases lie (it cannot find them below a
-folder with a space in its name), and is given only those that the captions can use.
+The jar answers each caption with its match counts. They give the value of an image and, summed,
+that of a set of images.
 """
 
 import logging
@@ -23,16 +22,16 @@ from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, pycocoevalcap_folde
 logger = logging.getLogger(__name__)
 
 HEAP = "1G"
-"""Most memory of a JVM's objects; the whole table of paraphrases would need twice as much."""
+"""Heap limit of a JVM; the whole paraphrase table would need twice as much."""
 
 STATISTICS = 23
-"""Numbers that the jar answers for a caption."""
+"""Numbers in the jar's answer to a caption."""
 
-_TOGETHER = 32
-"""Captions that are sent before answers are read."""
+_BATCH = 32
+"""Captions sent before answers are read."""
 _FEWEST_PER_JVM = 1000
-"""A second JVM has to be started and warmed up, which fewer captions do not pay for."""
-_JVMS = 2
+"""Fewer captions do not repay the start and warm-up of a second JVM."""
+_MAX_JVMS = 2
 
 # The jar's parameters and stage weights for English.
 _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.2, 0.6, 0.75
@@ -46,16 +45,17 @@ def meteor_statistics(
     *,
     advance: Callable[[int], object],
 ) -> Floats:
-    """(N, 23): what the jar counts for each candidate against its best reference.
+    """Return (N, 23), the jar's counts for each candidate and its best reference.
 
-    advance: told how many more captions are scored. Raises JavaError where no JVM can be run, or a
-    caption cannot be scored.
+    advance: called with the number of newly scored captions. Raises JavaError if no JVM can be run
+    or a caption cannot be scored.
     """
     questions = list(map(_question, candidates, references))
-    jvms = max(1, min(_JVMS, len(questions) // _FEWEST_PER_JVM))
+    jvms = max(1, min(_MAX_JVMS, len(questions) // _FEWEST_PER_JVM))
     share = -(-len(questions) // jvms)
-    logger.info("METEOR: %d JVM%s of at most %s", jvms, "s" if jvms > 1 else "", HEAP)
+    logger.info("METEOR: %d JVM%s with a heap of at most %s", jvms, "s" if jvms > 1 else "", HEAP)
     with tempfile.TemporaryDirectory() as folder:
+        # The jar cannot find its own table below a folder with a space in its name.
         table = Path(folder) / "paraphrases.gz"
         table.write_bytes(paraphrases_for(candidates, references))
 
@@ -69,7 +69,7 @@ def meteor_statistics(
 
 
 def meteor_values(statistics: NDArray[np.floating]) -> Floats:
-    """(…, 23) sums to (…): METEOR of the images that were summed."""
+    """Return METEOR, (…), of summed statistics (…, 23)."""
     length, reference_length, function, reference_function = np.moveaxis(statistics[..., :4], -1, 0)
     stages = statistics[..., 4:20].reshape(*statistics.shape[:-1], 4, 2, 2)
     chunks, matched, reference_matched = np.moveaxis(statistics[..., 20:], -1, 0)
@@ -85,10 +85,10 @@ def meteor_values(statistics: NDArray[np.floating]) -> Floats:
 
 
 def _addable(rows: Floats) -> Floats:
-    """Rows as the jar adds them up: a caption that is its reference, whole, is no chunk."""
+    """Return rows for summation as in the jar: a caption equal to its reference has no chunk."""
     matched = rows[:, 4:20].reshape(-1, 8, 2).sum(axis=1)  # of the candidate, of the reference
-    whole = (matched == rows[:, :2]).all(axis=1) & (rows[:, 20] == 1)
-    rows[whole, 20] = 0
+    is_equal = (matched == rows[:, :2]).all(axis=1) & (rows[:, 20] == 1)
+    rows[is_equal, 20] = 0
     return rows
 
 
@@ -107,8 +107,8 @@ def _answers(
     arguments += ["-", "-", "-stdio", "-l", "en", "-norm", "-a", str(table)]
     found: list[list[float]] = []
     with java_process(arguments, heap=HEAP, purpose="METEOR") as java:
-        for start in range(0, len(questions), _TOGETHER):
-            part = slice(start, start + _TOGETHER)
+        for start in range(0, len(questions), _BATCH):
+            part = slice(start, start + _BATCH)
             answers = java.ask(questions[part])
             found += map(_numbers, answers, image_ids[part])
             advance(len(answers))
@@ -116,7 +116,7 @@ def _answers(
 
 
 def _question(candidate: str, references: Sequence[str]) -> str:
-    # ||| separates fields. The double blank is pycocoevalcap's, whose values these must equal.
+    # ||| separates fields. pycocoevalcap removes a double blank too, and values must be equal.
     plain = candidate.replace("|||", "").replace("  ", " ")
     question = ["SCORE", *(r.replace("|||", "") for r in references), plain]
     return LINE_BREAKS.sub(" ", " ||| ".join(question))

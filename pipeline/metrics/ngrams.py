@@ -1,6 +1,6 @@
-"""n-grams of captions as arrays, which BLEU and CIDEr are computed from.
+"""n-gram counts of captions as arrays, for BLEU, CIDEr and caption statistics.
 
-Words are split at white space, as pycocoevalcap's BLEU and CIDEr do. Orders n count from 1 to 4.
+Sentences are split at white space, as in pycocoevalcap's BLEU and CIDEr. Orders n are 1 to 4.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """How often each n-gram of one order occurs in each sentence; a row for each pair that does.
+    """Sparse counts of the n-grams of one order in each sentence.
 
-    sentence, gram, count: (E,) int64, sorted by sentence, then gram; grams are numbered from 0.
+    sentence, gram, count: (E,) int64, sorted by sentence, then gram; grams are in [0, `grams`).
     """
 
     sentence: Ints
@@ -28,8 +28,8 @@ class NgramCounts:
     count: Ints
     grams: int
 
-    def of(self, start: int, stop: int) -> "NgramCounts":
-        """The rows of sentences `start` to `stop`, which are then numbered from 0."""
+    def slice(self, start: int, stop: int) -> "NgramCounts":
+        """Return the entries of sentences `start` to `stop`, renumbered from 0."""
         first, last = np.searchsorted(self.sentence, [start, stop])
         rows = slice(first, last)
         return NgramCounts(
@@ -38,8 +38,8 @@ class NgramCounts:
 
 
 @dataclass(frozen=True)
-class CountedPair:
-    """Candidates and references of N images, with their n-grams.
+class PairCounts:
+    """n-grams of N candidates and of their S references.
 
     candidates, references: one NgramCounts for each order; sentence i of the candidates is of
     image i. image: (S,) int64, the image of each reference.
@@ -53,16 +53,15 @@ class CountedPair:
     reference_lengths: Ints
 
 
-def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> CountedPair:
-    """The n-grams of one candidate for each image, and of the image's references."""
-    split = [sentence.split() for sentence in candidates]
-    split += [sentence.split() for group in references for sentence in group]
-    counted = _count(split)
-    lengths = np.array([len(words) for words in split], dtype=np.int64)
+def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> PairCounts:
+    """Count the n-grams of one candidate per image and of the image's references."""
+    sentences = [*candidates, *(sentence for group in references for sentence in group)]
+    counted = count_ngrams(sentences)
+    lengths = np.array([len(sentence.split()) for sentence in sentences], dtype=np.int64)
     n = len(candidates)
-    return CountedPair(
-        candidates=[counts.of(0, n) for counts in counted],
-        references=[counts.of(n, len(split)) for counts in counted],
+    return PairCounts(
+        candidates=[counts.slice(0, n) for counts in counted],
+        references=[counts.slice(n, len(sentences)) for counts in counted],
         image=np.repeat(np.arange(n), [len(group) for group in references]),
         candidate_lengths=lengths[:n],
         reference_lengths=lengths[n:],
@@ -70,51 +69,48 @@ def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -
 
 
 def count_ngrams(sentences: Sequence[str]) -> list[NgramCounts]:
-    """The n-grams of each sentence, for n = 1, 2, 3, 4."""
-    return _count([sentence.split() for sentence in sentences])
-
-
-def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
-    """(G,): images with a sentence that holds the n-gram; image: (S,), of each sentence."""
-    grams = max(counts.grams, 1)
-    documents = np.unique(image[counts.sentence] * grams + counts.gram)
-    return np.bincount(documents % grams, minlength=grams).astype(np.float64)
-
-
-def _count(sentences: Sequence[Sequence[str]]) -> list[NgramCounts]:
+    """Count the n-grams of each sentence, for n = 1, 2, 3, 4."""
+    split = [sentence.split() for sentence in sentences]
     number: dict[str, int] = {}
-    words = [number.setdefault(word, len(number)) for words in sentences for word in words]
+    words = [number.setdefault(word, len(number)) for sentence in split for word in sentence]
     word = np.array(words, dtype=np.int64)
-    lengths = [len(words) for words in sentences]
-    sentence = np.repeat(np.arange(len(sentences)), lengths)
-    left = np.cumsum(lengths)[sentence] - np.arange(len(word))  # words from here to the end
+    lengths = [len(sentence) for sentence in split]
+    sentence = np.repeat(np.arange(len(split)), lengths)
+    left = np.cumsum(lengths)[sentence] - np.arange(len(word))  # words to the end of the sentence
     gram, counted = word, []
     for order in range(1, LONGEST + 1):
         if order > 1:
             gram = _extended(gram, word, len(number), order)
         inside = left[: len(gram)] >= order
-        counted.append(_rows(sentence[: len(gram)][inside], gram[inside]))
+        counted.append(_counts(sentence[: len(gram)][inside], gram[inside]))
     return counted
 
 
+def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
+    """Return (G,), the number of images with the n-gram; image: (S,), of each sentence."""
+    grams = max(counts.grams, 1)
+    documents = np.unique(image[counts.sentence] * grams + counts.gram)
+    return np.bincount(documents % grams, minlength=grams).astype(np.float64)
+
+
+def matches(candidates: NgramCounts, references: NgramCounts, image: Ints) -> tuple[Ints, Ints]:
+    """Return entries of the references that are in their image's candidate, and its entries."""
+    wanted = image[references.sentence] * references.grams + references.gram
+    keys = candidates.sentence * references.grams + candidates.gram
+    position = np.searchsorted(keys, wanted)
+    position[position == len(keys)] = 0
+    found = np.flatnonzero(keys[position] == wanted) if len(keys) else np.empty(0, dtype=np.int64)
+    return found, position[found]
+
+
 def _extended(gram: Ints, word: Ints, words: int, order: int) -> Ints:
-    """Numbers of the n-grams that begin at each place, of those one word shorter."""
+    """Number the n-grams that start at each position, from those that are one word shorter."""
     last = word[order - 1 :]
     _, numbers = np.unique(gram[: len(last)] * words + last, return_inverse=True)
     return np.asarray(numbers)
 
 
-def _rows(sentence: Ints, gram: Ints) -> NgramCounts:
+def _counts(sentence: Ints, gram: Ints) -> NgramCounts:
     grams = int(gram.max(initial=-1)) + 1
     keys, count = np.unique(sentence * grams + gram, return_counts=True)
     return NgramCounts(keys // max(grams, 1), keys % max(grams, 1), count, grams)
-
-
-def matches(candidates: NgramCounts, references: NgramCounts, image: Ints) -> tuple[Ints, Ints]:
-    """Rows of the references whose n-gram is in the candidate of their image, and its rows."""
-    wanted = image[references.sentence] * references.grams + references.gram
-    held = candidates.sentence * references.grams + candidates.gram
-    place = np.searchsorted(held, wanted)
-    place[place == len(held)] = 0
-    found = np.flatnonzero(held[place] == wanted) if len(held) else np.empty(0, dtype=np.int64)
-    return found, place[found]

@@ -1,9 +1,8 @@
-"""The part of METEOR's table of paraphrases that given captions can use.
+"""Subset of METEOR's paraphrase table for given captions.
 
-The jar reads 5.3 million pairs of phrases before it scores the first caption, which takes most of
-its time. A pair matters only where both phrases occur in the captions; the others can go without
-changing any score.
-What the references can use is kept in the cache folder.
+The jar spends most of its time reading 5.3 million pairs of phrases before it scores the first
+caption. A pair matters only if both phrases occur in the captions; without the others all scores
+are equal. The subset for a set of references is cached.
 """
 
 import gzip
@@ -19,22 +18,22 @@ from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
 
 _BLOCK = 1 << 22
-"""Compressed bytes read at once."""
+"""Number of compressed bytes read at once."""
 
 _RUN = re.compile(r"[^\W_]+")
 
 Runs = frozenset[tuple[str, ...]]
-"""Runs of letters and digits, alone and with the run that follows."""
+"""Runs of letters and digits, alone and with the next run."""
 
 
 def paraphrases_for(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> bytes:
-    """The table for the jar, gzipped: the pairs that these captions can use, and maybe others."""
+    """Return the gzipped table for the jar: at least the pairs that can match these captions."""
     sentences = list(chain.from_iterable(references))
     entry = f"paraphrases/{hashlib.sha256(json.dumps(sentences).encode()).hexdigest()}"
     wanted = runs_of(candidates)
-    kept = read_entry(entry)
-    if kept is not None:
-        head, _, part = kept.partition(b"\n")
+    cached = read_entry(entry)
+    if cached is not None:
+        head, _, part = cached.partition(b"\n")
         known = frozenset(map(tuple, json.loads(head)))
         if wanted <= known:
             return part
@@ -46,10 +45,10 @@ def paraphrases_for(candidates: Sequence[str], references: Sequence[Sequence[str
 
 
 def runs_of(captions: Iterable[str]) -> Runs:
-    """All runs of the captions, in lower case.
+    """Return all runs of the captions, in lower case.
 
-    The jar separates punctuation before it compares words. Letters and digits that stand together
-    stay together, so that a phrase can occur only where its runs do, one after another.
+    The jar splits off punctuation before it compares words, but never splits a run of letters and
+    digits. So a phrase can occur only if its runs do, one after another.
     """
     found: set[tuple[str, ...]] = set()
     for caption in set(captions):
@@ -59,16 +58,16 @@ def runs_of(captions: Iterable[str]) -> Runs:
 
 
 def usable_pairs(table: Path, runs: Runs) -> Iterator[bytes]:
-    """Those pairs of the table whose phrases have no other runs, each in three lines.
+    """Yield the pairs of the table whose phrases have no other runs, each in three lines.
 
-    The order of the pairs stays, which the jar's choice among equals may depend on.
+    The order of the table is kept, because the jar may break ties by it.
     """
     for lines in _line_blocks(table):
         yield from _usable(lines, runs)
 
 
 def _usable(lines: list[bytes], runs: Runs) -> Iterator[bytes]:
-    """The pairs that may be needed, each in three lines: probability, phrase, phrase."""
+    """Yield the usable pairs of a block, each in three lines: probability, phrase, phrase."""
     firsts, seconds = lines[1::3], lines[2::3]
     usable = {phrase for phrase in set(firsts) if _occurs(phrase, runs)}
     rows = [row for row, phrase in enumerate(firsts) if phrase in usable]
@@ -79,12 +78,12 @@ def _usable(lines: list[bytes], runs: Runs) -> Iterator[bytes]:
 
 
 def _occurs(phrase: bytes, runs: Runs) -> bool:
-    own = _RUN.findall(phrase.decode(errors="replace").lower())
-    return runs.issuperset(zip(own, strict=True)) and runs.issuperset(pairwise(own))
+    found = _RUN.findall(phrase.decode(errors="replace").lower())
+    return runs.issuperset(zip(found, strict=True)) and runs.issuperset(pairwise(found))
 
 
 def _line_blocks(table: Path) -> Iterator[list[bytes]]:
-    """Blocks of lines, each a multiple of three."""
+    """Yield blocks of lines whose number is a multiple of three."""
     inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
     rest: list[bytes] = [b""]
     with table.open("rb") as file:

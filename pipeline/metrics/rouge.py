@@ -1,7 +1,8 @@
-"""ROUGE-L (Lin 2004) as `pycocoevalcap.rouge` 1.2 computes it: the best precision and recall.
+"""ROUGE-L (Lin 2004) as `pycocoevalcap.rouge` 1.2 computes it.
 
-Words are split at single blanks, so that an empty caption is one empty word, as it is there. The
-longest common subsequence is that of Hyyrö (2004): one machine word holds a row of the table.
+Precision and recall are the best over the references. Sentences are split at single blanks, so an
+empty caption is one empty word, as in pycocoevalcap. The longest common subsequence is computed bit
+by bit (Hyyrö 2004): one integer is a row of the table.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ _BETA = 1.2
 
 
 def rouge_values(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """ROUGE-L of each candidate against the references of its image."""
+    """Return ROUGE-L of each candidate against the references of its image."""
     return [
         _rouge(candidate.split(" "), [reference.split(" ") for reference in group])
         for candidate, group in zip(candidates, references, strict=True)
@@ -18,10 +19,10 @@ def rouge_values(candidates: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def _rouge(candidate: list[str], references: list[list[str]]) -> float:
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for index, word in enumerate(candidate):
-        places[word] = places.get(word, 0) | 1 << index
-    common = [longest_common_subsequence(places, len(candidate), words) for words in references]
+        positions[word] = positions.get(word, 0) | 1 << index
+    common = [longest_common_subsequence(positions, len(candidate), words) for words in references]
     precision = max(common) / len(candidate)
     recall = max(found / len(words) for found, words in zip(common, references, strict=True))
     if precision == 0 or recall == 0:
@@ -29,14 +30,14 @@ def _rouge(candidate: list[str], references: list[list[str]]) -> float:
     return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision)
 
 
-def longest_common_subsequence(places: dict[str, int], length: int, words: Sequence[str]) -> int:
-    """Words that two captions share in order.
+def longest_common_subsequence(positions: dict[str, int], length: int, words: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence of two captions.
 
-    places: word -> a bit for each of its places in the one caption of `length` words; words: the
+    positions: word -> a bit for each of its positions in one caption of `length` words. words: the
     other caption.
     """
-    unmatched = everywhere = (1 << length) - 1
+    unmatched = all_bits = (1 << length) - 1
     for word in words:
-        here = unmatched & places.get(word, 0)
-        unmatched = (unmatched + here | unmatched - here) & everywhere
+        here = unmatched & positions.get(word, 0)
+        unmatched = (unmatched + here | unmatched - here) & all_bits
     return length - unmatched.bit_count()

@@ -1,9 +1,9 @@
 """SPICE (Anderson et al. 2016, arXiv:1607.08822) by the jars of pycocoevalcap 1.2.
 
-Its main program pretty-prints with a JavaScript engine, which Java lost in version 15, and keeps
-parses beside the installed package. SpiceLines.java calls the same classes with neither and needs
-no further flag on Java 17, 21 and 25; spice-lines.jar holds it compiled (`javac --release 8`). What
-the parser made of the references is kept in the cache folder.
+Their main program needs a JavaScript engine for pretty-printing, which Java 15 removed, and caches
+parses in the installed package. SpiceLines.java calls the same classes without both and runs on
+Java 17, 21 and 25 without flags; spice-lines.jar is its compiled form (`javac --release 8`). Parsed
+references are in a2's cache folder.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from a2cap.pipeline.weights.spice import downloaded_files
 logger = logging.getLogger(__name__)
 
 PARTS = ("Object", "Relation", "Attribute", "Cardinality", "Color", "Size")
-"""What SPICE is told apart into."""
+"""Categories of tuples that SPICE scores separately."""
 
 HEAP = "3G"
-"""Most memory of the JVM's objects: parser and name finder take half of it."""
+"""Heap limit of the JVM; parser and named-entity recogniser take half of it."""
 
 MODELS = "spice"
-"""What `a2 weights fetch` calls the parser and its models."""
+"""Name of the parser and its models in `a2 weights`."""
 
-_PARSED_TOGETHER = 64
-_SCORED_TOGETHER = 16
-_KEPT_EVERY = 2048
-"""Newly parsed references after which the cache entry is written, in case of an interruption."""
+_PARSE_BATCH = 64
+_SCORE_BATCH = 16
+_SAVE_EVERY = 2048
+"""Number of newly parsed references after which the cache entry is written."""
 
 Tuples = list[list[str]]
 """Objects (one word), attributes (two) and relations (three) of a caption."""
@@ -43,20 +43,20 @@ Tuples = list[list[str]]
 
 @dataclass(frozen=True)
 class Spice:
-    """F-scores of one image; of a part that its references lack, None."""
+    """F-scores of one image; None for a category that is not in its references."""
 
     overall: float
     parts: dict[str, float | None]
 
 
 def spice_jars() -> list[Path]:
-    """The class path; raises JavaError where the parser or its models are missing."""
+    """Return the class path; raise JavaError if the parser or its models are missing."""
     folder = pycocoevalcap_folder() / "spice"
     models = downloaded_files(MODELS)
     if models is None:
         raise JavaError('SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first')
-    own = Path(__file__).with_name("spice-lines.jar")
-    return [own, folder / "spice-1.0.jar", *sorted((folder / "lib").glob("*.jar")), *models]
+    lines_jar = Path(__file__).with_name("spice-lines.jar")
+    return [lines_jar, folder / "spice-1.0.jar", *sorted((folder / "lib").glob("*.jar")), *models]
 
 
 def spice_values(
@@ -65,16 +65,16 @@ def spice_values(
     *,
     advance: Callable[[int], object],
 ) -> list[Spice]:
-    """SPICE of each candidate against the references of its image.
+    """Return SPICE of each candidate against the references of its image.
 
-    advance: told how many more captions have been parsed; the sum is that of all captions. Raises
-    JavaError where it cannot run.
+    advance: called with the number of newly parsed captions; the sum is the number of all captions.
+    Raises JavaError if SPICE cannot run.
     """
     jars = os.pathsep.join(map(str, spice_jars()))
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    # Without a limit of its own, native memory grows with each thread's arena.
+    # Native memory is outside the heap limit and grows with the arena of each thread.
     arguments = ["-XX:+UseSerialGC", "-cp", jars, "edu.anu.spice.SpiceLines", str(threads)]
-    logger.info("SPICE: a JVM of at most %s", HEAP)
+    logger.info("SPICE: a JVM with a heap of at most %s", HEAP)
     with java_process(arguments, heap=HEAP, purpose="SPICE") as java:
         known = _parsed_references(java, references, advance)
         fresh = dict.fromkeys(caption for caption in candidates if caption not in known)
@@ -90,8 +90,8 @@ def _parsed_references(
 ) -> dict[str, Tuples]:
     captions = dict.fromkeys(chain.from_iterable(references))
     entry = f"spice/{hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()}"
-    kept = read_entry(entry)
-    known: dict[str, Tuples] = {} if kept is None else json.loads(kept)
+    cached = read_entry(entry)
+    known: dict[str, Tuples] = {} if cached is None else json.loads(cached)
     missing = [caption for caption in captions if caption not in known]
     advance(sum(map(len, references)) - len(missing))
     unsaved = 0
@@ -99,15 +99,15 @@ def _parsed_references(
         known |= part
         advance(len(part))
         unsaved += len(part)
-        if unsaved >= _KEPT_EVERY or len(known) == len(captions):
+        if unsaved >= _SAVE_EVERY or len(known) == len(captions):
             write_entry(entry, json.dumps(known).encode())
             unsaved = 0
     return known
 
 
 def _parsed(java: JavaProcess, captions: Sequence[str]) -> Iterable[dict[str, Tuples]]:
-    for start in range(0, len(captions), _PARSED_TOGETHER):
-        part = captions[start : start + _PARSED_TOGETHER]
+    for start in range(0, len(captions), _PARSE_BATCH):
+        part = captions[start : start + _PARSE_BATCH]
         [answer] = java.ask([json.dumps(part)])
         yield dict(zip(part, json.loads(answer), strict=True))
 
@@ -123,8 +123,8 @@ def _scored(
         for candidate, group in zip(candidates, references, strict=True)
     ]
     answers = chain.from_iterable(
-        java.ask(questions[start : start + _SCORED_TOGETHER])
-        for start in range(0, len(questions), _SCORED_TOGETHER)
+        java.ask(questions[start : start + _SCORE_BATCH])
+        for start in range(0, len(questions), _SCORE_BATCH)
     )
     return [_spice(json.loads(answer)) for answer in answers]
 

@@ -1,6 +1,6 @@
-"""PTB tokens of captions, by the tokeniser that pycocoevalcap runs.
+"""PTB tokenisation of captions by the tokeniser of pycocoevalcap.
 
-Captions go to it on its standard input, not in a file beside the installed package.
+Captions are sent on its standard input; pycocoevalcap writes a file into the installed package.
 """
 
 import hashlib
@@ -14,22 +14,21 @@ from pathlib import Path
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.pipeline.metrics.java import JavaError, run_java
 
-# What COCOEvalCap drops after tokenisation. Brackets are lower-cased by then, so -lrb- stays, as it
-# does there.
+# COCOEvalCap removes these after tokenisation. Brackets are lower-case by then, so -lrb- stays.
 _PUNCTUATION = frozenset(
     (*("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-"), *".?!,:-;", "--", "...")
 )
 
 LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
-"""The tokeniser starts a new line at each of these, and a caption is one line."""
+"""Line separators of the tokeniser; a caption must be one line."""
 
 _HEAP = "512M"
 
 
 def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """PTB tokens of each caption, lower-cased, without punctuation, joined by single spaces.
+    """Return the PTB tokens of each caption, lower-case, without punctuation, joined by spaces.
 
-    Raises JavaError where no JVM can be run.
+    Raises JavaError if no JVM can be run.
     """
     sentences = [sentence for group in captions.values() for sentence in group]
     if not sentences:
@@ -39,12 +38,12 @@ def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def tokenize_references(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The same, taken from the cache folder where these very captions were tokenised before."""
+    """Return `tokenize(captions)`, from the cache if exactly these captions are in it."""
     content = json.dumps(list(captions.items()), ensure_ascii=False).encode()
     entry = f"tokens/{hashlib.sha256(content).hexdigest()}"
-    kept = read_entry(entry)
-    if kept is not None:
-        return dict(json.loads(kept))
+    cached = read_entry(entry)
+    if cached is not None:
+        return dict(json.loads(cached))
     tokens = tokenize(captions)
     write_entry(entry, json.dumps(list(tokens.items()), ensure_ascii=False).encode())
     return tokens
@@ -63,20 +62,20 @@ def _ptb_lines(sentences: Sequence[str]) -> list[str]:
     lines = output.split("\n")[:-1]
     if len(lines) != len(sentences):
         raise JavaError(
-            f"the tokeniser answered {len(lines):,} lines for {len(sentences):,} captions; "
+            f"the tokeniser returned {len(lines):,} lines for {len(sentences):,} captions; "
             "remove control characters from the captions"
         )
     return [_without_punctuation(line) for line in lines]
 
 
 def _without_punctuation(line: str) -> str:
-    # Only at blanks: a token may hold a no-break space ("1 1/2").
+    # Split only at blanks: a token may contain a no-break space ("1 1/2").
     return " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
 
 
 def pycocoevalcap_folder() -> Path:
-    """Where the jars lie; raises JavaError where pycocoevalcap is not installed."""
+    """Return the folder of the jars; raise JavaError if pycocoevalcap is not installed."""
     spec = find_spec("pycocoevalcap")
     if spec is None or not spec.submodule_search_locations:
-        raise JavaError('no metrics: pycocoevalcap is missing; run "pip install pycocoevalcap"')
+        raise JavaError('pycocoevalcap is not installed; run "pip install pycocoevalcap"')
     return Path(next(iter(spec.submodule_search_locations))).absolute()

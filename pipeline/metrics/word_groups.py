@@ -1,20 +1,20 @@
-"""How right captions are in one group of words: kinds, colours, counts, relations.
+"""Scores of captions within one group of words: kinds, colours, counts, relations.
 
-Words: precision is BLEU's modified unigram precision (Papineni et al. 2002) of the group's words,
-recall is ROUGE-1 (Lin 2004) of them, both of sums over all images. So a word that stands twice in
-a caption is right twice where one reference has it twice. Where references of an image choose
-different words, no caption has a recall of 1.
+Words: precision is BLEU's modified unigram precision (Papineni et al. 2002) over the group's words,
+recall is ROUGE-1 (Lin 2004) over them, both from sums over all images. A word that occurs twice in
+a caption is therefore correct twice if one reference has it twice. If the references of an image
+use different words, no caption has a recall of 1.
 
 Pairs (`a2cap.pipeline.metrics.word_pairs`): precision is the share of a caption's pairs that a
-reference says too. Many a true one is said by none, so that accuracy is over those that are judged,
-where a reference says something of the same topic: a colour of balls, or how ball and cup lie to
-each other. It is no more than what the references know: of a red and a blue ball they may name one.
+reference has too. Many true pairs are in no reference, so accuracy is the share among judged
+pairs: those with the topic of a reference pair, such as the colour of balls or the position of
+ball and cup. It is limited by the references: of a red and a blue ball they may name one.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -22,70 +22,107 @@ from a2cap.data.annotations.word_groups import WordGroups
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.word_pairs import NOUNS, Pair, PairReader
 
-_Said = TypeVar("_Said", str, Pair)
+_Counted = TypeVar("_Counted", str, Pair)
+
+_NAME_IN_FILE = {
+    "predicted": "said",
+    "correct": "right",
+    "images": "pictures",
+    "pair_images": "pair_pictures",
+}
+"""Fields whose name in metrics.json and per_picture.json differs from that in Python."""
+
+_NAME_IN_PYTHON = {name: field for field, name in _NAME_IN_FILE.items()}
+
+
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {_NAME_IN_FILE.get(name, name): value for name, value in fields.items()}
+
+
+def _from_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {_NAME_IN_PYTHON.get(name, name): value for name, value in content.items()}
 
 
 class GroupCounts(NamedTuple):
-    """What is counted of a group in one image; sums over images give its scores.
+    """Counts of one group in one image; sums over images give its scores.
 
-    said, right: words of the caption, and those that a reference has as often; expected, recalled:
-    words of all references, and those that the caption has. pairs, judged, held: of the caption,
-    those with a topic of the references, those that a reference says. pictures, pair_pictures: 1
-    where the references have words, and pairs, of the group.
+    predicted, correct: words of the caption, and those that a reference has as often. expected,
+    recalled: words of all references, and those that the caption has. pairs, judged, held: pairs of
+    the caption, those with the topic of a reference pair, those that a reference has. images,
+    pair_images: 1 if the references have words, and pairs, of the group.
     """
 
-    said: int
-    right: int
+    predicted: int
+    correct: int
     expected: int
     recalled: int
     pairs: int
     judged: int
     held: int
-    pictures: int
-    pair_pictures: int
+    images: int
+    pair_images: int
+
+    def as_json(self) -> dict[str, int]:
+        """Return the counts under their names on disk."""
+        return _as_json(self._asdict())
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, int]) -> Self:
+        """Return the counts that `as_json` wrote; raise TypeError for a missing one."""
+        return cls(**_from_json(content))
 
 
 @dataclass(frozen=True)
 class WordScore:
-    """Scores of a group's words; None where they would be a share of nothing, by `reason`.
+    """Scores of a group's words; shares of zero words are None, explained by `reason`.
 
-    said: words of the captions. pictures: those whose references have such words.
+    predicted: number of words in the captions. images: number whose references have such words.
     """
 
     precision: float | None
     recall: float | None
     f1: float | None
-    said: int
-    pictures: int
+    predicted: int
+    images: int
     reason: str | None
 
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of a group's pairs; None where they would be a share of nothing, by `reason`.
+    """Scores of a group's pairs; shares of zero pairs are None, explained by `reason`.
 
-    accuracy: share of the judged pairs that a reference says; precision: of all that captions say.
+    accuracy: share of the judged pairs that a reference has. precision: the same of all pairs.
     """
 
     accuracy: float | None
     precision: float | None
-    said: int
+    predicted: int
     judged: int
-    pictures: int
+    images: int
     reason: str | None
 
 
 @dataclass(frozen=True)
 class GroupScore:
-    """Both scores of one group."""
+    """Scores of one group's words and pairs."""
 
     words: WordScore
     pairs: PairScore
 
+    def as_json(self) -> dict[str, Any]:
+        """Return both scores under their names on disk."""
+        return {name: _as_json(fields) for name, fields in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Return the scores that `as_json` wrote; raise KeyError or TypeError for a missing one."""
+        words, pairs = (_from_json(content[name]) for name in ("words", "pairs"))
+        return cls(WordScore(**words), PairScore(**pairs))
+
 
 @dataclass(frozen=True)
 class WordGroupScores:
-    """Group -> scores over all images, and image id -> group -> what was counted."""
+    """Group -> scores over all images, and image id -> group -> counts."""
 
     groups: dict[str, GroupScore]
     per_image: dict[str, dict[str, GroupCounts]]
@@ -94,39 +131,36 @@ class WordGroupScores:
 def score_word_groups(
     captions: Mapping[str, str], references: Mapping[str, Sequence[str]], groups: WordGroups
 ) -> WordGroupScores:
-    """The scores of one caption for each image; captions, references: PTB tokens by image id."""
+    """Return the scores of one caption per image; captions, references: PTB tokens by image id."""
     reader = PairReader(groups)
     per_image = {
-        image_id: count_groups(
-            caption.split(), [said.split() for said in references[image_id]], groups, reader
+        image_id: _count_groups(
+            caption.split(), [reference.split() for reference in references[image_id]], reader
         )
         for image_id, caption in captions.items()
     }
+    sums = {
+        group: GroupCounts(*map(sum, zip(*(row[group] for row in per_image.values()), strict=True)))
+        for group in groups
+    }
     return WordGroupScores(
-        groups={
-            group: _score(group, _summed([found[group] for found in per_image.values()]), groups)
-            for group in groups
-        },
-        per_image=per_image,
+        {group: _score(group, sums[group], groups) for group in groups}, per_image
     )
 
 
-def count_groups(
-    caption: Sequence[str],
-    references: Sequence[Sequence[str]],
-    groups: WordGroups,
-    reader: PairReader,
+def _count_groups(
+    caption: Sequence[str], references: Sequence[Sequence[str]], reader: PairReader
 ) -> dict[str, GroupCounts]:
-    """What is counted of each group in one image; caption, references: tokens."""
-    said, known = reader.read(caption), [reader.read(reference) for reference in references]
+    """Return the counts of each group in one image; caption, references: tokens."""
+    pairs, known = reader.read(caption), [reader.read(reference) for reference in references]
     return {
         group: _count(
             Counter(word for word in caption if word in words),
             [Counter(word for word in reference if word in words) for reference in references],
-            said[group],
-            [pairs[group] for pairs in known],
+            pairs[group],
+            [found[group] for found in known],
         )
-        for group, words in groups.items()
+        for group, words in reader.groups.items()
     }
 
 
@@ -138,90 +172,87 @@ def _count(
 ) -> GroupCounts:
     topics = {pair.topic for known in known_pairs for pair in known}
     return GroupCounts(
-        said=words.total(),
-        right=(words & _most(known_words)).total(),
+        predicted=words.total(),
+        correct=(words & _largest(known_words)).total(),
         expected=sum(known.total() for known in known_words),
         recalled=sum((words & known).total() for known in known_words),
         pairs=pairs.total(),
         judged=sum(times for pair, times in pairs.items() if pair.topic in topics),
-        held=(pairs & _most(known_pairs)).total(),
-        pictures=int(any(known_words)),
-        pair_pictures=int(any(known_pairs)),
+        held=(pairs & _largest(known_pairs)).total(),
+        images=int(any(known_words)),
+        pair_images=int(any(known_pairs)),
     )
 
 
-def _most(references: Sequence[Counter[_Said]]) -> Counter[_Said]:
-    """How often each item is said by the reference that says it most."""
-    most: Counter[_Said] = Counter()
+def _largest(references: Sequence[Counter[_Counted]]) -> Counter[_Counted]:
+    """Return each item's largest count in one reference."""
+    largest: Counter[_Counted] = Counter()
     for reference in references:
-        most |= reference
-    return most
-
-
-def _summed(counts: Sequence[GroupCounts]) -> GroupCounts:
-    return GroupCounts(*map(sum, zip(*counts, strict=True)))
+        largest |= reference
+    return largest
 
 
 def _score(group: str, counts: GroupCounts, groups: WordGroups) -> GroupScore:
-    precision = _share(counts.right, counts.said)
+    precision = _share(counts.correct, counts.predicted)
     recall = _share(counts.recalled, counts.expected)
     return GroupScore(
         words=WordScore(
             precision=precision,
             recall=recall,
             f1=harmonic_mean(precision, recall),
-            said=counts.said,
-            pictures=counts.pictures,
-            reason=_absent("word", counts.said, counts.pictures),
+            predicted=counts.predicted,
+            images=counts.images,
+            reason=_absent("word", counts.predicted, counts.images),
         ),
         pairs=PairScore(
             accuracy=_share(counts.held, counts.judged),
             precision=_share(counts.held, counts.pairs),
-            said=counts.pairs,
+            predicted=counts.pairs,
             judged=counts.judged,
-            pictures=counts.pair_pictures,
+            images=counts.pair_images,
             reason=_without_pairs(group, counts, groups),
         ),
     )
 
 
 def group_values(sums: Floats) -> Floats:
-    """F1 of the words and accuracy of the pairs, (…, 2); NaN for a share of nothing.
+    """Return F1 of the words and accuracy of the pairs.
 
-    sums: (…, 9), of the fields of `GroupCounts` over images.
+    sums: (…, 9), fields of `GroupCounts` summed over images. Returns (…, 2), NaN for 0 / 0.
     """
     counts = GroupCounts(*np.moveaxis(sums, -1, 0))
     with np.errstate(invalid="ignore"):
-        precision, recall = counts.right / counts.said, counts.recalled / counts.expected
+        precision, recall = counts.correct / counts.predicted, counts.recalled / counts.expected
         both = precision + recall
         f1 = 2 * precision * recall / np.where(both == 0, 1, both)
         return np.stack([f1, counts.held / counts.judged], axis=-1)
 
 
 def harmonic_mean(precision: float | None, recall: float | None) -> float | None:
-    """F1; None where one of them has no value, 0 where both are."""
+    """Return F1: None if precision or recall is None, 0 if both are 0."""
     if precision is None or recall is None:
         return None
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def _without_pairs(group: str, counts: GroupCounts, groups: WordGroups) -> str | None:
+    # metrics.json contains these texts, so their wording is part of the file format.
     if group == NOUNS:
         return f"pairs of other groups are about {NOUNS!r}"
     if NOUNS not in groups:
         return f"no group {NOUNS!r} says what pairs are about"
-    absent = _absent("pair", counts.pairs, counts.pair_pictures)
+    absent = _absent("pair", counts.pairs, counts.pair_images)
     if absent is None and not counts.judged:
         return "no reference says such a pair of the same topic"
     return absent
 
 
-def _absent(what: str, said: int, images: int) -> str | None:
-    if said and images:
+def _absent(item: str, predicted: int, images: int) -> str | None:
+    if predicted and images:
         return None
-    if said:
-        return f"no reference has such a {what}"
-    return f"no caption has such a {what}" if images else f"nobody says such a {what}"
+    if predicted:
+        return f"no reference has such a {item}"
+    return f"no caption has such a {item}" if images else f"nobody says such a {item}"
 
 
 def _share(part: int, whole: int) -> float | None:

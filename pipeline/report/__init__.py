@@ -1,1 +1,1 @@
-"""The HTML report."""
+"""HTML pages: the evaluation report and the comparison of two runs."""

@@ -1,7 +1,7 @@
-"""The comparison of two runs as a page: which captions were fixed, broken or changed by the second.
+"""Comparison page of two runs: captions that the second run fixed, broke or changed.
 
-Both runs captioned the same images. A caption is fixed where it differs and its CIDEr is at least
-LEAST_CHANGE higher, broken where it is as much lower, changed where it differs otherwise.
+Both runs captioned the same images. A caption is fixed if it differs and its CIDEr is higher by at
+least MIN_CHANGE, broken if it is lower by as much, and changed if it differs otherwise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from a2cap.data.errors import InputError
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.summary import in_order, shown_name
 
-LEAST_CHANGE = 0.1
-"""CIDEr of one image; differences of less are often one function word."""
+MIN_CHANGE = 0.1
+"""CIDEr of one image; smaller differences are often one function word."""
 
-KINDS = ("fixed", "broken", "changed", "same")
+CHANGES = ("fixed", "broken", "changed", "same")
 
 
 @dataclass(frozen=True)
-class ComparedImage:
-    """What two runs said of one image; scores: metric -> value, of each run."""
+class ImageComparison:
+    """Captions of one image by both runs; scores: metric -> value, of each run."""
 
     image_id: str
     captions: tuple[str, str]
@@ -28,24 +28,24 @@ class ComparedImage:
     scores: tuple[Mapping[str, float], Mapping[str, float]]
 
     @property
-    def kind(self) -> str:
-        """One of KINDS."""
+    def change(self) -> str:
+        """One of CHANGES."""
         if self.captions[0] == self.captions[1]:
             return "same"
         before, after = (scores.get("CIDEr", 0.0) for scores in self.scores)
         # Rounded: 0.5 - 0.4 is less than 0.1 in floating point.
         difference = round(after - before, 9)
-        if difference >= LEAST_CHANGE:
+        if difference >= MIN_CHANGE:
             return "fixed"
-        return "broken" if difference <= -LEAST_CHANGE else "changed"
+        return "broken" if difference <= -MIN_CHANGE else "changed"
 
 
 @dataclass(frozen=True)
-class ComparedMetric:
+class MetricComparison:
     """A metric of both runs.
 
-    interval: 95 % of the difference; better: share of the draws in which the second run is the
-    better one; None where that is not known.
+    interval: 95 % interval of the difference. better: share of the resamples in which the second
+    run scores higher. Both are None if unknown.
     """
 
     name: str
@@ -55,12 +55,12 @@ class ComparedMetric:
 
     @property
     def shown_name(self) -> str:
-        """As papers write it."""
+        """Name of the metric as in papers."""
         return shown_name(self.name)
 
     @property
     def difference(self) -> float:
-        """How much higher the second run's value is."""
+        """Value of the second run minus that of the first."""
         return self.values[1] - self.values[0]
 
 
@@ -68,48 +68,44 @@ class ComparedMetric:
 class Comparison:
     """Two runs over the same images.
 
-    names: what the page calls them. settings: what they differ in, name -> value in each run.
+    names: titles of the runs. settings: name -> value in each run, where they differ.
     """
 
     names: tuple[str, str]
-    metrics: Sequence[ComparedMetric]
-    images: Sequence[ComparedImage]
+    metrics: Sequence[MetricComparison]
+    images: Sequence[ImageComparison]
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Writes the page as one HTML file; InputError where it cannot be written there."""
+    """Write the page as one HTML file; raise InputError if `path` cannot be written."""
+    metrics = in_order(name for image in comparison.images for one in image.scores for name in one)
+    changes = [image.change for image in comparison.images]
     try:
-        _write(path, comparison)
+        write_page(
+            path,
+            "comparison.html",
+            comparison=comparison,
+            min_change=MIN_CHANGE,
+            changes={change: changes.count(change) for change in CHANGES},
+            orders=[shown_name(name) for name in metrics],
+            data={
+                "metrics": [shown_name(name) for name in metrics],
+                "names": comparison.names,
+                "images": [_as_json(image, metrics) for image in comparison.images],
+            },
+        )
     except OSError as error:
         raise InputError(
-            f"cannot write {str(path)!r} ({error.strerror}); name another place"
+            f"cannot write {str(path)!r} ({error.strerror}); name another path"
         ) from error
 
 
-def _write(path: Path, comparison: Comparison) -> None:
-    scored = in_order(name for image in comparison.images for one in image.scores for name in one)
-    kinds = [image.kind for image in comparison.images]
-    write_page(
-        path,
-        "comparison.html",
-        comparison=comparison,
-        least_change=LEAST_CHANGE,
-        kinds={kind: kinds.count(kind) for kind in KINDS},
-        orders=[shown_name(name) for name in scored],
-        data={
-            "metrics": [shown_name(name) for name in scored],
-            "names": comparison.names,
-            "images": [_as_json(image, scored) for image in comparison.images],
-        },
-    )
-
-
-def _as_json(image: ComparedImage, metrics: Sequence[str]) -> dict[str, object]:
-    """What the script of the page reads; scores are in the order of `metrics`, of each run."""
+def _as_json(image: ImageComparison, metrics: Sequence[str]) -> dict[str, object]:
+    """Return an image for the page's script, with scores in the order of `metrics`."""
     return {
         "id": image.image_id,
-        "kind": image.kind,
+        "change": image.change,
         "captions": image.captions,
         "references": list(image.references),
         "scores": [

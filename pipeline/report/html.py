@@ -1,7 +1,7 @@
-"""HTML pages in one file: they open from disk and ask no network for anything.
+"""Self-contained HTML pages that open from disk without network access.
 
-A content security policy forbids every request, so that a caption or a title cannot cause one
-either. Equal values give equal bytes: there is no time, no path and no host in a page.
+A content security policy forbids every request, so text from outside cannot cause one either.
+Equal values give equal bytes: a page contains no time, path or host name.
 """
 
 import json
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 
 def write_page(path: Path, template: str, **values: object) -> None:
-    """Writes the page that a template of `templates/` makes of some values, piece by piece."""
+    """Render a template of `templates/` with these values and write it piece by piece."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -30,13 +30,14 @@ def write_page(path: Path, template: str, **values: object) -> None:
 
 
 def embedded(value: object) -> Markup:
-    """A value as JSON that can stand in a script element, whatever text it holds."""
+    """Return a value as JSON that is safe inside a script element."""
     text = json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+    # "</script>" and "<!--" would end or change the element, even inside a string.
     return Markup(text.replace("<", "\\u003c"))
 
 
 def _finite(value: object) -> object:
-    """The value with null for numbers that JSON does not have."""
+    """Return the value with null instead of NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""An image in a report: its thumbnail, its regions, and the attention to them at each word."""
+"""Image in a report: its thumbnail, its regions, and the attention to them at each token."""
 
 import base64
 import io
@@ -23,13 +23,13 @@ _JPEG_QUALITY = 78
 
 
 @dataclass(frozen=True)
-class ShownImage:
-    """What is drawn of one image.
+class ImageCard:
+    """An image with its regions, as the report draws it.
 
-    image: its file, or None where it is not at hand; the report then shows the boxes alone.
-    width, height: in pixels, after turning it as its EXIF data says; boxes refer to that.
-    boxes: (R, 4), x1 y1 x2 y2. names: what each region shows, empty where that is not known.
-    scores: (R,) how sure it is, or None. attention: at each word of the caption, or None.
+    image: its file, or None if it is missing; the report then draws the boxes alone.
+    width, height: in pixels, after EXIF rotation; boxes refer to that.
+    boxes: (R, 4), x1 y1 x2 y2. names: category of each region, empty if unknown.
+    scores: (R,) confidence, or None. attention: at each token of the caption, or None.
     """
 
     image: Path | None
@@ -41,7 +41,7 @@ class ShownImage:
     attention: CaptionAttention | None = None
 
     def as_json(self, caption: str) -> dict[str, object]:
-        """What the script of the report reads."""
+        """Return the card for the report's script."""
         return {
             "thumbnail": thumbnail(self.image),
             "width": self.width,
@@ -54,7 +54,7 @@ class ShownImage:
 
 
 def thumbnail(image: Path | None) -> str | None:
-    """A JPEG as a data URI, turned as its EXIF data says, or None where it cannot be read."""
+    """Return an upright JPEG as a data URI, or None for an image that cannot be read."""
     if image is None:
         return None
     try:
@@ -70,10 +70,10 @@ def thumbnail(image: Path | None) -> str | None:
 
 
 def _attention(attention: CaptionAttention, caption: str) -> dict[str, object]:
-    """The words and, row by row, the attention; aligned and keep where there is an alignment."""
+    """Return the tokens and their rows of attention; aligned and keep only with alignment."""
     is_aligned = attention.keep is not None
     return {
-        "words": caption.split(),
+        "tokens": caption.split(),
         "original": _packed(attention.original),
         "aligned": _packed(attention.aligned) if is_aligned else None,
         "keep": None if attention.keep is None else _packed(attention.keep),

@@ -1,4 +1,4 @@
-"""The evaluation report: one HTML file with every caption, and images of the worst and best.
+"""Evaluation report: one HTML file with every caption, and images of the worst and the best.
 
 Captions, references and scores of all images are embedded as JSON, which the page sorts, searches
 and draws a few at a time. The worst and the best are embedded with their image, regions and
@@ -12,17 +12,16 @@ from pathlib import Path
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import GroupScore
 from a2cap.pipeline.report.html import write_page
-from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
 
 
 @dataclass(frozen=True)
 class ReportImage:
-    """What was said about one image.
+    """Captions and scores of one image.
 
-    caption: what the model says. references: what people said. scores: metric -> value.
-    beams: the captions found, best first, with the scores that ranked them.
-    grounding: how much of the attention lies on what the caption names, where that is known.
+    references: captions by people. scores: metric -> value. beams: captions with the scores that
+    ranked them, best first. grounding: of the caption, if it is known.
     """
 
     image_id: str
@@ -35,15 +34,14 @@ class ReportImage:
 
 @dataclass(frozen=True)
 class Report:
-    """What one evaluation found.
+    """Content of an evaluation report.
 
-    metrics: metric -> value over all images; intervals: its 95 % confidence interval, where there
-    is one; baseline: the same metrics of another run, called `baseline_name`, or None.
-    not_run: metric -> why it has no value.
-    n: images scored, of `total`; skipped: image id -> why it is not among them.
-    provenance: what a reader needs to reproduce the figures, in the order of showing.
-    statistics: what else is worth knowing of the captions, name -> value in words.
-    grounding: over all captions, where there are annotated boxes.
+    metrics: metric -> value over all images. intervals: metric -> 95 % confidence interval.
+    baseline: metrics of another run, which is called `baseline_name`, or None.
+    not_run: metric -> reason why it has no value.
+    n: number of scored images, of `total`. skipped: image id -> reason.
+    provenance: name -> value, in the order of display. statistics: the same, of the captions.
+    grounding: over all captions, if there are annotated boxes.
     word_groups, baseline_groups: group of words -> scores, of this run and of the other.
     """
 
@@ -64,13 +62,13 @@ class Report:
     baseline_groups: Mapping[str, GroupScore] = field(default_factory=dict)
 
 
-def write_report(path: Path, report: Report, shown: Iterable[tuple[str, ShownImage]] = ()) -> None:
+def write_report(path: Path, report: Report, cards: Iterable[tuple[str, ImageCard]] = ()) -> None:
     """Write the report as one HTML file.
 
-    shown: the images to embed, (image id, image) each; taken one by one, so that they need not
-    be in memory together.
+    cards: (image id, card) of the images to embed; consumed one by one, so that they need not be in
+    memory together.
     """
-    scored = in_order(name for image in report.images for name in image.scores)
+    metrics = in_order(name for image in report.images for name in image.scores)
     cider = [image.scores["CIDEr"] for image in report.images if "CIDEr" in image.scores]
     captions = {image.image_id: image.caption for image in report.images}
     write_page(
@@ -82,17 +80,17 @@ def write_report(path: Path, report: Report, shown: Iterable[tuple[str, ShownIma
         ),
         groups=group_rows(report.word_groups, report.baseline_groups),
         histogram=histogram(cider),
-        orders=[shown_name(name) for name in scored],
+        orders=[shown_name(name) for name in metrics],
         data={
-            "metrics": [shown_name(name) for name in scored],
-            "images": [_as_json(image, scored) for image in report.images],
+            "metrics": [shown_name(name) for name in metrics],
+            "images": [_as_json(image, metrics) for image in report.images],
         },
-        details=((image_id, one.as_json(captions[image_id])) for image_id, one in shown),
+        cards=((image_id, card.as_json(captions[image_id])) for image_id, card in cards),
     )
 
 
 def _as_json(image: ReportImage, metrics: Sequence[str]) -> dict[str, object]:
-    """What the script of the report reads; scores are in the order of `metrics`."""
+    """Return an image for the page's script, with scores in the order of `metrics`."""
     grounding = image.grounding
     return {
         "id": image.image_id,
@@ -113,7 +111,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def worst_and_best(scores: Mapping[str, Mapping[str, float]], limit: int) -> list[str]:
-    """At most `limit` image ids, lowest CIDEr first: half of them the lowest, half the highest.
+    """Return at most `limit` image ids by ascending CIDEr: half the lowest, half the highest.
 
     scores: image id -> metric -> value.
     """

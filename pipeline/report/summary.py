@@ -1,4 +1,4 @@
-"""The summary of a report: tables of metrics and groups of words, and a histogram of CIDEr."""
+"""Summary of a report: tables of metrics and groups of words, and a histogram of CIDEr."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,18 +14,18 @@ _BINS = 32
 
 
 def shown_name(metric: str) -> str:
-    """Papers write BLEU-4 and ROUGE-L; the keys are those of the COCO server."""
+    """Return a metric's name as in papers; the keys are those of the COCO server."""
     return metric.replace("Bleu_", "BLEU-").replace("_", "-")
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Each metric once, as tables show them: those of `metrics.json` first."""
+    """Return each metric once, those of METRICS first and in that order."""
     found = dict.fromkeys(metrics)
     return [name for name in METRICS if name in found] + [n for n in found if n not in METRICS]
 
 
-def in_words(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:
-    """Figures of the captions and the parts of SPICE, name -> value, as a report lists them."""
+def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:
+    """Return caption statistics and SPICE categories as text, name -> value."""
     named = {name.replace("_", " "): value for name, value in figures.items()}
     named |= {f"SPICE, {part}": value for part, value in spice.items()}
     return {
@@ -36,7 +36,7 @@ def in_words(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[s
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One line of the table of metrics; `reason` is set where there is no value."""
+    """Row of the table of metrics; `reason` is empty if there is a value."""
 
     name: str
     value: float | None
@@ -52,7 +52,7 @@ def metric_rows(
     baseline: Mapping[str, float],
     not_run: Mapping[str, str],
 ) -> list[MetricRow]:
-    """A line for each metric that has a value or a reason for none."""
+    """Return a row for each metric that has a value or a reason for none."""
     rows = []
     for name in in_order((*metrics, *not_run)):
         value, compared = metrics.get(name), baseline.get(name)
@@ -66,7 +66,7 @@ def metric_rows(
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One line of the table of groups of words, with what the baseline scored."""
+    """Row of the table of groups of words, with the baseline's scores."""
 
     name: str
     words: WordScore
@@ -78,7 +78,7 @@ class GroupRow:
 def group_rows(
     scores: Mapping[str, GroupScore], baseline: Mapping[str, GroupScore]
 ) -> list[GroupRow]:
-    """A line for each group, in the order of `scores`."""
+    """Return a row for each group, in the order of `scores`."""
     return [
         GroupRow(
             name,
@@ -93,7 +93,7 @@ def group_rows(
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of the histogram: its place, and its height as a share of the highest."""
+    """Bar of the histogram: its position, and its height as a share of the highest."""
 
     index: int
     share: float
@@ -104,7 +104,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many images have which CIDEr."""
+    """Distribution of CIDEr over images; empty bins have no bar."""
 
     bars: list[Bar]
     bins: int
@@ -113,7 +113,7 @@ class Histogram:
 
 
 def histogram(values: Sequence[float]) -> Histogram | None:
-    """Of the values of all images; None where there is none."""
+    """Return the histogram of the values of all images, or None without values."""
     if not values:
         return None
     upper = max(1.0, math.ceil(max(values) * 2) / 2)

@@ -1,8 +1,7 @@
 """Stage evaluate: captions of a split, their scores, and the report.
 
-`captions.json` (COCO results), `metrics.json`, `report.html`, and unless `evaluate.attention` is
-none `attention.h5` (`a2cap.data.captions.attention_file`): where the captioner looked at each word
-of them.
+Outputs are `captions.json` (COCO results), `metrics.json`, `per_picture.json`, `report.html`, and
+unless `evaluate.attention` is none `attention.h5`: the attention at each token of the captions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +38,10 @@ def evaluate_stage(
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """The stage over one trained captioner, or an ensemble; the images are only shown.
+    """Return the stage for one trained captioner or an ensemble.
 
-    instances: COCO instances with which the attention is compared, where there are some.
-    word_groups: groups of words that are scored apart, where there are some.
+    images: for the report only, so they are not inputs. instances: COCO instances, to measure the
+    grounding of attention. word_groups: groups of words that are scored separately.
     """
     optional = {"baseline": baseline, "instances": instances, "word_groups": word_groups}
     inputs = {

@@ -1,4 +1,4 @@
-"""Stage preprocess: annotations to vocabulary, token ids, references and document frequencies."""
+"""Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -35,7 +35,7 @@ CODE_VERSION = 2
 def preprocess_stage(
     config: PreprocessConfig, *, annotations: Input, split_list: Input | None
 ) -> Stage:
-    """The stage over one annotation file."""
+    """Return the stage for one annotation file."""
     inputs = {"annotations": annotations}
     if split_list is not None:
         inputs["split_list"] = split_list
@@ -56,7 +56,7 @@ def preprocess(
     directory: Path,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
-    """Fills `directory`; returns the captions and images that were left out, with reasons."""
+    """Write the outputs into `directory`; return the skipped captions and images."""
     find_java()
     found = read_annotations(annotations, split_list=split_list)
     unusable = require_usable(found, annotations)
@@ -77,7 +77,7 @@ def preprocess(
 def _write_references(
     directory: Path, images: Sequence[AnnotatedImage], vocabulary: Vocabulary
 ) -> None:
-    """PTB tokens of all references, made once so that training needs no JVM."""
+    """Write the PTB tokens of all references, so that training needs no JVM, and frequencies."""
     raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
     references = tokenize(raw)
     write_json(directory / REFERENCES, references)
@@ -86,7 +86,7 @@ def _write_references(
 
 
 def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
-    """The words that get a number."""
+    """Return the vocabulary of the training split."""
     return Vocabulary.from_counts(
         count_words(found.images, config.vocabulary),
         config.vocabulary,
@@ -95,10 +95,7 @@ def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
 
 
 def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:
-    """The items of the file that have to be left out.
-
-    InputError where they are too many, or a split has no image.
-    """
+    """Return the unusable items; raise InputError for too many, or for a split without images."""
     unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
     check_skip_limit(unusable, len(found.images) + len(unusable), "annotations")
     for split in ("train", "val", "test"):

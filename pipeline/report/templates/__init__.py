@@ -1,1 +1,1 @@
-"""The page of the report, its style and its script."""
+"""Templates, styles and scripts of the pages."""

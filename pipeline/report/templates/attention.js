@@ -1,11 +1,11 @@
-// An image with its regions, and for each word of the caption where the captioner looked.
+// An image with its regions, and the attention to them at each token of the caption.
 
 const SVG = "http://www.w3.org/2000/svg";
-const GOLDEN_ANGLE = 137.508; // degrees between the hues of neighbours: any few of them stay apart
+const GOLDEN_ANGLE = 137.508; // degrees between the hues of neighbours, which keeps any few of them distinct
 const FIXED_POINT = 16384;
-const IN_TABLE = 5;
+const TABLE_ROWS = 5;
 
-// Rows of attention, one per word, out of 16-bit multiples of 1 / FIXED_POINT.
+// Unpacks rows of attention, one per token, from 16-bit multiples of 1 / FIXED_POINT.
 function unpack(text, width) {
   if (text === null) return null;
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -24,8 +24,8 @@ function labelOf(detail, index) {
   return [`region ${index + 1} of ${detail.boxes.length}`, detail.names[index], score].filter(Boolean).join(" · ");
 }
 
-// Boxes over the image, the largest first: what is drawn later lies on top, and small ones must
-// be reachable.
+// Draws boxes over the image, the largest first: later ones are on top, and small ones must be
+// reachable.
 function drawRegions(svg, detail) {
   svg.setAttribute("viewBox", `0 0 ${detail.width} ${detail.height}`);
   const areas = detail.boxes.map(([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1));
@@ -33,39 +33,39 @@ function drawRegions(svg, detail) {
   for (const index of order) {
     const [x1, y1, x2, y2] = detail.boxes[index];
     const rect = document.createElementNS(SVG, "rect");
-    const place = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, "data-region": index };
-    for (const [name, value] of Object.entries(place)) rect.setAttribute(name, value);
+    const position = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, "data-region": index };
+    for (const [name, value] of Object.entries(position)) rect.setAttribute(name, value);
     rect.style.setProperty("--hue", Math.round(GOLDEN_ANGLE * index) % 360);
     svg.append(rect);
   }
 }
 
-function drawLook(detail, kind, alt) {
-  const look = byId("look").content.firstElementChild.cloneNode(true);
-  const frame = look.querySelector(".frame"), image = look.querySelector("img");
+function drawView(detail, kind, alt) {
+  const view = byId("view").content.firstElementChild.cloneNode(true);
+  const frame = view.querySelector(".frame"), image = view.querySelector("img");
   frame.style.aspectRatio = `${detail.width} / ${detail.height}`;
   image.alt = alt;
   if (detail.thumbnail) image.src = detail.thumbnail;
   else image.remove();
-  look.querySelector(".absent").hidden = Boolean(detail.thumbnail);
-  look.querySelector(".kind").textContent = kind;
-  look.dataset.kind = kind;
-  drawRegions(look.querySelector("svg"), detail);
-  return look;
+  view.querySelector(".missing").hidden = Boolean(detail.thumbnail);
+  view.querySelector(".kind").textContent = kind;
+  view.dataset.kind = kind;
+  drawRegions(view.querySelector("svg"), detail);
+  return view;
 }
 
-// Arrow keys step through the regions of an image, pointing names one.
-function nameRegions(looks, detail) {
+// Labels the region under the pointer; arrow keys step through the regions.
+function addRegionLabels(views, detail) {
   const count = detail.boxes.length;
   let current = null;
 
   function choose(index) {
     current = index;
-    for (const look of looks) {
-      look.querySelector(".current")?.classList.remove("current");
-      if (index !== null) look.querySelector(`[data-region="${index}"]`).classList.add("current");
+    for (const view of views) {
+      view.querySelector(".current")?.classList.remove("current");
+      if (index !== null) view.querySelector(`[data-region="${index}"]`).classList.add("current");
     }
-    looks[0].querySelector(".region").textContent = index === null ? `${count} regions` : labelOf(detail, index);
+    views[0].querySelector(".region").textContent = index === null ? `${count} regions` : labelOf(detail, index);
   }
 
   function onKey(event) {
@@ -75,13 +75,13 @@ function nameRegions(looks, detail) {
     choose(by ? ((current ?? (by > 0 ? -1 : 0)) + by + count) % count : null);
   }
 
-  const svgs = looks.map((look) => look.querySelector("svg"));
+  const svgs = views.map((view) => view.querySelector("svg"));
   for (const svg of svgs) {
     svg.setAttribute("aria-hidden", "true");
     svg.addEventListener("pointerover", (event) => {
       if (event.target !== svg) choose(Number(event.target.dataset.region));
     });
-    // A finger leaves with the tap; what it chose stays.
+    // On a touch screen, the pointer leaves after the tap; the region stays chosen.
     svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
   }
   // One of two equal images is enough for the keyboard. (A listener for focus alone would make an
@@ -92,41 +92,41 @@ function nameRegions(looks, detail) {
   svgs[0].setAttribute("aria-label", `${count} regions; arrow keys step through them`);
   svgs[0].addEventListener("focusout", () => choose(null));
   svgs[0].addEventListener("keydown", onKey);
-  looks[0].querySelector(".region").setAttribute("aria-live", "polite");
+  views[0].querySelector(".region").setAttribute("aria-live", "polite");
   choose(null);
 }
 
-// What the attention is at one word: shares of both kinds, and the values that they came from.
-function wordReader({ attention, boxes }) {
+// Returns a function from a token's position to its attention, as values and as shares of 1.
+function tokenReader({ attention, boxes }) {
   const [original, aligned, keep] = ["original", "aligned", "keep"].map((name) =>
     unpack(attention[name], boxes.length),
   );
-  return (place) => {
-    const values = [original(place), aligned?.(place)].filter(Boolean);
+  return (position) => {
+    const values = [original(position), aligned?.(position)].filter(Boolean);
     return {
-      word: attention.words[place],
+      token: attention.tokens[position],
       values,
       shares: values.map(shares),
-      keep: keep?.(place),
-      gate: attention.gate?.[place],
+      keep: keep?.(position),
+      gate: attention.gate?.[position],
     };
   };
 }
 
-function drawOverlay(look, row, strongest) {
-  const best = row.indexOf(Math.max(...row));
-  for (const rect of look.querySelectorAll("rect")) {
+function drawOverlay(view, row, largest) {
+  const top = row.indexOf(Math.max(...row));
+  for (const rect of view.querySelectorAll("rect")) {
     const index = Number(rect.dataset.region);
-    rect.style.setProperty("--share", (row[index] / strongest).toFixed(3));
-    rect.classList.toggle("best", index === best);
+    rect.style.setProperty("--share", (row[index] / largest).toFixed(3));
+    rect.classList.toggle("peak", index === top);
   }
-  look.classList.add("looking");
-  look.querySelector(".kind").textContent = `${look.dataset.kind} · ${Math.round(100 * row[best])} %`;
+  view.classList.add("attending");
+  view.querySelector(".kind").textContent = `${view.dataset.kind} · ${Math.round(100 * row[top])} %`;
 }
 
 function fillTable(table, detail, found) {
   const decisive = found.shares.at(-1);
-  const order = [...decisive.keys()].sort((a, b) => decisive[b] - decisive[a]).slice(0, IN_TABLE);
+  const order = [...decisive.keys()].sort((a, b) => decisive[b] - decisive[a]).slice(0, TABLE_ROWS);
   const rows = order.map((index) => {
     const row = document.createElement("tr");
     addText(row, "th", [index + 1, detail.names[index]].filter(Boolean).join(" · ")).scope = "row";
@@ -138,14 +138,14 @@ function fillTable(table, detail, found) {
   table.hidden = false;
 }
 
-// In words: where the most attention lies, what the gate let through, what the row sums to.
-function describe(found, detail) {
+// Returns the region with the largest attention, the gate, and the sum of the aligned row as text.
+function summarise(found, detail) {
   const at = (row) => {
-    const best = row.indexOf(Math.max(...row));
-    const name = detail.names[best] ? ` (${detail.names[best]})` : "";
-    return `${Math.round(100 * row[best])} % on region ${best + 1}${name}`;
+    const top = row.indexOf(Math.max(...row));
+    const name = detail.names[top] ? ` (${detail.names[top]})` : "";
+    return `${Math.round(100 * row[top])} % on region ${top + 1}${name}`;
   };
-  const parts = [`“${found.word}”: ${at(found.shares[0])}`];
+  const parts = [`“${found.token}”: ${at(found.shares[0])}`];
   if (found.shares.length > 1) {
     const sum = found.values[1].reduce((a, b) => a + b, 0);
     parts.push(`aligned ${at(found.shares[1])}`, `Σαᵃ ${sum.toFixed(2)}`);
@@ -154,82 +154,82 @@ function describe(found, detail) {
   return parts.join("; ");
 }
 
-// Words that show the attention while they are pointed at or have the focus. One of them takes part
-// in the order of tabs, arrow keys step to the others; a click keeps a word, Escape lets it go.
-function makeWords(card, looks, detail) {
+// Makes a button of each token, which shows its attention while it is pointed at or focused. The Tab
+// key stops at one of them, arrow keys step to the others; a click pins a token, Escape releases it.
+function addTokens(card, views, detail) {
   const attended = card.querySelector(".attended"), table = attended.querySelector("table");
   const readout = attended.querySelector(".readout");
   const heading = card.querySelector(".caption");
-  const read = wordReader(detail);
-  const isAligned = looks.length > 1;
-  let kept = null;
+  const read = tokenReader(detail);
+  const isAligned = views.length > 1;
+  let pinned = null;
 
-  function show(place) {
-    words.forEach((word, i) => word.classList.toggle("shown", i === place));
-    table.hidden = place === null;
-    readout.textContent = `${words.length} words; point at one, or step through them with the arrow keys`;
-    if (place === null) {
-      for (const look of looks) {
-        look.classList.remove("looking");
-        look.querySelector(".kind").textContent = look.dataset.kind;
+  function show(position) {
+    tokens.forEach((token, i) => token.classList.toggle("shown", i === position));
+    table.hidden = position === null;
+    readout.textContent = `${tokens.length} tokens; point at one, or step through them with the arrow keys`;
+    if (position === null) {
+      for (const view of views) {
+        view.classList.remove("attending");
+        view.querySelector(".kind").textContent = view.dataset.kind;
       }
       return;
     }
-    const found = read(place);
-    const strongest = Math.max(...found.shares.flat());
-    looks.forEach((look, kind) => drawOverlay(look, found.shares[kind], strongest));
-    readout.textContent = describe(found, detail);
+    const found = read(position);
+    const largest = Math.max(...found.shares.flat());
+    views.forEach((view, i) => drawOverlay(view, found.shares[i], largest));
+    readout.textContent = summarise(found, detail);
     fillTable(table, detail, found);
   }
 
-  function keep(place) {
-    kept = place;
-    words.forEach((word, i) => word.setAttribute("aria-pressed", i === place));
-    show(place);
+  function pin(position) {
+    pinned = position;
+    tokens.forEach((token, i) => token.setAttribute("aria-pressed", i === position));
+    show(position);
   }
 
-  function go(place) {
-    const next = Math.min(Math.max(place, 0), words.length - 1);
-    words.forEach((word, i) => (word.tabIndex = i === next ? 0 : -1));
-    words[next].focus();
+  function go(position) {
+    const next = Math.min(Math.max(position, 0), tokens.length - 1);
+    tokens.forEach((token, i) => (token.tabIndex = i === next ? 0 : -1));
+    tokens[next].focus();
   }
 
-  function onKey(event, place) {
-    const to = { ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: words.length - 1 }[event.key];
+  function onKey(event, position) {
+    const to = { ArrowRight: position + 1, ArrowLeft: position - 1, Home: 0, End: tokens.length - 1 }[event.key];
     if (to === undefined && event.key !== "Escape") return;
     event.preventDefault();
-    if (to === undefined) keep(null);
+    if (to === undefined) pin(null);
     else go(to);
   }
 
   heading.textContent = "";
-  const words = detail.attention.words.map((text, place) => {
-    const word = addText(heading, "button", text, "word");
-    word.type = "button";
-    word.tabIndex = place === 0 ? 0 : -1;
-    word.setAttribute("aria-pressed", "false");
-    word.addEventListener("pointerenter", () => show(place));
-    word.addEventListener("pointerleave", () => show(kept));
-    word.addEventListener("focus", () => show(place));
-    word.addEventListener("blur", () => show(kept));
-    word.addEventListener("click", () => keep(kept === place ? null : place));
-    word.addEventListener("keydown", (event) => onKey(event, place));
+  const tokens = detail.attention.tokens.map((text, position) => {
+    const token = addText(heading, "button", text, "token");
+    token.type = "button";
+    token.tabIndex = position === 0 ? 0 : -1;
+    token.setAttribute("aria-pressed", "false");
+    token.addEventListener("pointerenter", () => show(position));
+    token.addEventListener("pointerleave", () => show(pinned));
+    token.addEventListener("focus", () => show(position));
+    token.addEventListener("blur", () => show(pinned));
+    token.addEventListener("click", () => pin(pinned === position ? null : position));
+    token.addEventListener("keydown", (event) => onKey(event, position));
     heading.append(" ");
-    return word;
+    return token;
   });
   for (const cell of table.querySelectorAll(".aligned")) cell.hidden = !isAligned;
   attended.hidden = false;
   show(null);
 }
 
-// Fills in what is drawn of a card's image.
+// Adds the views of a card's image.
 function addImage(card, detail, alt) {
   const isAligned = Boolean(detail.attention?.aligned);
-  const kinds = detail.attention ? (isAligned ? ["original α", "aligned αᵃ"] : ["attention α"]) : [""];
-  const looks = kinds.map((kind, place) => drawLook(detail, kind, place ? "" : alt));
-  card.querySelector(".looks").append(...looks);
+  const titles = detail.attention ? (isAligned ? ["original α", "aligned αᵃ"] : ["attention α"]) : [""];
+  const views = titles.map((kind, position) => drawView(detail, kind, position ? "" : alt));
+  card.querySelector(".views").append(...views);
   card.querySelector(".image").hidden = false;
-  card.classList.add(looks.length > 1 ? "two" : "one");
-  if (detail.boxes.length) nameRegions(looks, detail);
-  if (detail.attention?.words.length) makeWords(card, looks, detail);
+  card.classList.add(views.length > 1 ? "two" : "one");
+  if (detail.boxes.length) addRegionLabels(views, detail);
+  if (detail.attention?.tokens.length) addTokens(card, views, detail);
 }

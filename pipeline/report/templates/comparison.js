@@ -1,8 +1,8 @@
-// The list of what two runs said of each image.
+// List of images with the captions of both runs.
 
 (() => {
   const data = JSON.parse(byId("data").textContent);
-  const chief = Math.max(data.metrics.indexOf("CIDEr"), 0);
+  const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
   const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
 
@@ -15,7 +15,7 @@
     return before === null || after === null ? null : after - before;
   }
 
-  // Words that the other caption does not have are marked.
+  // Marks words that are not in the other caption.
   function addCaption(parent, caption, other) {
     const known = new Set(other.split(" "));
     for (const word of caption.split(" ")) {
@@ -28,11 +28,11 @@
     const card = byId("card").content.firstElementChild.cloneNode(true);
     const part = (name) => card.querySelector(name);
     card.dataset.id = item.id;
-    card.classList.add(item.kind);
-    card.setAttribute("aria-label", `${item.id}, ${item.kind}`);
-    part(".score b").textContent = signed(difference(item, chief));
-    part(".score span").textContent = data.metrics[chief];
-    part(".badge").textContent = item.kind;
+    card.classList.add(item.change);
+    card.setAttribute("aria-label", `${item.id}, ${item.change}`);
+    part(".score b").textContent = signed(difference(item, mainMetric));
+    part(".score span").textContent = data.metrics[mainMetric];
+    part(".badge").textContent = item.change;
     data.names.forEach((name, run) => {
       addText(part(".captions"), "dt", name);
       addCaption(addText(part(".captions"), "dd", "", "caption"), item.captions[run], item.captions[1 - run]);
@@ -52,14 +52,14 @@
   const show = makeList(draw);
 
   function update() {
-    const kind = byId("kind").value, metric = Number(byId("key").value);
-    const wanted = (item) => (kind ? item.kind === kind : item.kind !== "same");
+    const change = byId("change").value, metric = Number(byId("key").value);
+    const wanted = (item) => (change ? item.change === change : item.change !== "same");
     const found = data.images.filter((item) => wanted(item) && contains(item.text, byId("search").value));
     show(sorted(found, (item) => difference(item, metric), Number(byId("direction").value)));
-    sayCount(found.length, data.images.length, "images");
+    showCount(found.length, data.images.length, "images");
   }
 
   byId("search").addEventListener("input", update);
-  for (const id of ["kind", "key", "direction"]) byId(id).addEventListener("change", update);
+  for (const id of ["change", "key", "direction"]) byId(id).addEventListener("change", update);
   update();
 })();

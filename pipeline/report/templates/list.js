@@ -1,11 +1,11 @@
 "use strict";
-// A list of thousands: sorted and searched as data, drawn a few at a time as they come into view.
+// List of thousands of items: sorted and searched as data, drawn in parts as they come into view.
 
-const AT_ONCE = 20;
+const PAGE_SIZE = 20;
 
 const byId = (id) => document.getElementById(id);
 
-// Text in which a term is found where a word begins: after a blank.
+// Text whose words all follow a blank, so that a search finds the beginnings of words.
 const searchable = (...texts) => " " + texts.join(" ").toLowerCase();
 
 function contains(text, query) {
@@ -13,7 +13,7 @@ function contains(text, query) {
   return terms.every((term) => text.includes(" " + term));
 }
 
-// Items by value, equal ones as they were; those without a value last, whatever the direction.
+// Items by value, ties in their given order; those without a value last in both directions.
 function sorted(items, valueOf, direction) {
   const order = (a, b) => (a < b ? -direction : a > b ? direction : 0);
   const has = (item) => valueOf(item) !== null;
@@ -21,17 +21,17 @@ function sorted(items, valueOf, direction) {
   return [...valued, ...items.filter((item) => !has(item))];
 }
 
-// Draws items into the list; returns the function that shows others instead.
+// Returns a function that replaces the items of the list.
 function makeList(draw) {
   const list = byId("list"), more = byId("more");
   let items = [], drawn = 0;
 
   function drawMore() {
-    const next = items.slice(drawn, drawn + AT_ONCE).map(draw);
+    const next = items.slice(drawn, drawn + PAGE_SIZE).map(draw);
     drawn += next.length;
     list.append(...next);
     more.hidden = drawn === items.length;
-    // An observer tells only of changes: without this, a short screenful would be the last one.
+    // An observer reports only changes: without this, a short page would be the last one.
     observer.unobserve(more);
     if (!more.hidden) observer.observe(more);
     return next[0];
@@ -50,9 +50,9 @@ function makeList(draw) {
   };
 }
 
-function sayCount(shown, all, what) {
+function showCount(shown, all, noun) {
   const of = shown < all ? ` of ${all.toLocaleString("en")}` : "";
-  byId("count").value = `${shown.toLocaleString("en")}${of} ${what}`;
+  byId("count").value = `${shown.toLocaleString("en")}${of} ${noun}`;
 }
 
 function addText(parent, tag, text, kind) {
@@ -63,7 +63,7 @@ function addText(parent, tag, text, kind) {
   return element;
 }
 
-// "/" goes to the search; a form that is sent would load the page anew.
+// "/" focuses the search; submitting the form would reload the page.
 byId("tools").addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || document.activeElement?.matches("input, select")) return;

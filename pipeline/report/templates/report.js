@@ -1,15 +1,15 @@
-// The list of images: captions of all, images of those that are embedded.
+// List of all images with their captions; embedded images are drawn.
 
 (() => {
   const data = JSON.parse(byId("data").textContent);
   const details = new Map(
     [...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]),
   );
-  const chief = Math.max(data.metrics.indexOf("CIDEr"), 0);
+  const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
 
-  for (const [place, item] of data.images.entries()) {
-    item.place = place;
+  for (const [position, item] of data.images.entries()) {
+    item.position = position;
     const ids = [item.id, item.id.replace(/^0+/, "")];
     item.text = { caption: searchable(item.caption, ...ids) };
     item.text.all = searchable(item.caption, ...item.references, ...ids);
@@ -17,7 +17,7 @@
 
   const values = {
     id: (item) => item.id,
-    words: (item) => item.caption.split(" ").length,
+    length: (item) => item.caption.split(" ").length,
     grounding: (item) => item.grounding?.[1] ?? null,
   };
 
@@ -25,11 +25,11 @@
     const card = byId("card").content.firstElementChild.cloneNode(true);
     const part = (name) => card.querySelector(name);
     card.dataset.id = item.id;
-    part(".caption").id = `caption-${item.place}`;
+    part(".caption").id = `caption-${item.position}`;
     part(".caption").textContent = item.caption || "(empty caption)";
-    card.setAttribute("aria-labelledby", `caption-${item.place}`);
+    card.setAttribute("aria-labelledby", `caption-${item.position}`);
     if (details.has(item.id)) {
-      // The best description of an image for those who cannot see it is a person's.
+      // A person's caption is the best alternative text.
       addImage(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
     }
     drawScores(part, item);
@@ -39,17 +39,17 @@
   }
 
   function drawScores(part, item) {
-    const value = item.scores[chief];
+    const value = item.scores[mainMetric];
     part(".score").hidden = value === undefined;
     part(".score").style.setProperty("--share", Math.min((value ?? 0) / 2, 1));
     part(".score b").textContent = score(value);
-    part(".score span").textContent = data.metrics[chief];
+    part(".score span").textContent = data.metrics[mainMetric];
     const others = part(".others");
-    data.metrics.forEach((name, i) => i === chief || addNamed(others, name, score(item.scores[i])));
+    data.metrics.forEach((name, i) => i === mainMetric || addNamed(others, name, score(item.scores[i])));
     if (item.grounding) {
-      const [original, aligned, even] = item.grounding;
+      const [original, aligned, uniform] = item.grounding;
       const both = original === aligned ? score(original) : `α ${score(original)}, αᵃ ${score(aligned)}`;
-      addNamed(others, "attention on what words name", `${both} (even ${score(even)})`);
+      addNamed(others, "attention on named objects", `${both} (uniform ${score(uniform)})`);
     }
     addText(others, "span", item.id, "id");
   }
@@ -75,7 +75,7 @@
     const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
     const found = data.images.filter((item) => contains(item.text[where], byId("search").value));
     show(sorted(found, valueOf, Number(byId("direction").value)));
-    sayCount(found.length, data.images.length, "images");
+    showCount(found.length, data.images.length, "images");
   }
 
   const showRegions = () => byId("list").classList.toggle("no-regions", !byId("boxes").checked);
@@ -83,7 +83,7 @@
   byId("boxes").addEventListener("change", showRegions);
   byId("search").addEventListener("input", update);
   for (const id of ["where", "key", "direction"]) byId(id).addEventListener("change", update);
-  // A browser keeps what was typed and chosen over a reload.
+  // Browsers restore the form's values after a reload.
   showRegions();
   update();
   performance.mark("a2-ready");

@@ -182,8 +182,8 @@ def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
     answer = a2("analyze", moved, "--artifacts", tmp_path, "--output", tmp_path / "out")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"a2: the result of extract that {str(moved)!r} was trained on is not there: {digest!r}; "
-        "name the folder that holds it with --artifacts\n"
+        f"a2: result of extract that {str(moved)!r} was trained on not found: {digest!r}; "
+        "name the folder that contains it with --artifacts\n"
     )
 
 
@@ -192,9 +192,11 @@ def test_captions_of_another_vocabulary_are_refused(run, monkeypatch):
         "a2cap.pipeline.analysis.faithfulness.CaptionFile",
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
     )
-    with pytest.raises(InputError, match="captions and captioner have other vocabularies") as error:
+    with pytest.raises(
+        InputError, match="captions and captioner have different vocabularies"
+    ) as error:
         analyse(run, split="val", images=None, runtime=CPU)
     assert str(error.value) == (
-        f"captions and captioner have other vocabularies: {str(run.captions)!r} and "
+        f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
         f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
     )

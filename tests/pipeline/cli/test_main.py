@@ -95,7 +95,7 @@ def copy(experiment, tmp_path):
 @pytest.fixture
 def without_meteor(monkeypatch):
     """METEOR takes seconds to start; what the command line does is the same without it."""
-    monkeypatch.setattr(metrics, "_BY_JVM", {})
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from a2cap.pipeline.evaluation.coco_server import (
     VAL,
     check_captions,
     check_name,
-    check_place,
-    read_info,
+    check_output,
+    read_image_info,
     write_submission,
 )
 
@@ -118,19 +118,19 @@ def test_without_output_the_archive_has_the_name(infos, ready, tmp_path, monkeyp
 
 
 def test_sets_of_another_size_than_the_server_s_are_warned_of(infos, caplog):
-    assert read_info(*infos) == IDS
+    assert read_image_info(*infos) == IDS
     assert caplog.messages == [
-        f"{infos[0]} names 3 images, the server's val2014 has 40,504: "
-        "it will not take this archive",
-        f"{infos[1]} names 2 images, the server's test2014 has 40,775: "
-        "it will not take this archive",
+        f"{infos[0]} has 3 images, the server's val2014 has 40,504; "
+        "the server will reject this archive",
+        f"{infos[1]} has 2 images, the server's test2014 has 40,775; "
+        "the server will reject this archive",
     ]
 
 
 def test_sets_of_the_server_s_size_are_not_warned_of(place, caplog):
     val = place("v.json", {"images": [{"id": n} for n in range(40_504)]})
     test = place("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})
-    ids = read_info(val, test)
+    ids = read_image_info(val, test)
     assert [len(ids[VAL]), len(ids[TEST])] == [40_504, 40_775]
     assert caplog.messages == []
 
@@ -154,7 +154,7 @@ def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, t
     answer = submit(*ready)
     assert answer.exit_code == 2
     assert answer.stderr == (
-        f"a2: {str(archive)!r} is there already; name another file, or use --force\n"
+        f"a2: {str(archive)!r} already exists; name another file, or use --force\n"
     )
     results(place, "t.json", [2])
     assert submit(*ready, "--force").exit_code == 1
@@ -171,13 +171,13 @@ def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, t
         ([2], "1 of 2 images of test2014 have no caption: 000000000020; caption them, "),
         (
             [2, 20, 5, 6, 7, 8, 9, 10],
-            "6 of 8 captions are of no image of test2014: 000000000005, 000000000006, "
+            "6 of 8 captions are of images that are not in test2014: 000000000005, 000000000006, "
             "000000000007, 000000000008, 000000000009 and 1 more; "
             "name the results of test2014",
         ),
         (
             [2, 20, 20],
-            "1 images are captioned more than once in {test}: 000000000020; "
+            "1 images have more than one caption in {test}: 000000000020; "
             "keep one caption for each",
         ),
     ],
@@ -196,7 +196,7 @@ def test_missing_captions_are_named_and_counted():
     assert str(raised.value) == (
         "40,504 of 40,504 images of val2014 have no caption: 000000000000, 000000000001, "
         "000000000002, 000000000003, 000000000004 and 40,499 more; "
-        "caption them, since the server takes all or none"
+        "caption them, the server rejects partial results"
     )
 
 
@@ -204,7 +204,7 @@ def test_empty_captions_are_refused(submit, ready, place):
     with pytest.raises(InputError) as raised:
         check_captions({**SAID[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
     assert str(raised.value) == (
-        "1 of 3 captions of val2014 are empty: 000000000003; give each at least a word"
+        "1 of 3 captions of val2014 are empty: 000000000003; give each at least one word"
     )
     test = place("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
     answer = submit(*ready)
@@ -236,16 +236,18 @@ def test_places_that_cannot_be_written_are_refused_first(tmp_path):
     (tmp_path / "folder.zip").mkdir()
     for path in (tmp_path / "results.json", tmp_path / "folder.zip"):
         with pytest.raises(ConfigError) as raised:
-            check_place(path, force=True)
-        assert str(raised.value) == f"--output names no zip file: {str(path)!r}; end it in .zip"
+            check_output(path, force=True)
+        assert (
+            str(raised.value) == f"--output is not a zip file: {str(path)!r}; end its name in .zip"
+        )
     with pytest.raises(ConfigError) as raised:
-        check_place(tmp_path / "none" / "a.zip", force=False)
+        check_output(tmp_path / "none" / "a.zip", force=False)
     assert str(raised.value) == (
-        f"folder of --output not found: {str(tmp_path / 'none')!r}; make it first"
+        f"folder of --output not found: {str(tmp_path / 'none')!r}; create it first"
     )
 
 
-AS_DOWNLOADED = "give image_info_test2014.json, or captions_val2014.json, as it was downloaded"
+AS_DOWNLOADED = "give image_info_test2014.json or captions_val2014.json as downloaded"
 
 
 @pytest.mark.parametrize(
@@ -254,13 +256,13 @@ AS_DOWNLOADED = "give image_info_test2014.json, or captions_val2014.json, as it 
         ([], "the file: not a JSON object"),
         ({"images": {}}, "the file: 'images' is not a list"),
         ({"images": [{"id": 1}, {}]}, "images[1]: no key 'id'"),
-        ({"images": [{"id": True}]}, "images[0]: 'id' is no number of up to 12 digits: True"),
-        ({"images": [{"id": "7"}]}, "images[0]: 'id' is no number of up to 12 digits: '7'"),
+        ({"images": [{"id": True}]}, "images[0]: 'id' is not a number of up to 12 digits: True"),
+        ({"images": [{"id": "7"}]}, "images[0]: 'id' is not a number of up to 12 digits: '7'"),
         (
             {"images": [{"id": 10**12}]},
-            "images[0]: 'id' is no number of up to 12 digits: 1000000000000",
+            "images[0]: 'id' is not a number of up to 12 digits: 1000000000000",
         ),
-        ({"images": [{"id": 7}, {"id": 7}]}, "images[1]: image 000000000007 stands twice"),
+        ({"images": [{"id": 7}, {"id": 7}]}, "images[1]: duplicate image 000000000007"),
         (
             {"images": [{"id": 7, "file_name": "COCO_test2014_000000000007.jpg"}]},
             "images[0]: 'COCO_test2014_000000000007.jpg' is an image of test2014",
@@ -270,7 +272,7 @@ AS_DOWNLOADED = "give image_info_test2014.json, or captions_val2014.json, as it 
 def test_files_that_are_no_image_info_are_refused(place, infos, document, problem):
     path = place("info.json", document)
     with pytest.raises(InputError) as raised:
-        read_info(path, infos[1])
+        read_image_info(path, infos[1])
     assert str(raised.value) == (
         f"no image info of val2014 in {str(path)!r}: {problem}; {AS_DOWNLOADED}"
     )
@@ -279,9 +281,9 @@ def test_files_that_are_no_image_info_are_refused(place, infos, document, proble
 def test_an_image_of_both_sets_is_refused(place):
     val, test = (place(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
     with pytest.raises(InputError) as raised:
-        read_info(val, test)
+        read_image_info(val, test)
     assert str(raised.value) == (
-        f"2 images stand in both {str(val)!r} and {str(test)!r}: "
+        f"2 images are in both {str(val)!r} and {str(test)!r}: "
         "000000000007, 000000000008; name the info files of val2014 and test2014"
     )
 
@@ -348,7 +350,7 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
         "a2: 3 of 3 captions of val2014 are empty: 000000000001, 000000000003, 000000000040; "
-        "give each at least a word"
+        "give each at least one word"
     )
 
 

@@ -91,11 +91,11 @@ def test_groups_of_words_are_compared_by_what_was_counted_in_each_image(run, tmp
     folders = []
     for name, wrong in (("a", 4), ("b", 8)):
         folder = run(name, scores(np.ones(200)))
-        said = {
+        captions = {
             image_id: "a red ball" if int(image_id) % wrong else "a blue ball"
             for image_id in IMAGES
         }
-        found = score_word_groups(said, references, groups)
+        found = score_word_groups(captions, references, groups)
         write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
         folders.append(folder)
     compared = {row.metric: row for row in compare_runs(*folders)}
@@ -130,12 +130,12 @@ def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path)
     for name, word in (("a", "cat"), ("b", "dog")):
         folder = run(name, scores(cider))
         references = {image_id: ["a dog"] for image_id in IMAGES}
-        said = dict.fromkeys(IMAGES, f"a {word}")
+        captions = dict.fromkeys(IMAGES, f"a {word}")
         write_scores(
             *(folder, scores(cider), {}),
             total=200,
             provenance={"split": "test", "word": word, **({"only": "b"} if name == "b" else {})},
-            said=said,
+            captions=captions,
             references=references,
         )
         folders.append(folder)
@@ -145,7 +145,7 @@ def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path)
     assert content.settings == {"word": ("cat", "dog"), "only": ("–", "b")}
     assert len(content.images) == 200
     assert content.images[0].captions == ("a cat", "a dog")
-    assert content.images[0].kind == "fixed"
+    assert content.images[0].change == "fixed"
     assert [metric.better for metric in content.metrics] == [1.0]
 
     page = tmp_path / "page.html"
@@ -167,7 +167,7 @@ def test_runs_over_other_images_are_refused(run):
     with pytest.raises(InputError) as caught:
         compare_runs(one, other)
     assert str(caught.value) == (
-        f"{str(one)!r} has 200 images and {str(other)!r} 198, 2 are in one alone, such as "
+        f"{str(one)!r} has 200 images and {str(other)!r} 198, 2 are in only one of them, such as "
         "'000000000198'; compare runs over the same images"
     )
 
@@ -192,7 +192,7 @@ def test_runs_without_a_common_metric_are_refused(run):
     with pytest.raises(InputError) as caught:
         compare_runs(one, other)
     assert str(caught.value) == (
-        f"no metric is in both {str(one)!r} and {str(other)!r}; evaluate them alike"
+        f"no metric is in both {str(one)!r} and {str(other)!r}; evaluate both with the same metrics"
     )
 
 

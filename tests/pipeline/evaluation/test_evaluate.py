@@ -44,7 +44,7 @@ def inputs(experiment):
 @pytest.fixture
 def without_jvm(monkeypatch):
     """Scores without METEOR, and tokens as the tokeniser leaves captions of plain words."""
-    monkeypatch.setattr(metrics, "_BY_JVM", {})
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
     monkeypatch.setattr(evaluation, "tokenize", dict)
 
 
@@ -327,7 +327,7 @@ def test_images_that_extraction_skipped_leave_and_are_counted(run, inputs, skipp
     content = contents(run.directory, "metrics.json")
     assert (content["n"], content["total"]) == (3, 4)
     report = (run.directory / "report.html").read_text()
-    assert "<strong>3 of 4</strong> images scored, 1 left out" in report
+    assert "<strong>3 of 4</strong> images scored, 1 skipped" in report
     assert "it was empty" in report
 
 
@@ -402,7 +402,7 @@ def theirs(tmp_path):
 
 @pytest.fixture
 def a2_evaluate(monkeypatch):
-    monkeypatch.setattr(metrics, "_BY_JVM", {})
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
 
     def evaluate(*arguments):
         words = ["evaluate", *map(str, arguments)]
@@ -453,7 +453,7 @@ def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, t
     answer = a2_evaluate(*named)
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"a2: {str(tmp_path / 'scores')!r} holds scores already; "
+        f"a2: {str(tmp_path / 'scores')!r} already contains scores; "
         "name another folder, or use --force\n"
     )
     assert (tmp_path / "scores" / "metrics.json").read_bytes() == before
@@ -467,12 +467,12 @@ def test_scores_that_are_there_are_replaced_only_by_force(a2_evaluate, theirs, t
         (
             {1: "a dog"},
             "1 of 2 images with references have no caption: 000000000002; "
-            "caption them, or score the others alone with --allow-missing",
+            "caption them, or score the others with --allow-missing",
         ),
         (
             {**THEIRS, 3: "a bird"},
             "1 of 3 captions have no reference: 000000000003; "
-            "remove them, or name the references of those images too",
+            "remove them, or add references for those images",
         ),
     ],
 )
@@ -492,7 +492,7 @@ def test_with_missing_captions_the_others_are_scored_when_allowed(a2_evaluate, t
     content = contents(tmp_path / "scores", "metrics.json")
     assert (content["n"], content["total"]) == (1, 2)
     report = (tmp_path / "scores" / "report.html").read_text()
-    assert "<strong>1 of 2</strong> images scored, 1 left out" in report
+    assert "<strong>1 of 2</strong> images scored, 1 skipped" in report
     assert "no caption in theirs.json" in report
 
 
@@ -508,7 +508,7 @@ def test_captions_of_unknown_images_are_never_allowed(a2_evaluate, theirs, optio
     assert (answer.exit_code, answer.stderr) == (
         1,
         "a2: 1 of 1 captions have no reference: 000000000003; "
-        "remove them, or name the references of those images too\n",
+        "remove them, or add references for those images\n",
     )
 
 
@@ -526,7 +526,7 @@ def test_missing_captions_are_allowed_only_of_results(a2_evaluate):
         (
             {**THEIRS, 2: "a" * 10_000_000},
             "caption in entry 2 of {path} has 10,000,000 characters, "
-            "at most 10,000 are read; shorten it",
+            "the limit is 10,000; shorten it",
         ),
         ({**THEIRS, 2: "\n\t"}, "1 captions in {path} are empty: 000000000002; " + CAPTION_ALL),
         (

@@ -128,12 +128,12 @@ def test_gzipped_files_are_read(tmp_path):
         ),
         (
             [{"image_id": 1, "caption": "a" * 10_000_000}],
-            "caption in entry 1 of {path} has 10,000,000 characters, at most 10,000 are read; "
+            "caption in entry 1 of {path} has 10,000,000 characters, the limit is 10,000; "
             "shorten it",
         ),
         (
             [{"image_id": n, "caption": "a"} for n in [1, 2, "2", 3, 1]],
-            "2 images are captioned more than once in {path}: 000000000001, 000000000002; "
+            "2 images have more than one caption in {path}: 000000000001, 000000000002; "
             "keep one caption for each",
         ),
         (
@@ -188,7 +188,7 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
     bad = {"filename": "9.jpg", "split": "test", "sentences": []}
     path = written(tmp_path, {"images": [*KARPATHY["images"], bad]})
     read_references(path)
-    assert caplog.messages == [f"left out of {path}: 000000000009 (no caption)"]
+    assert caplog.messages == [f"skipped in {path}: 000000000009 (no caption)"]
 
 
 @pytest.mark.parametrize(
@@ -196,17 +196,17 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
     [
         (
             ["a dog"],
-            "no references in {path}: its layout is unknown; "
+            "no references in {path}: unknown layout; "
             "give COCO captions, a Karpathy file, or a references.json",
         ),
         (
             {"42": []},
-            "no references in {path}: its layout is unknown; "
+            "no references in {path}: unknown layout; "
             "give COCO captions, a Karpathy file, or a references.json",
         ),
         (
             {**COCO, "images": COCO["images"][:1]},
-            "annotations[1] of {path} captions image '000000000007', which 'images' lacks; add it",
+            "annotations[1] of {path} names image '000000000007', which 'images' lacks; add it",
         ),
         (
             {**COCO, "annotations": COCO["annotations"][:1]},
@@ -214,11 +214,11 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
         ),
         (
             {"images": [], "annotations": []},
-            "0 of 0 images in {path} have no caption: there is no image; give each at least one",
+            "0 of 0 images in {path} have no caption: there are no images; give each at least one",
         ),
         (
             {"42": ["a" * 10_001]},
-            "caption in '42' of {path} has 10,001 characters, at most 10,000 are read; shorten it",
+            "caption in '42' of {path} has 10,001 characters, the limit is 10,000; shorten it",
         ),
         (
             {"images": {}, "annotations": []},
@@ -249,7 +249,7 @@ def test_images_without_caption_are_refused_by_name():
         require_same_images(EVERY[18:], EVERY)
     assert str(caught.value) == (
         "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
-        "caption them, or score the others alone with --allow-missing"
+        "caption them, or score the others with --allow-missing"
     )
 
 
@@ -267,8 +267,7 @@ def test_captions_without_reference_are_refused_by_name():
     with pytest.raises(InputError) as caught:
         require_same_images(["1", "2", "3"], ["1"])
     assert str(caught.value) == (
-        "2 of 3 captions have no reference: 2, 3; "
-        "remove them, or name the references of those images too"
+        "2 of 3 captions have no reference: 2, 3; remove them, or add references for those images"
     )
 
 

@@ -31,7 +31,7 @@ class UnfinishedExperiment:
         words += ["--artifacts", str(self.artifacts)]
         with pytest.MonkeyPatch.context() as patch:
             if not meteor:
-                patch.setattr(metrics, "_BY_JVM", {})
+                patch.setattr(metrics, "_JVM_SCORERS", {})
             return CliRunner().invoke(cli, words, catch_exceptions=False)
 
     @property

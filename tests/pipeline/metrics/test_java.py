@@ -84,7 +84,7 @@ def test_a_jvm_that_fails_is_named_with_its_reason(no_wheel, monkeypatch, tmp_pa
         run_java([], heap="64M", text="", purpose="tokenisation")
     assert str(caught.value) == (
         "java failed during tokenisation: 'OutOfMemoryError: heap'; "
-        "run again with -v to see all that it wrote"
+        "run again with -v to see its whole output"
     )
 
 
@@ -95,9 +95,9 @@ def test_a_process_that_dies_is_named_with_its_reason(no_wheel, monkeypatch, tmp
         pytest.raises(JavaError) as caught,
         java_process([], heap="64M", purpose="METEOR") as process,
     ):
-        process.receive()
+        process.ask(["a"])
     assert str(caught.value) == (
-        "java failed during METEOR: 'no paraphrases'; run again with -v to see all that it wrote"
+        "java failed during METEOR: 'no paraphrases'; run again with -v to see its whole output"
     )
 
 
@@ -105,10 +105,8 @@ def test_a_process_answers_line_by_line(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "exec /bin/cat")
     with java_process([], heap="64M", purpose="an echo") as process:
-        process.send("café")
-        assert process.receive() == "café"
-        process.send("second")
-        assert process.receive() == "second"
+        assert process.ask(["café"]) == ["café"]
+        assert process.ask(["second", "third"]) == ["second", "third"]
 
 
 def test_no_process_is_left_after_the_block(no_wheel, monkeypatch, tmp_path, started):
@@ -187,7 +185,7 @@ def test_no_jvm_is_started_once_the_block_has_failed(no_wheel, monkeypatch, tmp_
 
     def wait():
         with java_process([], heap="64M", purpose="a nap") as process:
-            process.receive()
+            process.ask(["a"])
 
     def late():
         until(java._stopping.is_set)

@@ -1,10 +1,12 @@
 """All metrics of one set of captions: what is measured, what is not and why."""
 
+import numpy as np
 import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics import meteor
 from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.score import METRICS, cider, score
 
@@ -82,7 +84,7 @@ def test_scores_do_not_depend_on_the_order_of_images(no_java):
             {"1": "a"},
             {"1": ["a"], "2": ["b"], "3": ["c"]},
             "captions and references are of different images: '2' and 1 more are only in one; "
-            "hand in both for the same images",
+            "give both for the same images",
         ),
         (
             {"1": ["a", "b"]},
@@ -114,14 +116,14 @@ def test_sums_of_the_kept_statistics_give_the_value_over_all_images(no_java):
     assert list(scores.statistics) == ["BLEU"]
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]
     assert sums[0] == sum(len(caption.split()) for caption in CANDIDATES.values())
-    assert metrics.SUMMED["BLEU"][1](metrics.np.array(sums))[3] == scores.metrics["Bleu_4"]
+    assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
 
 
 def test_nothing_is_printed_and_no_method_is_lost_when_one_fails_here(monkeypatch, no_java, capfd):
     def fail(_):
         raise ValueError
 
-    monkeypatch.setitem(metrics._HERE, ("CIDEr",), fail)
+    monkeypatch.setitem(metrics._LOCAL_SCORERS, "CIDEr", fail)
     scores = score(CANDIDATES, REFERENCES)
     assert scores.not_run["CIDEr"] == "ValueError"
     assert list(scores.metrics) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "ROUGE_L"]

@@ -88,8 +88,8 @@ def test_each_caption_is_parsed_once_and_the_references_never_again(parser):
 
 
 def test_an_interrupted_parse_is_taken_up(parser, monkeypatch):
-    monkeypatch.setattr(spice, "_PARSED_TOGETHER", 1)
-    monkeypatch.setattr(spice, "_KEPT_EVERY", 2)
+    monkeypatch.setattr(spice, "_PARSE_BATCH", 1)
+    monkeypatch.setattr(spice, "_SAVE_EVERY", 2)
     references = [["one", "two", "three"]]
 
     def stop(line):
@@ -110,7 +110,7 @@ def test_values_and_parts_are_told_by_image_and_averaged_over_those_that_have_th
     parser, monkeypatch
 ):
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
-    monkeypatch.delitem(metrics._BY_JVM, ("METEOR",))
+    monkeypatch.delitem(metrics._JVM_SCORERS, "METEOR")
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, spice=True)
     assert scores.not_run == {}
     assert list(scores.per_image["1"]) == [*list(scores.metrics)]
@@ -126,7 +126,7 @@ def test_without_its_parser_the_command_that_fetches_it_is_named(monkeypatch, tm
     with pytest.raises(JavaError) as caught:
         spice_jars()
     assert str(caught.value) == message
-    monkeypatch.setattr(metrics, "_BY_JVM", {})
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
     assert score({"1": "a"}, {"1": ["a"]}, spice=True).not_run == {"SPICE": message}
 
 

@@ -37,7 +37,7 @@ def test_a_tokeniser_that_loses_a_line_is_refused(monkeypatch):
     with pytest.raises(JavaError) as caught:
         tokenize({"1": ["one", "two"]})
     assert str(caught.value) == (
-        "the tokeniser answered 1 lines for 2 captions; remove control characters from the captions"
+        "the tokeniser returned 1 lines for 2 captions; remove control characters from the captions"
     )
 
 
@@ -45,9 +45,7 @@ def test_a_missing_pycocoevalcap_is_named(monkeypatch):
     monkeypatch.setattr(tokenization, "find_spec", lambda _: None)
     with pytest.raises(JavaError) as caught:
         tokenize({"1": ["a"]})
-    assert str(caught.value) == (
-        'no metrics: pycocoevalcap is missing; run "pip install pycocoevalcap"'
-    )
+    assert str(caught.value) == ('pycocoevalcap is not installed; run "pip install pycocoevalcap"')
 
 
 def test_references_are_tokenised_once(monkeypatch, tmp_path):

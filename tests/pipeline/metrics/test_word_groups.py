@@ -35,8 +35,8 @@ def test_words_are_counted_against_the_references_of_their_own_image():
         "precision": 2 / 3,
         "recall": 3 / 4,
         "f1": pytest.approx(2 * (2 / 3) * (3 / 4) / (2 / 3 + 3 / 4)),
-        "said": 3,
-        "pictures": 2,
+        "predicted": 3,
+        "images": 2,
         "reason": None,
     }
 
@@ -44,10 +44,10 @@ def test_words_are_counted_against_the_references_of_their_own_image():
 def test_pairs_are_right_where_a_reference_says_them():
     colours = scored().groups["colours"].pairs
     # red ball and red balls hold; of the cup the references say another colour.
-    assert (colours.said, colours.judged, colours.pictures) == (3, 3, 2)
+    assert (colours.predicted, colours.judged, colours.images) == (3, 3, 2)
     assert (colours.accuracy, colours.precision) == (2 / 3, 2 / 3)
     counts = scored().groups["counts"].pairs
-    assert (counts.accuracy, counts.said, counts.judged) == (0.0, 1, 1)
+    assert (counts.accuracy, counts.predicted, counts.judged) == (0.0, 1, 1)
 
 
 def test_a_present_word_may_still_be_the_wrong_relation():
@@ -61,7 +61,7 @@ def test_a_present_word_may_still_be_the_wrong_relation():
 def test_pairs_that_references_are_silent_about_are_not_judged():
     captions = {"1": "a box left of a cup", "2": "blue balls"}
     relations = scored(captions).groups["relations"].pairs
-    assert (relations.said, relations.judged, relations.precision) == (1, 0, 0.0)
+    assert (relations.predicted, relations.judged, relations.precision) == (1, 0, 0.0)
     assert relations.accuracy is None
     assert relations.reason == "no reference says such a pair of the same topic"
 
@@ -101,11 +101,11 @@ def test_why_a_group_has_no_pairs_is_said():
 def test_counts_of_the_images_add_up_to_the_scores():
     found = scored()
     of = [found.per_image[image_id]["colours"] for image_id in CAPTIONS]
-    assert of[0]._asdict() == {
+    assert of[0].as_json() == {
         **{"said": 2, "right": 1, "expected": 3, "recalled": 2, "pictures": 1},
         **{"pairs": 2, "judged": 2, "held": 1, "pair_pictures": 1},
     }
-    assert sum(counts.right for counts in of) / sum(counts.said for counts in of) == (
+    assert sum(counts.correct for counts in of) / sum(counts.predicted for counts in of) == (
         found.groups["colours"].words.precision
     )
 
@@ -141,7 +141,7 @@ def test_a_caption_that_a_reference_says_too_is_right_in_all(caption, others):
     for score in found.groups.values():
         assert score.words.precision in (None, 1.0)
         assert score.pairs.accuracy in (None, 1.0)
-        assert score.pairs.judged == score.pairs.said
+        assert score.pairs.judged == score.pairs.predicted
 
 
 @given(caption=SENTENCES, references=st.lists(SENTENCES, min_size=1, max_size=3))
@@ -149,7 +149,7 @@ def test_shares_are_shares_and_the_order_of_references_does_not_matter(caption, 
     found = scored({"1": caption}, {"1": references})
     assert found == scored({"1": caption}, {"1": references[::-1]})
     for counts in found.per_image["1"].values():
-        assert counts.right <= counts.said
+        assert counts.correct <= counts.predicted
         assert counts.recalled <= counts.expected
         assert counts.held <= counts.judged <= counts.pairs
 

@@ -7,15 +7,15 @@ import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.report.comparison import (
-    ComparedImage,
-    ComparedMetric,
     Comparison,
+    ImageComparison,
+    MetricComparison,
     write_comparison,
 )
 
 
 def compared(number, before, after, scores):
-    return ComparedImage(
+    return ImageComparison(
         image_id=f"{number:012d}",
         captions=(before, after),
         references=[f"reference {number}"],
@@ -33,8 +33,8 @@ IMAGES = [
 COMPARISON = Comparison(
     names=("plain", "aligned"),
     metrics=[
-        ComparedMetric("Bleu_4", (0.5, 0.25)),
-        ComparedMetric("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.966),
+        MetricComparison("Bleu_4", (0.5, 0.25)),
+        MetricComparison("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.966),
     ],
     images=IMAGES,
     settings={"model.alignment.fusion": ("none", "gate")},
@@ -49,11 +49,11 @@ def path(tmp_path_factory):
 
 
 def test_captions_are_fixed_or_broken_by_a_tenth_of_cider():
-    assert [one.kind for one in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
+    assert [one.change for one in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
 
 
 def test_an_equal_caption_is_the_same_whatever_its_score():
-    assert compared(1, "a dog", "a dog", (0.0, 9.0)).kind == "same"
+    assert compared(1, "a dog", "a dog", (0.0, 9.0)).change == "same"
 
 
 def test_both_runs_are_embedded_with_their_scores(path):
@@ -62,7 +62,7 @@ def test_both_runs_are_embedded_with_their_scores(path):
     assert (data["names"], data["metrics"]) == (["plain", "aligned"], ["BLEU-4", "CIDEr"])
     assert data["images"][1] == {
         "id": "000000000002",
-        "kind": "fixed",
+        "change": "fixed",
         "captions": ["a dog", "a red dog"],
         "references": ["reference 2"],
         "scores": [[0.5, 0.4], [0.25, 0.5]],
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(InputError) as raised:
         write_comparison(place, COMPARISON)
     assert str(raised.value) == (
-        f"cannot write {str(place)!r} (No such file or directory); name another place"
+        f"cannot write {str(place)!r} (No such file or directory); name another path"
     )
 
 
@@ -104,7 +104,7 @@ def test_it_sorts_filters_and_searches_in_a_browser(path, open_page):
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.select_option("#direction", label="largest gain first")
     assert ids(page) == [5, 2, 4, 3]
-    page.select_option("#kind", label="fixed (2)")
+    page.select_option("#change", label="fixed (2)")
     assert ids(page) == [5, 2]
     assert page.locator("#count").inner_text() == "2 of 5 images"
     card = page.locator(".card").first
@@ -114,7 +114,7 @@ def test_it_sorts_filters_and_searches_in_a_browser(path, open_page):
     assert card.locator("tbody tr").last.locator("td").all_inner_texts() == [
         *("0.500", "2.000", "+1.500")
     ]
-    page.select_option("#kind", label="same (1)")
+    page.select_option("#change", label="same (1)")
     assert ids(page) == [1]
     page.fill("#search", "bus")
     assert page.locator("#nothing").is_visible()

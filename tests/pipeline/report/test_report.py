@@ -16,9 +16,9 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.html import embedded
-from a2cap.pipeline.report.image_card import FIXED_POINT, ShownImage, thumbnail
+from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, thumbnail
 from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, write_report
-from a2cap.pipeline.report.summary import in_words
+from a2cap.pipeline.report.summary import format_figures
 
 HOSTILE = '<script>alert("x")</script> & <img src="https://example.org/x.png" onerror=x>'
 VOID = {"meta", "img", "input", "link", "br"}
@@ -95,8 +95,8 @@ def image(number: int, **changes: Any) -> ReportImage:
     return replace(standard, **changes)
 
 
-def shown(photo: Path | None, **changes: Any) -> ShownImage:
-    standard = ShownImage(
+def shown(photo: Path | None, **changes: Any) -> ImageCard:
+    standard = ImageCard(
         image=photo,
         width=640,
         height=480,
@@ -124,7 +124,7 @@ def report(images: list[ReportImage], **changes: Any) -> Report:
     return replace(standard, **changes)
 
 
-def written(folder: Path, content: Report, **shown_images: ShownImage) -> Page:
+def written(folder: Path, content: Report, **shown_images: ImageCard) -> Page:
     """shown_images: `id_NUMBER` -> what is embedded."""
     path = folder / "report.html"
     embedded_ones = {f"{int(name[3:]):012d}": one for name, one in shown_images.items()}
@@ -183,7 +183,7 @@ def test_what_is_shown_of_an_image_is_embedded_by_its_id(tmp_path, photo):
 def test_the_attention_is_embedded_row_by_row_in_sixteen_bits(tmp_path, photo):
     page = written(tmp_path, report([image(1)]), id_1=shown(photo))
     attention = page.details[0]["attention"]
-    assert (attention["words"], attention["gate"]) == (["caption", "1"], [0.123, 0.5])
+    assert (attention["tokens"], attention["gate"]) == (["caption", "1"], [0.123, 0.5])
     for name in ("original", "aligned", "keep"):
         packed = np.frombuffer(base64.b64decode(attention[name]), dtype="<u2")
         expected = getattr(ATTENTION, name).ravel()
@@ -238,20 +238,20 @@ def test_an_image_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
 def test_the_header_says_how_many_of_how_many_were_scored_and_what_was_left_out(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert "4,999 of 5,000" in page.text("strong")
-    assert "1 left out, and why" in page.text("summary")
+    assert "1 skipped, with reasons" in page.text("summary")
     assert page.text("dt") == ["vocabulary", "decoding", "000000391895"]
     assert page.text("dd") == ["10,201 entries", "beam 5", "truncated file"]
 
 
 def test_statistics_of_the_captions_are_listed(tmp_path):
     page = written(tmp_path, report([image(1)], statistics={"different words": "812"}))
-    assert "The captions in figures" in page.text("summary")
+    assert "Caption statistics" in page.text("summary")
     assert (page.text("dt")[0], page.text("dd")[0]) == ("different words", "812")
 
 
-def test_figures_are_put_in_words_with_the_parts_of_spice_behind():
+def test_figures_are_put_format_figures_with_the_parts_of_spice_behind():
     figures = {"vocabulary": 1812, "words_mean": 9.26}
-    assert in_words(figures, {"Object": 0.35}) == {
+    assert format_figures(figures, {"Object": 0.35}) == {
         "vocabulary": "1,812",
         "words mean": "9.260",
         "SPICE, Object": "0.350",
@@ -291,7 +291,7 @@ def test_the_grounding_is_in_the_summary_and_with_each_image(tmp_path):
     assert page.data["images"][0]["grounding"] == [0.5, 0.625, 0.25, 1234]
     [line] = [text for text in page.text("p") if text.startswith("Attention on")]
     assert line.startswith(
-        "Attention on what words name: 0.500 original, 0.625 aligned, 0.250 if spread evenly "
+        "Attention on named objects: 0.500 original, 0.625 aligned, 0.250 uniform "
         "(mean share over 1,234 words"
     )
     assert page.all("option", value="grounding")
@@ -313,12 +313,12 @@ def test_groups_of_words_are_a_table_of_their_own(tmp_path):
     page = written(
         tmp_path, report([image(1)], metrics={}, word_groups=found, baseline_groups=blind)
     )
-    heads = ["group", "said", "precision", "recall", "F1", "features zeroed, F1"]
-    behind = ["said", "precision", "judged", "accuracy", "features zeroed, accuracy"]
+    heads = ["group", "count", "precision", "recall", "F1", "features zeroed, F1"]
+    behind = ["count", "precision", "judged", "accuracy", "features zeroed, accuracy"]
     shown_heads = page.text("th")
     first = shown_heads.index("words")
     assert shown_heads[first : first + 15] == [
-        *("words", "with their nouns", *heads, *behind, "colours", "kinds")
+        *("words", "pairs with nouns", *heads, *behind, "colours", "kinds")
     ]
     assert page.text("td")[-16:] == [
         *(

@@ -9,7 +9,7 @@ from PIL import Image
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import ShownImage
+from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Report, ReportImage, write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
@@ -38,7 +38,7 @@ def image(number):
 
 
 def shown(path, attention=ATTENTION):
-    return ShownImage(
+    return ImageCard(
         path, 640, 480, BOXES, ["dog", "", "cat"], np.array([0.5, 0.9, 1.0]), attention
     )
 
@@ -101,7 +101,7 @@ def test_it_sorts_by_every_metric_both_ways(page):
     assert ids(page)[:3] == [99, 98, 97]
     page.select_option("#key", label="by BLEU-4")
     assert [number * 7 % 10 for number in ids(page)[:3]] == [9, 9, 9]
-    page.select_option("#key", label="by attention on what words name")
+    page.select_option("#key", label="by attention on named objects")
     assert ids(page)[0] == 0
     page.select_option("#direction", label="lowest first")
     assert ids(page)[0] == 0  # the only one with a value
@@ -122,7 +122,7 @@ def test_it_finds_words_where_they_begin(page):
 
 
 def shares(page, look):
-    rects = page.locator(f".card[data-id$='00'] .look:nth-child({look}) rect").all()
+    rects = page.locator(f".card[data-id$='00'] .view:nth-child({look}) rect").all()
     strengths = {r.get_attribute("data-region"): r.evaluate(STRENGTH) for r in rects}
     return [float(strengths[str(region)]) for region in range(3)]
 
@@ -132,8 +132,8 @@ STRENGTH = "rect => rect.style.getPropertyValue('--share')"
 
 def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
     card = page.locator(".card").first
-    assert card.locator(".look .kind").all_inner_texts() == ["original α", "aligned αᵃ"]
-    card.locator(".word", has_text="dog").hover()
+    assert card.locator(".view .kind").all_inner_texts() == ["original α", "aligned αᵃ"]
+    card.locator(".token", has_text="dog").hover()
     strongest = 0.7
     assert shares(page, 1) == pytest.approx([0.2 / strongest, 1.0, 0.1 / strongest], abs=2e-3)
     aligned = np.array([0.2, 0.7, 0.25]) / 1.15
@@ -144,7 +144,7 @@ def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
     rows = [row.locator("th, td").all_inner_texts() for row in card.locator("tbody tr").all()]
     assert rows[0] == ["2", "0.700", "0.700", "0.250"]
     assert rows[1] == ["3 · cat", "0.100", "0.250", "0.250"]
-    boxes = [look.bounding_box() for look in card.locator(".look").all()]
+    boxes = [look.bounding_box() for look in card.locator(".view").all()]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
     page.mouse.move(0, 0)
@@ -153,7 +153,7 @@ def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
 
 def test_a_click_keeps_a_word_and_escape_lets_it_go(page):
     card = page.locator(".card").first
-    card.locator(".word").nth(2).click()
+    card.locator(".token").nth(2).click()
     page.mouse.move(0, 0)
     assert card.locator("tbody tr").first.locator("th").inner_text() == "3 · cat"
     page.keyboard.press("Escape")
@@ -175,16 +175,16 @@ def test_the_keyboard_reaches_words_and_regions(page):
     assert "“dog”" in first.locator(".readout").inner_text()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    assert first.locator(".word").nth(2).get_attribute("aria-pressed") == "true"
+    assert first.locator(".token").nth(2).get_attribute("aria-pressed") == "true"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "2 beams"
 
 
 def test_a_captioner_without_alignment_shows_its_attention_alone(page):
     card = page.locator(".card").nth(1)
-    assert card.locator(".look").count() == 1
-    card.locator(".word").nth(1).hover()
-    assert card.locator(".look .kind").inner_text() == "attention α · 70 %"
+    assert card.locator(".view").count() == 1
+    card.locator(".token").nth(1).hover()
+    assert card.locator(".view .kind").inner_text() == "attention α · 70 %"
     heads = card.locator("thead th").all()
     visible = [head.inner_text() for head in heads if head.is_visible()]
     assert visible == ["region", "original α"]
@@ -192,7 +192,7 @@ def test_a_captioner_without_alignment_shows_its_attention_alone(page):
 
 def test_an_image_that_is_not_at_hand_is_said_to_be_so_and_its_boxes_are_there(page):
     card = page.locator(".card").nth(2)
-    assert card.locator(".absent").first.is_visible()
+    assert card.locator(".missing").first.is_visible()
     assert card.locator("img").count() == 0
     assert card.locator("rect").count() == 6
 
@@ -216,17 +216,17 @@ def test_regions_can_be_hidden_but_not_while_looking(page):
     page.locator("#boxes").uncheck()
     overlay = page.locator(".card .regions").first
     assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "hidden"
-    page.locator(".card .word").first.hover()
+    page.locator(".card .token").first.hover()
     assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "visible"
 
 
 def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_keeps_a_word(report, open_page):
     page = open_page(report, width=375, touch=True)
     page.locator(".notes summary").last.click()
-    page.locator(".card .word").nth(1).tap()
+    page.locator(".card .token").nth(1).tap()
     assert page.locator(".card tbody tr").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    looks = [look.bounding_box() for look in page.locator(".card").first.locator(".look").all()]
+    looks = [look.bounding_box() for look in page.locator(".card").first.locator(".view").all()]
     assert looks[0]["y"] == looks[1]["y"]
 
 
@@ -260,6 +260,6 @@ def test_text_from_outside_is_no_markup(tmp_path, open_page):
     one = replace(shown(None, PLAIN), names=[bad] * 3)
     write_report(path, replace(REPORT, title=bad, images=[hostile]), [(bad, one)])
     page = open_page(path)
-    page.locator(".card .word").first.hover()
+    page.locator(".card .token").first.hover()
     assert page.locator("img, main b b").count() == 0
     assert page.locator(".card .references li").inner_text() == bad

@@ -1,17 +1,16 @@
-"""The figures of another evaluation, as they are read back."""
+"""Scores on disk, and reading them back as a baseline."""
 
 import json
 
 import pytest
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.evaluation.baseline import read_baseline
-from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 
 
-def test_what_was_written_is_read_back(tmp_path):
+def test_written_scores_are_read_back_as_a_baseline(tmp_path):
     groups = score_word_groups(
         {"1": "a red ball"}, {"1": ["a red ball"]}, {"kinds": {"ball"}, "colours": {"red"}}
     )
@@ -21,10 +20,10 @@ def test_what_was_written_is_read_back(tmp_path):
     assert found.metrics == {"CIDEr": 0.5}
     assert found.word_groups == groups.groups
     images = json.loads((tmp_path / "per_picture.json").read_text())["pictures"]
-    assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"]._asdict()
+    assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"].as_json()
 
 
-def test_an_evaluation_without_groups_of_words_is_a_baseline_too(tmp_path):
+def test_a_baseline_may_have_no_groups_of_words(tmp_path):
     path = tmp_path / "metrics.json"
     path.write_text('{"metrics": {"CIDEr": 1}}')
     assert read_baseline(path).metrics == {"CIDEr": 1.0}
@@ -34,11 +33,11 @@ def test_an_evaluation_without_groups_of_words_is_a_baseline_too(tmp_path):
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"metrics": []}', '{"metrics": {}, "word_groups": {"kinds": {}}}']
 )
-def test_a_baseline_without_metrics_is_refused(tmp_path, content):
+def test_a_baseline_without_metrics_is_rejected(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
     with pytest.raises(InputError) as raised:
         read_baseline(path)
     assert str(raised.value) == (
-        f"evaluate.baseline holds no metrics: {str(path)!r}; name a metrics.json"
+        f"evaluate.baseline contains no metrics: {str(path)!r}; name a metrics.json"
     )
