@@ -8,7 +8,7 @@ from a2cap.data.captions.vocabulary import PRESETS
 from a2cap.data.config import DataConfig, PreprocessConfig
 
 
-def test_nothing_is_named_by_default_and_captions_are_cut_at_twenty():
+def test_no_path_is_set_by_default_and_captions_have_up_to_twenty_tokens():
     data, preprocess = DataConfig(), PreprocessConfig()
     assert data.model_dump() == {
         "images": None,
@@ -30,14 +30,14 @@ def test_every_vocabulary_preset_can_be_chosen():
 
 
 @pytest.mark.parametrize("config", [DataConfig, PreprocessConfig])
-def test_every_field_is_explained(config):
+def test_every_field_has_a_description(config):
     assert all(field.description for field in config.model_fields.values())
 
 
 @pytest.mark.parametrize(
     "values", [{"min_count": 0}, {"max_length": 0}, {"vocabulary": "gpt2"}, {"words": 1}]
 )
-def test_values_out_of_bounds_and_unknown_fields_are_refused(values):
+def test_values_out_of_bounds_and_unknown_fields_are_rejected(values):
     with pytest.raises(ValidationError, match=next(iter(values))):
         PreprocessConfig(**values)
 

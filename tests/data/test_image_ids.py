@@ -1,12 +1,12 @@
 import unicodedata
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from a2cap.data.errors import InputError
 from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, results_id
+from tests.data.messages import message_of
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(
@@ -14,34 +14,22 @@ NAMES = st.text(
 ).filter(str.strip)
 
 
-def touch(folder: Path, *names: str) -> None:
+def touch(folder, *names):
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
 
-def refusal(relative: PurePosixPath | str) -> str:
-    with pytest.raises(InputError) as caught:
-        image_id(relative)
-    return str(caught.value)
-
-
-def folder_refusal(folder: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        find_images(folder)
-    return str(caught.value)
-
-
 @given(NUMBERS, st.sampled_from(["", "COCO_val2014_", "COCO_train2014_", "COCO_a_b_"]))
-def test_a_number_is_padded_to_twelve_digits_whatever_its_prefix_and_folder(number, prefix):
+def test_a_number_is_padded_to_twelve_digits_with_any_prefix_and_folder(number, prefix):
     padded = f"{number:012d}"
     assert image_id(f"{prefix}{number}.jpg") == padded
     assert image_id(PurePosixPath("val2014") / f"{prefix}{padded}.png") == padded
 
 
 @given(NAMES, NAMES)
-def test_another_image_is_its_path_without_suffix(folder, stem):
+def test_the_id_of_another_image_is_its_path_without_suffix(folder, stem):
     assume(not image_id(f"{stem}.jpg").isdigit())
     assume(len(f"{folder}/{stem}".encode()) < 480)
     expected = unicodedata.normalize("NFC", f"{folder}/{stem}")
@@ -50,7 +38,7 @@ def test_another_image_is_its_path_without_suffix(folder, stem):
 
 
 @given(NAMES.filter(lambda name: len(name.encode()) < 200))
-def test_composed_and_decomposed_names_are_one_id(name):
+def test_composed_and_decomposed_names_give_the_same_id(name):
     composed = image_id(f"{unicodedata.normalize('NFC', name)}.jpg")
     assert composed == image_id(f"{unicodedata.normalize('NFD', name)}.jpg")
 
@@ -69,13 +57,13 @@ def test_composed_and_decomposed_names_are_one_id(name):
         ("./a//b.jpg", "a/b"),
     ],
 )
-def test_ids_of_telling_names(path, identity):
+def test_ids_of_special_names(path, identity):
     assert image_id(path) == identity
 
 
-def test_an_id_holds_511_bytes_and_no_more():
+def test_an_id_has_at_most_511_bytes():
     assert len(image_id("é" * 255 + "x.jpg").encode()) == 511
-    assert refusal("é" * 256 + ".jpg") == (
+    assert message_of(image_id, "é" * 256 + ".jpg") == (
         f"image path too long: {'é' * 40!r}… has 512 bytes, 511 fit in an id; shorten it"
     )
 
@@ -100,8 +88,8 @@ def test_an_id_holds_511_bytes_and_no_more():
         ("a\udce9.jpg", "image path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
     ],
 )
-def test_a_path_that_is_no_key_is_refused(path, message):
-    assert refusal(path) == message
+def test_a_path_that_cannot_be_a_key_is_rejected(path, message):
+    assert message_of(image_id, path) == message
 
 
 def test_a_decimal_id_is_an_integer_in_results():
@@ -113,11 +101,11 @@ def test_a_decimal_id_is_an_integer_in_results():
 
 
 @given(st.lists(st.from_regex(r"[0-9]{12,15}", fullmatch=True), unique=True, max_size=8))
-def test_no_two_ids_become_one_in_results(ids):
+def test_different_ids_stay_different_in_results(ids):
     assert len({results_id(identity) for identity in ids}) == len(ids)
 
 
-def test_images_are_found_in_all_folders_and_sorted_by_id(tmp_path):
+def test_images_are_found_recursively_and_sorted_by_id(tmp_path):
     touch(tmp_path, "z/COCO_val2014_000000000042.jpg", "b.PNG", "a/x/7.JPEG", "notes.txt")
     touch(tmp_path, ".hidden.jpg", ".cache/1.jpg")
     found = find_images(tmp_path)
@@ -129,12 +117,12 @@ def test_images_are_found_in_all_folders_and_sorted_by_id(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".Tiff"])
-def test_every_image_suffix_is_known_in_any_case(tmp_path, suffix):
+def test_every_image_suffix_is_recognised_in_any_case(tmp_path, suffix):
     touch(tmp_path, f"a{suffix}")
     assert list(find_images(tmp_path)) == ["a"]
 
 
-def test_links_are_followed_inside_the_folder_and_not_out_of_it(tmp_path):
+def test_links_are_followed_within_the_folder_only(tmp_path):
     folder, outside = tmp_path / "images", tmp_path / "outside"
     touch(folder, "real.jpg")
     touch(outside, "secret.jpg")
@@ -152,23 +140,23 @@ def test_a_folder_that_is_itself_a_link_is_searched(tmp_path):
     assert list(find_images(tmp_path / "link")) == ["a", "b"]
 
 
-def test_two_files_with_one_id_are_refused_by_name(tmp_path):
+def test_two_files_with_the_same_id_are_rejected(tmp_path):
     touch(tmp_path, "42.jpg", "000042.png")
     first, second = str(tmp_path / "000042.png"), str(tmp_path / "42.jpg")
-    assert folder_refusal(tmp_path) == (
+    assert message_of(find_images, tmp_path) == (
         f"two images have the id '000000000042': {first!r} and {second!r}; rename or remove one"
     )
 
 
-def test_an_empty_folder_is_refused(tmp_path):
-    assert folder_refusal(tmp_path) == (
+def test_an_empty_folder_is_rejected(tmp_path):
+    assert message_of(find_images, tmp_path) == (
         f"no images in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
         "symbolic links that lead out are skipped); check the folder"
     )
 
 
-def test_a_missing_folder_is_refused(tmp_path):
+def test_a_missing_folder_is_rejected(tmp_path):
     folder = tmp_path / "no"
-    assert folder_refusal(folder) == (
+    assert message_of(find_images, folder) == (
         f"cannot read the folder {str(folder)!r} (No such file or directory); check data.images"
     )

@@ -1,47 +1,36 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from a2cap.data.annotations.instances import read_boxes, read_instances
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of, written
 
 
-def box(order: int = 1, image: object = 42, **changes: object) -> dict[str, object]:
+def box(order=1, image=42, **changes):
     return {"id": order, "image_id": image, "bbox": [10, 20, 30.5, 40], "iscrowd": 0} | changes
 
 
-def written(folder: Path, *annotations: object, **changes: object) -> Path:
+def instances(folder, *annotations, **changes):
     images = [
         {"id": 42, "file_name": "COCO_val2014_000000000042.jpg"},
         {"id": 7, "file_name": "7.jpg"},
     ]
-    path = folder / "instances.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations} | changes))
-    return path
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        read_boxes(path)
-    return str(caught.value)
+    return written(folder, {"images": images, "annotations": annotations} | changes)
 
 
 def test_boxes_are_corners_in_the_order_of_annotation_ids(tmp_path):
-    boxes = read_boxes(written(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5])))
+    boxes = read_boxes(instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5])))
     assert list(boxes) == ["000000000042", "000000000007"]
     assert boxes["000000000042"].tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 60]]
 
 
 def test_an_image_without_boxes_has_an_empty_array(tmp_path):
-    boxes = read_boxes(written(tmp_path, box()))
+    boxes = read_boxes(instances(tmp_path, box()))
     assert {found.dtype for found in boxes.values()} == {np.dtype(np.float32)}
     assert [found.shape for found in boxes.values()] == [(1, 4), (0, 4)]
 
 
 def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
-    path = written(
+    path = instances(
         tmp_path,
         box(1, iscrowd=1),
         box(2, bbox=[1, 1, 0, 5]),
@@ -53,7 +42,7 @@ def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
 
 def test_boxes_have_the_names_of_their_categories(tmp_path):
     categories = [{"id": 3, "name": "hot dog"}, {"id": 5}, "none"]
-    path = written(
+    path = instances(
         tmp_path,
         box(9, category_id=3),
         box(2, category_id=5),
@@ -68,7 +57,7 @@ def test_boxes_have_the_names_of_their_categories(tmp_path):
 
 
 def test_a_file_without_categories_still_has_boxes(tmp_path):
-    found = read_instances(written(tmp_path, box(category_id=3)))
+    found = read_instances(instances(tmp_path, box(category_id=3)))
     assert found["000000000042"].names == ("",)
 
 
@@ -87,9 +76,11 @@ def test_a_file_without_categories_still_has_boxes(tmp_path):
         (box(bbox=[1, 2, 3, 1e30]), "'bbox' is not four numbers of pixels: [1, 2, 3, 1e+30]"),
     ],
 )
-def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
-    path = written(tmp_path, box(), annotation)
-    assert refusal(path) == (f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item")
+def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
+    path = instances(tmp_path, box(), annotation)
+    assert message_of(read_boxes, path) == (
+        f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,9 +95,12 @@ def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
         ({"id": 1, "file_name": "42.jpg"}, "duplicate image '000000000042'"),
     ],
 )
-def test_a_bad_image_is_refused_by_its_place(tmp_path, image, reason):
-    path = written(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
-    assert refusal(path) == f"images[1] of {str(path)!r}: {reason}; fix or remove that item"
+def test_a_bad_image_is_rejected_with_its_position(tmp_path, image, reason):
+    path = instances(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
+    assert (
+        message_of(read_boxes, path)
+        == f"images[1] of {str(path)!r}: {reason}; fix or remove that item"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,9 +112,8 @@ def test_a_bad_image_is_refused_by_its_place(tmp_path, image, reason):
         ({"images": 3, "annotations": []}, "'images' is not a list"),
     ],
 )
-def test_another_file_is_refused(tmp_path, document, problem):
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(document))
-    assert refusal(path) == (
+def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
+    path = written(tmp_path, document)
+    assert message_of(read_boxes, path) == (
         f"not COCO instances: {str(path)!r} ({problem}); give instances_*.json"
     )

@@ -13,11 +13,12 @@ from a2cap.data.annotations.json_items import (
     text_member,
 )
 from a2cap.data.errors import InputError
+from tests.data.messages import message_of
 
 ITEM = {"text": "a", "list": [1], "number": 3, "flag": True, "none": None}
 
 
-def test_members_of_the_right_type_are_given():
+def test_members_of_the_right_type_are_returned():
     assert member(ITEM, "none") is None
     assert text_member(ITEM, "text") == "a"
     assert list_member(ITEM, "list") == [1]
@@ -40,9 +41,7 @@ def test_members_of_the_right_type_are_given():
     ],
 )
 def test_anything_else_is_a_bad_item_with_a_reason(read, item, key, reason):
-    with pytest.raises(BadItem) as caught:
-        read(item, key)
-    assert str(caught.value) == reason
+    assert message_of(read, item, key, error=BadItem) == reason
 
 
 def test_four_numbers_of_a_box_are_floats():
@@ -53,13 +52,12 @@ def test_four_numbers_of_a_box_are_floats():
     "values", [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"], [1, 2, 3, 1e30], [1, 2, 3, float("nan")]]
 )
 def test_anything_but_four_numbers_of_pixels_is_a_bad_item(values):
-    with pytest.raises(BadItem) as caught:
-        pixel_numbers(values, "'bbox'")
-    assert str(caught.value) == f"'bbox' is not four numbers of pixels: {values}"
+    message = message_of(pixel_numbers, values, "'bbox'", error=BadItem)
+    assert message == f"'bbox' is not four numbers of pixels: {values}"
 
 
 @pytest.mark.parametrize("error", [BadItem("torn"), InputError("torn")])
-def test_an_item_that_cannot_be_read_is_named_by_its_place(error):
+def test_an_unreadable_item_is_reported_with_its_position(error):
     seen = []
 
     def read(item):
@@ -67,7 +65,6 @@ def test_an_item_that_cannot_be_read_is_named_by_its_place(error):
         if item == "b":
             raise error
 
-    with pytest.raises(InputError) as caught:
-        read_each("abc", read, path=Path("x.json"), key="letters")
-    assert str(caught.value) == "letters[1] of 'x.json': torn; fix or remove that item"
+    message = message_of(read_each, "abc", read, path=Path("x.json"), key="letters")
+    assert message == "letters[1] of 'x.json': torn; fix or remove that item"
     assert seen == ["a", "b"]

@@ -1,25 +1,10 @@
-import json
-from pathlib import Path
-
 import pytest
 
 from a2cap.data.annotations.split_list import read_ids, read_split_list
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of, written
 
 
-def written(folder: Path, content: object) -> Path:
-    path = folder / "splits"
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        read_split_list(path)
-    return str(caught.value)
-
-
-def test_ids_and_file_names_are_one_image(tmp_path):
+def test_ids_and_file_names_of_an_image_are_equivalent(tmp_path):
     path = written(tmp_path, {"train": [42, "a/v1.5"], "val": ["COCO_val2014_000000000007.jpg"]})
     assert read_split_list(path) == {
         "000000000042": "train",
@@ -28,7 +13,7 @@ def test_ids_and_file_names_are_one_image(tmp_path):
     }
 
 
-def test_lines_of_text_say_the_same(tmp_path):
+def test_lines_of_text_are_read_as_well(tmp_path):
     path = written(tmp_path, "42 train\n\na/v1.5\ttrain\nmy image.jpg test\n")
     assert read_split_list(path) == {
         "000000000042": "train",
@@ -59,9 +44,9 @@ def test_restval_counts_as_train(tmp_path):
         ("1 train\n2", "line 2 of {name} is not 'id split': '2'; fix that line"),
     ],
 )
-def test_a_list_that_does_not_say_one_split_for_each_is_refused(tmp_path, content, message):
+def test_a_list_without_one_split_per_image_is_rejected(tmp_path, content, message):
     path = written(tmp_path, content)
-    assert refusal(path) == message.format(name=repr(str(path)))
+    assert message_of(read_split_list, path) == message.format(name=repr(str(path)))
 
 
 def test_ids_are_read_line_by_line(tmp_path):
@@ -69,8 +54,8 @@ def test_ids_are_read_line_by_line(tmp_path):
     assert read_ids(path) == {"000000000061", "000000000062", "my image", "a/v1.5"}
 
 
-def test_a_list_without_ids_is_refused(tmp_path):
+def test_a_list_without_ids_is_rejected(tmp_path):
     path = written(tmp_path, " \n")
-    with pytest.raises(InputError) as caught:
-        read_ids(path)
-    assert str(caught.value) == f"no images in the list {str(path)!r}; write one id per line"
+    assert (
+        message_of(read_ids, path) == f"no images in the list {str(path)!r}; write one id per line"
+    )

@@ -1,5 +1,3 @@
-"""The cache folder: where it is, and that what is damaged or cannot be written does no harm."""
-
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ def folder(monkeypatch, tmp_path):
     return tmp_path / "cache"
 
 
-def test_a2_cache_comes_before_xdg_cache_home_and_that_before_the_home(monkeypatch, tmp_path):
+def test_a2_cache_overrides_xdg_cache_home_which_overrides_home(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path
@@ -24,7 +22,7 @@ def test_a2_cache_comes_before_xdg_cache_home_and_that_before_the_home(monkeypat
     assert cache_folder() == Path(tmp_path) / ".cache" / "a2"
 
 
-def test_an_entry_comes_back_as_it_was_written(folder):
+def test_an_entry_is_read_as_written(folder):
     assert read_entry("kind/name") is None
     for content in (b"", b"one\ntwo", b"\x00" * 100):
         write_entry("kind/name", content)
@@ -32,7 +30,7 @@ def test_an_entry_comes_back_as_it_was_written(folder):
     assert [path.name for path in (folder / "kind").iterdir()] == ["name"]
 
 
-def test_a_damaged_entry_is_none(folder):
+def test_a_damaged_entry_counts_as_missing(folder):
     write_entry("name", b"content")
     whole = (folder / "name").read_bytes()
     for damaged in (whole[:-1], whole + b"x", whole[:10], b""):
@@ -40,7 +38,7 @@ def test_a_damaged_entry_is_none(folder):
         assert read_entry("name") is None
 
 
-def test_a_folder_that_cannot_be_written_costs_no_result(folder):
+def test_a_folder_that_cannot_be_written_is_not_an_error(folder):
     folder.write_text("a file is in its place")
     write_entry("kind/name", b"content")
     assert read_entry("kind/name") is None

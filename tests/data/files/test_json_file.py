@@ -1,13 +1,12 @@
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_json, read_json_list, read_text, write_json
+from tests.data.messages import message_of, written
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -16,21 +15,15 @@ JSON_VALUES = st.recursive(
 )
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        read_json(path)
-    return str(caught.value)
-
-
 @settings(max_examples=40)
 @given(JSON_VALUES)
-def test_what_is_written_is_read_back(tmp_path_factory, value):
+def test_written_values_are_read_back(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("json") / "x.json"
     write_json(path, value)
     assert read_json(path) == value
 
 
-def test_equal_values_give_equal_bytes_whatever_their_order(tmp_path):
+def test_equal_values_give_equal_bytes_in_any_order_of_keys(tmp_path):
     write_json(tmp_path / "a.json", {"b": 1, "a": ["é"]})
     write_json(tmp_path / "b.json", {"a": ["é"], "b": 1})
     expected = '{\n  "a": [\n    "é"\n  ],\n  "b": 1\n}\n'.encode()
@@ -38,7 +31,7 @@ def test_equal_values_give_equal_bytes_whatever_their_order(tmp_path):
     assert (tmp_path / "b.json").read_bytes() == expected
 
 
-def test_not_a_number_is_never_written(tmp_path):
+def test_nan_is_never_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "x.json", float("nan"))
 
@@ -51,95 +44,92 @@ def test_gzip_is_recognised_by_its_first_bytes_and_not_by_its_name(tmp_path, nam
 
 
 def test_plain_json_named_gz_is_read(tmp_path):
-    path = tmp_path / "x.json.gz"
-    path.write_text("[1]")
+    path = written(tmp_path, "[1]", "x.json.gz")
     assert read_json(path) == [1]
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(b"\xef\xbb\xbf[1]")
     assert read_json(path) == [1]
     assert read_text(path) == "[1]"
 
 
-def test_broken_json_is_refused_with_its_place(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text('{\n"a": 1,\n"b"}')
-    assert refusal(path) == (
+def test_invalid_json_is_rejected_with_its_position(tmp_path):
+    path = written(tmp_path, '{\n"a": 1,\n"b"}')
+    assert message_of(read_json, path) == (
         f"not JSON: {str(path)!r} (line 3, column 4: Expecting ':' delimiter); "
         "fix the file or copy it again"
     )
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_has_not_are_refused(tmp_path, constant):
-    path = tmp_path / "x.json"
-    path.write_text(f"[{constant}]")
-    assert refusal(path) == (
+def test_nan_and_infinity_are_rejected(tmp_path, constant):
+    path = written(tmp_path, f"[{constant}]")
+    assert message_of(read_json, path) == (
         f"not JSON: {str(path)!r} ({constant} is not a JSON number); fix the file or copy it again"
     )
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "9" * 5000])
-def test_json_that_python_cannot_hold_is_refused(tmp_path, text):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    assert refusal(path).startswith(f"not JSON: {str(path)!r} (")
+def test_json_beyond_pythons_limits_is_rejected(tmp_path, text):
+    path = written(tmp_path, text)
+    assert message_of(read_json, path).startswith(f"not JSON: {str(path)!r} (")
 
 
-def test_a_text_is_named_as_the_caller_says():
-    with pytest.raises(InputError) as caught:
-        parse_json("{", where="line 7")
-    assert str(caught.value) == (
+def test_a_text_is_reported_by_the_callers_name():
+    assert message_of(parse_json, "{", where="line 7") == (
         "not JSON: line 7 (line 1, column 2: Expecting property name enclosed in double quotes); "
         "fix the file or copy it again"
     )
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_a_missing_file_is_rejected(tmp_path):
     path = tmp_path / "x.json"
-    assert refusal(path) == f"no file {str(path)!r}; check the path"
+    assert message_of(read_json, path) == f"no file {str(path)!r}; check the path"
 
 
-def test_a_folder_is_refused(tmp_path):
-    assert refusal(tmp_path) == (f"cannot read {str(tmp_path)!r} (Is a directory); check the path")
+def test_a_folder_is_rejected(tmp_path):
+    assert message_of(read_json, tmp_path) == (
+        f"cannot read {str(tmp_path)!r} (Is a directory); check the path"
+    )
 
 
-def test_a_truncated_gzip_is_refused(tmp_path):
+def test_a_truncated_gzip_file_is_rejected(tmp_path):
     path = tmp_path / "x.json.gz"
     path.write_bytes(gzip.compress(json.dumps(list(range(1000))).encode())[:-20])
-    assert refusal(path) == (
+    assert message_of(read_json, path) == (
         f"damaged gzip file: {str(path)!r} (Compressed file ended before the end-of-stream marker "
         "was reached); copy it again"
     )
 
 
-def test_a_gzip_with_flipped_bits_is_refused(tmp_path):
+def test_a_gzip_file_with_flipped_bits_is_rejected(tmp_path):
     content = bytearray(gzip.compress(json.dumps(list(range(1000))).encode()))
     content[50] ^= 0xFF
     path = tmp_path / "x.json.gz"
     path.write_bytes(content)
-    assert refusal(path).startswith(f"damaged gzip file: {str(path)!r} (")
+    assert message_of(read_json, path).startswith(f"damaged gzip file: {str(path)!r} (")
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path):
+def test_text_that_is_not_utf8_is_rejected(tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(b'["caf\xe9"]')
-    assert refusal(path) == f"not UTF-8 text: {str(path)!r} (byte 5); save it as UTF-8"
+    assert (
+        message_of(read_json, path) == f"not UTF-8 text: {str(path)!r} (byte 5); save it as UTF-8"
+    )
 
 
 @settings(max_examples=40)
 @given(st.lists(JSON_VALUES))
-def test_a_list_read_one_by_one_is_the_list(tmp_path_factory, values):
+def test_a_list_read_item_by_item_equals_the_list(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("json") / "x.json"
     write_json(path, values)
     assert list(read_json_list(path)) == values
 
 
-def test_white_space_between_the_values_of_a_list_does_not_count(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text(' \n[ 1\t,{"a" : [ ]}\r\n, "]" ]\n')
+def test_white_space_between_the_values_of_a_list_is_ignored(tmp_path):
+    path = written(tmp_path, ' \n[ 1\t,{"a" : [ ]}\r\n, "]" ]\n')
     assert list(read_json_list(path)) == [1, {"a": []}, "]"]
 
 
@@ -154,20 +144,14 @@ def test_white_space_between_the_values_of_a_list_does_not_count(tmp_path):
         ("[1] 2", "text after the list"),
     ],
 )
-def test_a_broken_list_is_refused_with_its_place(tmp_path, text, problem):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        list(read_json_list(path))
-    assert str(caught.value) == (
-        f"not JSON: {str(path)!r} ({problem}); fix the file or copy it again"
-    )
+def test_an_invalid_list_is_rejected_with_its_position(tmp_path, text, problem):
+    path = written(tmp_path, text)
+    message = message_of(lambda: list(read_json_list(path)))
+    assert message == (f"not JSON: {str(path)!r} ({problem}); fix the file or copy it again")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "3"])
-def test_a_file_that_holds_no_list_is_refused(tmp_path, text):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        list(read_json_list(path))
-    assert str(caught.value) == f"not a JSON list: {str(path)!r}; name a file that contains one"
+def test_a_file_without_a_list_is_rejected(tmp_path, text):
+    path = written(tmp_path, text)
+    message = message_of(lambda: list(read_json_list(path)))
+    assert message == f"not a JSON list: {str(path)!r}; name a file that contains one"

@@ -1,0 +1,260 @@
+import gzip
+
+import pytest
+
+from a2cap.data.annotations.read import AnnotatedImage, Annotations, Caption, read_annotations
+from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons
+from tests.data.messages import message_of, written
+
+LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
+OUTSIDE = "image path leaves the image folder: '../../etc/passwd'; give it without '..'"
+ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image folder"
+
+
+@pytest.mark.parametrize(
+    ("filepath", "file"),
+    [
+        ("val2014", "val2014/COCO_val2014_000000000042.jpg"),
+        (None, "COCO_val2014_000000000042.jpg"),
+        ("", "COCO_val2014_000000000042.jpg"),
+    ],
+)
+def test_a_karpathy_file_gives_images_with_its_own_tokens(tmp_path, filepath, file):
+    image = karpathy(filepath=filepath, sentences=[{"raw": "A dog.", "tokens": ["a", "hound"]}])
+    expected = AnnotatedImage("000000000042", file, "test", (Caption("A dog.", ("a", "hound")),))
+    assert read_karpathy(tmp_path, image) == Annotations((expected,), ())
+
+
+@pytest.mark.parametrize(
+    ("named", "split"),
+    [("train", "train"), ("restval", "train"), ("val", "val"), ("test", "test")],
+)
+def test_restval_counts_as_train(tmp_path, named, split):
+    assert read_karpathy(tmp_path, karpathy(split=named)).images[0].split == split
+
+
+def test_images_keep_the_order_of_the_file(tmp_path):
+    read = read_karpathy(tmp_path, *(karpathy(filename=f"{number}.jpg") for number in (9, 3, 5)))
+    assert [image.image_id[-1] for image in read.images] == ["9", "3", "5"]
+
+
+def test_gzipped_annotations_are_equal(tmp_path):
+    plain = written(tmp_path, {"images": [karpathy()]})
+    zipped = tmp_path / "x.json.gz"
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_annotations(zipped) == read_annotations(plain)
+
+
+@pytest.mark.parametrize(
+    ("image", "skipped"),
+    [
+        (7, ("images[0]", "not a JSON object")),
+        (karpathy(filename=None), ("images[0]", "no key 'filename'")),
+        (karpathy(filename=3), ("images[0]", "'filename' is not a string")),
+        (karpathy(filepath=3), ("images[0]", "'filepath' is not a string")),
+        (karpathy(split=None), ("images[0]", "no key 'split'")),
+        (karpathy(split="dev"), ("000000000042", "unknown split: 'dev'")),
+        (karpathy(split=["train"]), ("000000000042", "unknown split: ['train']")),
+        (karpathy(sentences=None), ("images[0]", "no key 'sentences'")),
+        (karpathy(sentences="A dog"), ("images[0]", "'sentences' is not a list")),
+        (karpathy(sentences=[]), ("000000000042", "no caption")),
+        (karpathy(filepath="../../etc", filename="passwd"), ("images[0]", OUTSIDE)),
+        (karpathy(filepath="", filename="/a.jpg"), ("images[0]", ABSOLUTE)),
+        (
+            karpathy(filepath="", filename="a\0.jpg"),
+            ("images[0]", "image path contains a NUL character: 'a\\x00.jpg'; rename the file"),
+        ),
+    ],
+)
+def test_one_bad_karpathy_image_is_skipped_with_its_reason(tmp_path, image, skipped):
+    assert reasons(read_karpathy(tmp_path, image, GOOD)) == [skipped]
+
+
+def test_the_first_of_two_images_with_the_same_id_is_kept(tmp_path):
+    read = read_karpathy(tmp_path, karpathy(), karpathy(filename="000042.png", split="train"))
+    assert [image.split for image in read.images] == ["test"]
+    first = "val2014/COCO_val2014_000000000042.jpg"
+    assert reasons(read) == [("000000000042", f"duplicate id, first used by {first!r}")]
+
+
+COCO_IMAGES: list[object] = [
+    {"id": 42, "file_name": "000000000042.jpg"},
+    {"id": 7, "file_name": "a/b.jpg"},
+]
+COCO_CAPTIONS: list[object] = [
+    {"id": 2, "image_id": 7, "caption": "A cat!"},
+    {"id": 1, "image_id": 42, "caption": "A dog."},
+    {"id": 3, "image_id": 42, "caption": "Two dogs"},
+]
+
+
+def coco(**changes):
+    return {"images": COCO_IMAGES, "annotations": COCO_CAPTIONS} | changes
+
+
+def read_coco(folder, splits, **changes):
+    path = written(folder, coco(**changes))
+    return read_annotations(path, split_list=written(folder, splits, "splits"))
+
+
+def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
+    read = read_coco(tmp_path, "42 train\na/b.jpg val")
+    dogs = (Caption("A dog.", ("a", "dog")), Caption("Two dogs", ("two", "dogs")))
+    cat = (Caption("A cat!", ("a", "cat")),)
+    assert read == Annotations(
+        (
+            AnnotatedImage("000000000042", "000000000042.jpg", "train", dogs),
+            AnnotatedImage("a/b", "a/b.jpg", "val", cat),
+        ),
+        (),
+    )
+
+
+def test_coco_captions_without_a_split_list_are_rejected(tmp_path):
+    path = written(tmp_path, coco())
+    assert message_of(read_annotations, path) == (
+        f"the COCO captions {str(path)!r} do not name the splits; give data.split_list, "
+        'a JSON file {"train": [ids or file names], "val": …, "test": …}'
+    )
+
+
+def test_coco_images_in_no_split_are_skipped(tmp_path):
+    read = read_coco(tmp_path, {"train": [42]})
+    assert [image.image_id for image in read.images] == ["000000000042"]
+    assert reasons(read) == [("a/b", "in no split")]
+
+
+def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
+    assert message_of(read_coco, tmp_path, {"train": [1]}) == (
+        f"none of the 2 images of {str(tmp_path / 'x.json')!r} is in the split list; "
+        "give its own list as data.split_list"
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "skipped"),
+    [
+        ({"id": 1}, ("images[2]", "no key 'file_name'")),
+        (
+            {"id": 42, "file_name": "c.jpg"},
+            ("images[2]", "duplicate id 42, first used by '000000000042.jpg'"),
+        ),
+        (
+            {"id": [1], "file_name": "c.jpg"},
+            ("images[2]", "'id' is neither an integer nor a string"),
+        ),
+        ({"id": 1, "file_name": "/a.jpg"}, ("images[2]", ABSOLUTE)),
+        (
+            {"id": 1, "file_name": "42.jpg"},
+            ("000000000042", "duplicate id, first used by '000000000042.jpg'"),
+        ),
+        (
+            {"id": 1, "file_name": "x/42.jpg"},
+            ("000000000042", "duplicate id, first used by '000000000042.jpg'"),
+        ),
+    ],
+)
+def test_one_bad_coco_image_is_skipped_with_its_reason(tmp_path, image, skipped):
+    read = read_coco(tmp_path, {"train": [42, "a/b"]}, images=[*COCO_IMAGES, image])
+    assert reasons(read) == [skipped]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "skipped"),
+    [
+        ({"image_id": 5, "caption": "x"}, ("annotations[3]", "caption of an unknown image: 5")),
+        ({"image_id": 42}, ("annotations[3]", "no key 'caption'")),
+        (
+            {"image_id": 42, "caption": {"raw": 1}},
+            ("000000000042", "caption 2: dict, not a string"),
+        ),
+    ],
+)
+def test_one_bad_coco_caption_is_skipped_with_its_reason(tmp_path, annotation, skipped):
+    read = read_coco(tmp_path, {"train": [42, "a/b"]}, annotations=[*COCO_CAPTIONS, annotation])
+    assert reasons(read) == [skipped]
+
+
+def test_a_coco_image_without_captions_is_skipped(tmp_path):
+    read = read_coco(tmp_path, {"train": [42, "a/b"]}, annotations=COCO_CAPTIONS[1:])
+    assert reasons(read) == [("a/b", "no caption")]
+
+
+def test_a_jsonl_gives_one_image_per_line(tmp_path):
+    lines = [
+        '{"image": "a/b.jpg", "captions": ["A dog\u2028runs."], "split": "train"}',
+        "",
+        '{"captions": ["Two cats"], "split": "val", "image": "42.jpg", "by": "me"}',
+    ]
+    dog = (Caption("A dog\u2028runs.", ("a", "dog", "runs")),)
+    cats = (Caption("Two cats", ("two", "cats")),)
+    images = (
+        AnnotatedImage("a/b", "a/b.jpg", "train", dog),
+        AnnotatedImage("000000000042", "42.jpg", "val", cats),
+    )
+    for line_break, name in (("\n", "captions.jsonl"), ("\r\n", "captions.txt")):
+        path = written(tmp_path, line_break.join(lines), name)
+        assert read_annotations(path) == Annotations(images, ())
+
+
+def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
+    lines = [
+        '{"image": "a.jpg", "captions": ["A dog"], "split": "train"}',
+        '{"image": "b.jpg", "captions": [',
+        '{"image": "c.jpg", "captions": "A dog", "split": "train"}',
+        '{"image": "d.jpg", "captions": ["A dog"]}',
+        '{"captions": ["A dog"], "split": "train"}',
+        "[1]",
+    ]
+    read = read_annotations(written(tmp_path, "\n".join(lines), "captions.jsonl"))
+    assert [image.image_id for image in read.images] == ["a"]
+    assert reasons(read) == [
+        (
+            "line 2",
+            "not JSON: line 2 (line 1, column 33: Expecting value); fix the file or copy it again",
+        ),
+        ("line 3", "'captions' is not a list"),
+        ("line 4", "no key 'split'"),
+        ("line 5", "no key 'image'"),
+        ("line 6", "not a JSON object"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [({"images": [karpathy()]}, "x.json"), ('{"image": "a.jpg"}', "x.jsonl")],
+)
+def test_a_split_list_for_annotations_with_splits_is_rejected(tmp_path, document, name):
+    path = written(tmp_path, document, name)
+    splits = written(tmp_path, {"train": [42]}, "splits.json")
+    assert message_of(read_annotations, path, split_list=splits) == (
+        f"{str(path)!r} already names the splits; remove data.split_list"
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "no key 'images' in {name}"),
+        ([], "no key 'images' in {name}"),
+        ({"images": {}}, "'images' in {name} is not a list"),
+        ({"images": [], "annotations": 3}, "'annotations' in {name} is not a list"),
+        ({"images": [{"id": 1}]}, "no key 'sentences' in the images of {name}"),
+        ({"images": []}, "no usable image in {name} (0 skipped)"),
+        (
+            {"images": [karpathy(split="dev"), karpathy(split="x")]},
+            "no usable image in {name} (2 skipped, first '000000000042': unknown split: 'dev')",
+        ),
+    ],
+)
+def test_a_file_without_a_known_layout_is_rejected(tmp_path, document, message):
+    path = written(tmp_path, document)
+    expected = f"{message.format(name=repr(str(path)))}; {LAYOUTS}"
+    assert message_of(read_annotations, path) == expected
+
+
+def test_coco_instances_are_not_captions(tmp_path):
+    boxes = [{"image_id": 42, "bbox": [0, 0, 1, 1]}]
+    assert message_of(read_coco, tmp_path, {"train": [42]}, annotations=boxes) == (
+        f"no key 'caption' in the annotations of {str(tmp_path / 'x.json')!r}; {LAYOUTS}"
+    )

@@ -1,0 +1,21 @@
+"""Error messages of calls."""
+
+import json
+
+import pytest
+
+from a2cap.data.errors import InputError
+
+
+def message_of(call, *arguments, error=InputError, **options):
+    """The text of the error that a call raises."""
+    with pytest.raises(error) as raised:
+        call(*arguments, **options)
+    return str(raised.value)
+
+
+def written(folder, content, name="x.json"):
+    """The path of a file with this text, or this value as JSON."""
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
