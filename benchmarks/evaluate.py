@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from a2cap.data.scenes.captions import captions_of
+from a2cap.data.scenes.captions import generate_captions
 from a2cap.data.scenes.generate import make_scene, raw_text
 from a2cap.pipeline.evaluation.results import read_references, read_results
 from a2cap.pipeline.metrics.java import find_java
@@ -58,7 +58,7 @@ def make_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]
     for index in range(count):
         scene = make_scene(index, seed=0, side=160)
         references[scene.image_id] = [raw_text(caption) for caption in scene.captions]
-        candidates[scene.image_id] = [raw_text(captions_of(scene.things, rng)[0])]
+        candidates[scene.image_id] = [raw_text(generate_captions(scene.objects, rng)[0])]
     return candidates, references
 
 

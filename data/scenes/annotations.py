@@ -1,20 +1,28 @@
-"""What is known of generated scenes, in the layouts of COCO and Karpathy."""
+"""Annotations of generated scenes in the layouts of COCO and Karpathy."""
 
 from collections.abc import Sequence
 
 from a2cap.data.scenes.captions import Caption
-from a2cap.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, SIZES, TEXTURES, Thing
+from a2cap.data.scenes.objects import (
+    CLUTTER,
+    COLOURS,
+    MUTED,
+    OBJECT_CATEGORIES,
+    SIZES,
+    TEXTURES,
+    SceneObject,
+)
 from a2cap.data.scenes.scene import Scene, raw_text
 
-CATEGORIES = (*KINDS, *CLUTTER)
-"""Names of what has boxes; category ids count them from 1."""
+CATEGORIES = (*OBJECT_CATEGORIES, *CLUTTER)
+"""Names of the categories; their ids count from 1."""
 
 ATTRIBUTES = (*COLOURS, *MUTED, *TEXTURES, *SIZES)
-"""Names of what boxes have; attribute ids count them from 1."""
+"""Names of the attributes; their ids count from 1."""
 
 
 def karpathy(scenes: Sequence[Scene], splits: Sequence[str]) -> dict[str, object]:
-    """Captions and splits as Karpathy distributes them."""
+    """Return captions and splits in the layout of Karpathy's dataset_coco.json."""
     return {
         "dataset": "scenes",
         "images": [
@@ -25,7 +33,7 @@ def karpathy(scenes: Sequence[Scene], splits: Sequence[str]) -> dict[str, object
 
 
 def _karpathy_image(scene: Scene, *, imgid: int, split: str) -> dict[str, object]:
-    numbered = _numbered(scene, imgid)
+    numbered = _captions_with_ids(scene, imgid)
     return {
         "cocoid": int(scene.image_id),
         "filename": scene.file_name,
@@ -45,8 +53,8 @@ def _karpathy_image(scene: Scene, *, imgid: int, split: str) -> dict[str, object
     }
 
 
-def _numbered(scene: Scene, imgid: int) -> list[tuple[int, Caption]]:
-    """The captions with ids that no other scene's have."""
+def _captions_with_ids(scene: Scene, imgid: int) -> list[tuple[int, Caption]]:
+    """Return the captions with ids that are unique among all scenes."""
     return list(enumerate(scene.captions, start=imgid * len(scene.captions)))
 
 
@@ -63,8 +71,8 @@ def _coco_images(scenes: Sequence[Scene]) -> list[dict[str, object]]:
 
 
 def instances(scenes: Sequence[Scene]) -> dict[str, object]:
-    """COCO instances: of each image its things in their order, then its clutter."""
-    placed = [(scene, one) for scene in scenes for one in (*scene.things, *scene.clutter)]
+    """Return COCO instances: the objects of each image in their order, then its clutter."""
+    placed = [(scene, one) for scene in scenes for one in (*scene.objects, *scene.clutter)]
     return {
         "info": {"description": "generated scenes"},
         "licenses": [],
@@ -76,10 +84,10 @@ def instances(scenes: Sequence[Scene]) -> dict[str, object]:
         "categories": [
             {
                 "id": number,
-                "name": kind,
-                "supercategory": "clutter" if kind in CLUTTER else "thing",
+                "name": category,
+                "supercategory": "clutter" if category in CLUTTER else "thing",
             }
-            for number, kind in enumerate(CATEGORIES, start=1)
+            for number, category in enumerate(CATEGORIES, start=1)
         ],
         "attributes": [
             {"id": number, "name": name} for number, name in enumerate(ATTRIBUTES, start=1)
@@ -87,12 +95,12 @@ def instances(scenes: Sequence[Scene]) -> dict[str, object]:
     }
 
 
-def _instance(one: Thing, *, number: int, image_id: int) -> dict[str, object]:
+def _instance(one: SceneObject, *, number: int, image_id: int) -> dict[str, object]:
     x1, y1, x2, y2 = one.box
     return {
         "id": number,
         "image_id": image_id,
-        "category_id": CATEGORIES.index(one.kind) + 1,
+        "category_id": CATEGORIES.index(one.category) + 1,
         "bbox": [x1, y1, round(x2 - x1, 2), round(y2 - y1, 2)],
         "area": round(one.area, 2),
         "iscrowd": 0,
@@ -102,7 +110,7 @@ def _instance(one: Thing, *, number: int, image_id: int) -> dict[str, object]:
 
 
 def coco_captions(scenes: Sequence[Scene]) -> dict[str, object]:
-    """COCO captions."""
+    """Return COCO captions."""
     return {
         "info": {"description": "generated scenes"},
         "licenses": [],
@@ -110,6 +118,6 @@ def coco_captions(scenes: Sequence[Scene]) -> dict[str, object]:
         "annotations": [
             {"id": sentid, "image_id": int(scene.image_id), "caption": raw_text(caption)}
             for imgid, scene in enumerate(scenes)
-            for sentid, caption in _numbered(scene, imgid)
+            for sentid, caption in _captions_with_ids(scene, imgid)
         ],
     }

@@ -1,9 +1,8 @@
-"""What stands around in a scene and is never spoken of, and how it can be planted.
+"""Clutter, which captions never mention, and its planted correlation with objects.
 
-Every kind of clutter appears by chance of its own, whatever things there are. With planted
-companions that changes: a companion then stands where its kind of thing does and nowhere else, so
-that a captioner may learn to look at the companion, where the word is about the thing. That is the
-situation of "deviated focus" (Hu et al., "Attention-Aligned Transformer for Image Captioning",
+By default, clutter appears independently of the objects. A planted companion appears only in images
+with its object, so that a captioner may learn to attend to the companion instead of the object.
+This reproduces "deviated focus" (Hu et al., "Attention-Aligned Transformer for Image Captioning",
 AAAI 2022, section 1).
 """
 
@@ -13,55 +12,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.scenes.drawing import footprint
-from a2cap.data.scenes.layout import anywhere, one_of, places
-from a2cap.data.scenes.objects import CLUTTER, Thing
+from a2cap.data.scenes.layout import anywhere, choose, positions
+from a2cap.data.scenes.objects import CLUTTER, SceneObject
 
 COMPANIONS = {"fish": "puddle", "kite": "cloud", "house": "fence", "cup": "mushroom"}
-"""Kind of thing to the kind of clutter that can be planted beside it."""
+"""Category of objects -> category of clutter that can be planted beside it."""
 
-CHANCE = 0.18
-"""Of each kind of clutter to appear in a scene, where nothing is planted."""
+CLUTTER_PROBABILITY = 0.18
+"""Probability of each category of clutter in a scene without planted companions."""
 
-_LEAST_SEEN, _CELLS = 0.75, 96
+_MIN_VISIBLE, _CELLS = 0.75, 96
 
 
-def cluttered(
-    things: Sequence[Thing], rng: np.random.Generator, *, planted: float = 0.0
-) -> tuple[Thing, ...]:
-    """Clutter that lies behind these things, in an image of side 1, and is seen for the most part.
+def place_clutter(
+    objects: Sequence[SceneObject], rng: np.random.Generator, *, planted: float = 0.0
+) -> tuple[SceneObject, ...]:
+    """Place mostly visible clutter behind the objects of an image of side 1.
 
-    planted: probability that a companion stands where its kind of thing does; above 0 it stands
-    nowhere else.
+    planted: probability of a companion in an image with its object; above 0 it appears in no other.
     """
-    shown = {thing.kind for thing in things}
-    kinds = [kind for kind in CLUTTER if rng.random() < _chance(kind, shown, planted=planted)]
-    taken = np.zeros((_CELLS, _CELLS), np.uint8)
-    for thing in things:
-        taken |= footprint(thing, cells=_CELLS)
-    pieces: list[Thing] = []
-    # Companions choose first, or scenes with many things would have fewer of them.
-    for kind in sorted(kinds, key=lambda kind: kind not in COMPANIONS.values()):
-        piece = _piece(kind, taken, rng)
+    present = {obj.category for obj in objects}
+    categories = [
+        category
+        for category in CLUTTER
+        if rng.random() < _chance(category, present, planted=planted)
+    ]
+    occupied = np.zeros((_CELLS, _CELLS), np.uint8)
+    for obj in objects:
+        occupied |= footprint(obj, cells=_CELLS)
+    pieces: list[SceneObject] = []
+    # Companions first, or scenes with many objects would have fewer of them.
+    for category in sorted(categories, key=lambda category: category not in COMPANIONS.values()):
+        piece = _piece(category, occupied, rng)
         if piece is not None:
             pieces.append(piece)
-            taken |= footprint(piece, cells=_CELLS)
-    # Each was given a place behind those before it.
+            occupied |= footprint(piece, cells=_CELLS)
+    # Each was placed behind the previous ones.
     return tuple(reversed(pieces))
 
 
-def _chance(kind: str, shown: Set[str], *, planted: float) -> float:
-    friend = {companion: thing for thing, companion in COMPANIONS.items()}.get(kind)
-    if not planted or friend is None:
-        return CHANCE
-    return planted if friend in shown else 0.0
+def _chance(category: str, present: Set[str], *, planted: float) -> float:
+    partner = {companion: obj for obj, companion in COMPANIONS.items()}.get(category)
+    if not planted or partner is None:
+        return CLUTTER_PROBABILITY
+    return planted if partner in present else 0.0
 
 
-def _piece(kind: str, taken: NDArray[np.uint8], rng: np.random.Generator) -> Thing | None:
-    """The clutter in a place of which little is taken; None where there is none."""
+def _piece(
+    category: str, occupied: NDArray[np.uint8], rng: np.random.Generator
+) -> SceneObject | None:
+    """Place a piece where it is mostly visible, None if there is no such position."""
     size = "small" if rng.random() < 0.6 else "medium"
-    look = Thing(kind, one_of(CLUTTER[kind], rng), size, "plain", (0, 0, 1, 1))
-    for place in places(look, anywhere(rng), rng):
-        mask = footprint(place, cells=_CELLS)
-        if (mask & (1 - taken)).sum() >= _LEAST_SEEN * mask.sum():
-            return place
+    look = SceneObject(category, choose(CLUTTER[category], rng), size, "plain", (0, 0, 1, 1))
+    for position in positions(look, anywhere(rng), rng):
+        mask = footprint(position, cells=_CELLS)
+        if (mask & (1 - occupied)).sum() >= _MIN_VISIBLE * mask.sum():
+            return position
     return None

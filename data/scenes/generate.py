@@ -1,17 +1,16 @@
-"""Generated scenes: images with known things and true captions, in COCO's layout.
+"""Data sets of generated scenes: images with known objects and true captions, in COCO's layout.
 
-A scene is a pure function of (seed, index), so that a data set needs no download and every word's
-place in the image is known. `write_scenes` makes what a COCO user has on disk:
+A scene is a pure function of (seed, index). `write_scenes` writes the files of a COCO user:
 
     images/000000000001.jpg ...
-    dataset_coco.json   captions and splits as Karpathy distributes them
-    instances.json      COCO instances (boxes without segmentations; area is the box's), each with
-                        its "attributes": colour, texture and size; things first, then clutter
+    dataset_coco.json   captions and splits in the layout of Karpathy
+    instances.json      COCO instances (boxes without segmentations; area is that of the box), with
+                        "attributes" colour, texture and size; objects first, then clutter
     captions.json       COCO captions
-    grounding.json      {image id: per caption [[word, [indices of its things]], ...]}, where an
-                        index counts the image's instances in their order
-    words.json          the words that are about things, by group: kinds, colours, sizes ...
-    scenes.json         what the folder was generated from, and which clutter goes with which kind
+    grounding.json      {image id: per caption [[word, [indices of its objects]], ...]}, where an
+                        index counts the instances of the image in their order
+    words.json          the words that refer to objects, by group: kinds, colours, sizes ...
+    scenes.json         the arguments of the generation, and the companions of the categories
 """
 
 import json
@@ -34,7 +33,7 @@ __all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_s
 SMALLEST_SIDE, LARGEST_SIDE = 96, 640
 
 SCENES_VERSION = 2
-"""Raised whenever the same arguments would give other images or captions."""
+"""Version of the images and captions that the same arguments generate."""
 
 
 def write_scenes(
@@ -47,21 +46,23 @@ def write_scenes(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> bool:
-    """Writes `count` scenes of `side` pixels into a new folder; the same arguments, the same bytes.
+    """Write `count` scenes of `side` pixels to a new folder; equal arguments give equal bytes.
 
-    spurious: probability that a kind's companion out of COMPANIONS stands beside it in images
-    for training, in which it stands nowhere else; in val and test, and at 0, it stands by chance.
-    workers: processes that draw, as many as there are cores where None; the bytes are the same.
-    Nothing is done where the folder holds just these scenes already; returns whether anything was.
-    `progress` is called with 1 after each image. Raises InputError where the arguments make no
-    data set, where the folder holds something else, and where it cannot be written.
+    spurious: probability of the companion of a category (COMPANIONS) in training images with that
+    category; then it appears in no other training image. In val and test, and at 0, companions
+    appear by chance. workers: processes, the number of cores if None. `progress` is called with 1
+    after each image. Returns False if the folder already contains these scenes. Raises InputError
+    for bad arguments, and if the folder contains something else or cannot be written.
     """
-    _check(count=count, seed=seed, side=side, spurious=spurious)
+    _check_arguments(count=count, seed=seed, side=side, spurious=spurious)
     description = {
-        **{"version": SCENES_VERSION, "count": count, "seed": seed},
-        **{"side": side, "spurious": float(spurious)},
+        "version": SCENES_VERSION,
+        "count": count,
+        "seed": seed,
+        "side": side,
+        "spurious": float(spurious),
     }
-    if _holds(folder, description):
+    if _contains_scenes(folder, description):
         return False
     splits = _splits(count, seed=seed)
     planted = [spurious if split == "train" else 0.0 for split in splits]
@@ -70,7 +71,8 @@ def write_scenes(
     try:
         (partial / "images").mkdir(parents=True)
         scenes = write_images(
-            *(partial / "images", planted),
+            partial / "images",
+            planted,
             seed=seed,
             side=side,
             workers=workers,
@@ -88,16 +90,16 @@ def write_scenes(
     except OSError as error:
         raise InputError(
             f"scenes cannot be written to {str(folder)!r}: {error.strerror}; "
-            "free disk space or name another folder"
+            "free disk space, or name another folder"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return True
 
 
-def _check(*, count: int, seed: int, side: int, spurious: float) -> None:
+def _check_arguments(*, count: int, seed: int, side: int, spurious: float) -> None:
     if count < 1:
-        raise InputError(f"number of scenes is {count}; ask for at least 1")
+        raise InputError(f"number of scenes is {count}; give at least 1")
     if seed < 0:
         raise InputError(f"seed of the scenes is {seed}; give 0 or more")
     if not SMALLEST_SIDE <= side <= LARGEST_SIDE:
@@ -108,8 +110,8 @@ def _check(*, count: int, seed: int, side: int, spurious: float) -> None:
         raise InputError(f"probability of spurious companions is {spurious}; give 0 to 1")
 
 
-def _holds(folder: Path, description: dict[str, float]) -> bool:
-    """True where the folder holds these scenes, False where it can be made; else InputError."""
+def _contains_scenes(folder: Path, description: dict[str, float]) -> bool:
+    """Return False if the folder is missing or empty; raise InputError for other content."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
@@ -120,14 +122,14 @@ def _holds(folder: Path, description: dict[str, float]) -> bool:
         found.pop("companions", None)
     if found != description:
         raise InputError(
-            f"{str(folder)!r} already holds {found}, not the scenes {description}; "
-            "delete it or name another folder"
+            f"{str(folder)!r} already contains {found}, not the scenes {description}; "
+            "delete it, or name another folder"
         )
     return True
 
 
 def _splits(count: int, *, seed: int) -> list[str]:
-    """A tenth val, a tenth test, the rest train, at least one of each in three or more scenes."""
+    """Assign a tenth of the scenes to val and test each, at least one if there are three."""
     held_out = max(round(count / 10), 1) if count >= 3 else 0
     splits = ["val"] * held_out + ["test"] * held_out
     splits += ["train"] * (count - len(splits))

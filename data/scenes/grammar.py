@@ -1,8 +1,8 @@
-"""The words and sentence patterns of scene captions.
+"""Words and sentence patterns of scene captions.
 
-In a pattern {a}, {b}, {c} are noun phrases; {a.counted} is "three balls"; {b.count} and {b.colour}
-are one word about {b}; {is|are} agrees with the first phrase, {b:is|are} with {b}. A word with * is
-about all things of the sentence, one with ^ about those of {b}.
+In a pattern, {a}, {b}, {c} are noun phrases; {a.counted} is "three balls"; {b.count} and {b.colour}
+are single words; {is|are} agrees with {a}, {b:is|are} with {b}. A word with * refers to all objects
+of the sentence, a word with ^ to those of {b}.
 """
 
 from a2cap.data.scenes.objects import COLOURS, PLURALS, TEXTURES
@@ -157,4 +157,4 @@ WORD_GROUPS = {
         *("larger", "bigger", "smaller"),
     ],
 }
-"""Every word that is about things, each in one group."""
+"""All words that refer to objects, each in one group; the names are keys of words.json."""

@@ -1,6 +1,6 @@
-"""Which things a scene holds, and where they lie: apart, partly behind each other, or inside.
+"""Random layouts of objects, which are apart, overlap, or contain each other.
 
-All is in an image of side 1, so that nothing but pixels depends on an image's side.
+Layouts are in images of side 1, so that only the pixels depend on the size of an image.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,97 +12,107 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.scenes.drawing import footprint
-from a2cap.data.scenes.objects import COLOURS, KINDS, MAX_TILT, SIZES, TEXTURES, Thing, extent
+from a2cap.data.scenes.objects import (
+    COLOURS,
+    MAX_TILT,
+    OBJECT_CATEGORIES,
+    SIZES,
+    TEXTURES,
+    SceneObject,
+    extent,
+)
 
-MOST_THINGS = 7
-PLACES_TRIED, PLACES_COMPARED = 60, 4
+MAX_OBJECTS = 7
+MAX_TRIES, COMPARED_POSITIONS = 60, 4
 GAP = 0.025
-"""Least distance between boxes that do not meet, and from the edge, as a share of the side."""
+"""Minimum distance between separate boxes, and from the edge, as a share of the side."""
 
 CONTAINERS = {"ring": 0.012, "box": 0.07}
-"""Kind in which something may lie to how far from its middle that is, as a share of the side."""
+"""Category of containers -> maximum offset of the content from the centre, per axis."""
 
-MOST_SHARED, MOST_SHARED_ALIKE = 0.4, 0.12
-"""Greatest share of the smaller of two boxes that lies in the other, and of two things that look
-alike, or they could not be counted; inside a container is all."""
+MAX_OVERLAP, MAX_OVERLAP_ALIKE = 0.4, 0.12
+"""Maximum overlap as a share of the smaller box. Objects that look alike overlap less, so that they
+can be counted. The content of a container overlaps it completely."""
 
-_LEAST_SEEN = 0.65
-"""Least share of a silhouette that stays visible; 0.6 is promised, and pixels are coarse."""
+_MIN_VISIBLE = 0.65
+"""Minimum visible share of a silhouette; 0.6 is guaranteed, and the grid is coarse."""
 
 _CELLS = 128
 
 Corner = Callable[[float, float], tuple[float, float]]
-"""Width and height of a thing to the left and top of one random place for it."""
+"""A function from width and height of an object to a random left and top."""
 
 
-def arranged(rng: np.random.Generator) -> tuple[Thing, ...]:
-    """One to MOST_THINGS things in an image of side 1, the largest first and at the back."""
-    way = str(rng.choice(("inside", "row", "crowd", "apart"), p=(0.16, 0.12, 0.36, 0.36)))
-    looks = {"inside": _contained_looks, "row": _looks_in_a_row}.get(way, _looks)(rng)
+def arrange(rng: np.random.Generator) -> tuple[SceneObject, ...]:
+    """Arrange 1 to MAX_OBJECTS objects in an image of side 1, the largest first and at the back."""
+    arrangement = str(rng.choice(("inside", "row", "crowd", "apart"), p=(0.16, 0.12, 0.36, 0.36)))
+    looks = {"inside": _container_looks, "row": _row_looks}.get(arrangement, _random_looks)(rng)
     layout = Layout()
-    for look in sorted(looks, key=lambda look: (-SIZES[look.size][0], not look.leads)):
-        place = _place(look, layout, rng, way=way)
-        # One that finds no room is left out.
-        if place is not None:
-            layout.add(place)
-    return tuple(layout.things)
+    for look in sorted(looks, key=lambda look: (-SIZES[look.size][0], not look.priority)):
+        position = _find_position(look, layout, rng, arrangement=arrangement)
+        # An object without a free position is omitted.
+        if position is not None:
+            layout.add(position)
+    return tuple(layout.objects)
 
 
 @dataclass
 class Layout:
-    """What has its place already, the first at the back, and what is still seen of each."""
+    """The placed objects, the first at the back, and the visible part of each."""
 
-    things: list[Thing] = field(default_factory=list)
-    _seen: list[NDArray[np.uint8]] = field(default_factory=list)
+    objects: list[SceneObject] = field(default_factory=list)
+    _visible: list[NDArray[np.uint8]] = field(default_factory=list)
     _whole: list[int] = field(default_factory=list)
 
-    def add(self, thing: Thing) -> None:
-        """Puts the thing before all others."""
-        mask = footprint(thing, cells=_CELLS)
-        self._seen = [*(seen & (1 - mask) for seen in self._seen), mask]
-        self.things.append(thing)
+    def add(self, obj: SceneObject) -> None:
+        """Place an object in front of all others."""
+        mask = footprint(obj, cells=_CELLS)
+        self._visible = [*(seen & (1 - mask) for seen in self._visible), mask]
+        self.objects.append(obj)
         self._whole.append(int(mask.sum()))
 
-    def is_apart(self, place: Thing) -> bool:
-        """Whether the place's box keeps its distance from all others."""
-        return not any(_meet(place, thing, gap=GAP) for thing in self.things)
+    def is_apart(self, candidate: SceneObject) -> bool:
+        """Return True if the box of the candidate is at least GAP from all others."""
+        return not any(_overlap(candidate, obj, gap=GAP) for obj in self.objects)
 
-    def leaves_seen(self, place: Thing, *, container: Thing | None = None) -> bool:
-        """Whether all others stay visible behind a thing in that place, and their boxes distinct.
+    def keeps_visible(
+        self, candidate: SceneObject, *, container: SceneObject | None = None
+    ) -> bool:
+        """Return True if all others remain visible behind the candidate and boxes overlap little.
 
-        container: a thing in which the place may lie.
+        container: an object that may contain the candidate.
         """
-        met = [i for i, thing in enumerate(self.things) if _meet(place, thing, gap=0)]
+        met = [i for i, obj in enumerate(self.objects) if _overlap(candidate, obj, gap=0)]
         for i in met:
-            other = self.things[i]
-            smaller = min(place.area, other.area)
-            most = MOST_SHARED_ALIKE if _alike(place, other) else MOST_SHARED
-            if other is not container and _shared(place, other) > most * smaller:
+            other = self.objects[i]
+            smaller = min(candidate.area, other.area)
+            limit = MAX_OVERLAP_ALIKE if _look_alike(candidate, other) else MAX_OVERLAP
+            if other is not container and _intersection(candidate, other) > limit * smaller:
                 return False
         if not met:
             return True
-        free = 1 - footprint(place, cells=_CELLS)
-        return all((self._seen[i] & free).sum() >= _LEAST_SEEN * self._whole[i] for i in met)
+        free = 1 - footprint(candidate, cells=_CELLS)
+        return all((self._visible[i] & free).sum() >= _MIN_VISIBLE * self._whole[i] for i in met)
 
 
 @dataclass(frozen=True)
 class _Look:
-    """A thing before it has a place.
+    """An object without a position.
 
-    leads: it takes its place before others of its size. follows: that place is inside the first
-    thing, or between the first two.
+    priority: it is placed before others of its size. relative: it is placed inside the first
+    object, or between the first two.
     """
 
-    kind: str
+    category: str
     colour: str
     size: str
     texture: str
-    leads: bool = False
-    follows: bool = False
+    priority: bool = False
+    relative: bool = False
 
 
-def _looks(rng: np.random.Generator, *, most: int = MOST_THINGS) -> list[_Look]:
-    """One to four groups of like things, so many things at most in all."""
+def _random_looks(rng: np.random.Generator, *, most: int = MAX_OBJECTS) -> list[_Look]:
+    """Sample one to four groups of objects that look alike, at most `most` objects in total."""
     looks: list[_Look] = []
     for _ in range(rng.choice(4, p=(0.14, 0.44, 0.31, 0.11)) + 1):
         count = int(rng.choice(7, p=(0.5, 0.26, 0.11, 0.05, 0.035, 0.025, 0.02)) + 1)
@@ -110,29 +120,29 @@ def _looks(rng: np.random.Generator, *, most: int = MOST_THINGS) -> list[_Look]:
     return looks[:most]
 
 
-def _contained_looks(rng: np.random.Generator) -> list[_Look]:
-    """A container and a small thing for its inside, and up to two more groups."""
-    kind = one_of(tuple(CONTAINERS), rng)
-    container = replace(_group(1, [], rng)[0], kind=kind, size="large", leads=True)
-    # The outline of a small star in a ring of its own colour would be hard to see.
-    content = replace(_group(1, [], rng)[0], size="small", leads=True, follows=True)
-    if content.kind == kind or content.colour == container.colour:
-        others = [one for one in KINDS if one not in CONTAINERS]
+def _container_looks(rng: np.random.Generator) -> list[_Look]:
+    """Sample a container, a small object for its inside, and up to two more groups."""
+    category = choose(tuple(CONTAINERS), rng)
+    container = replace(_group(1, [], rng)[0], category=category, size="large", priority=True)
+    # The outline of a small star in a ring of the same colour would be hard to see.
+    content = replace(_group(1, [], rng)[0], size="small", priority=True, relative=True)
+    if content.category == category or content.colour == container.colour:
+        others = [one for one in OBJECT_CATEGORIES if one not in CONTAINERS]
         left = [colour for colour in COLOURS if colour != container.colour]
-        content = replace(content, kind=one_of(others, rng), colour=one_of(left, rng))
+        content = replace(content, category=choose(others, rng), colour=choose(left, rng))
     looks = [container, content]
     for _ in range(rng.integers(3)):
         looks += _group(int(rng.integers(1, 4)), looks, rng)
-    return looks[:MOST_THINGS]
+    return looks[:MAX_OBJECTS]
 
 
-def _looks_in_a_row(rng: np.random.Generator) -> list[_Look]:
-    """A small thing for between two that are larger, and up to one more group."""
+def _row_looks(rng: np.random.Generator) -> list[_Look]:
+    """Sample a small object for the space between two larger ones, and up to one more group."""
     alike = rng.random() < 0.5
     ends = _group(2 if alike else 1, [], rng)
     ends += [] if alike else _group(1, ends, rng)
-    middle = replace(_group(1, ends, rng)[0], size="small", leads=True, follows=True)
-    looks = [*(replace(end, size="medium", leads=True) for end in ends), middle]
+    middle = replace(_group(1, ends, rng)[0], size="small", priority=True, relative=True)
+    looks = [*(replace(end, size="medium", priority=True) for end in ends), middle]
     if rng.random() < 0.5:
         more = _group(int(rng.integers(1, 4)), looks, rng)
         looks += [replace(look, size="small") for look in more]
@@ -140,73 +150,78 @@ def _looks_in_a_row(rng: np.random.Generator) -> list[_Look]:
 
 
 def _group(count: int, before: Sequence[_Look], rng: np.random.Generator) -> list[_Look]:
-    """Things alike in all but, now and then, their sizes; never a kind and colour seen before."""
-    # A kind that repeats in another colour is what makes a colour word worth saying.
+    """Sample objects of a new category and colour, usually of the same size."""
+    # A category that repeats in another colour makes colour words informative.
     repeats = bool(before) and rng.random() < 0.25
-    kind = before[0].kind if repeats else one_of(KINDS, rng)
-    taken = {look.colour for look in before if look.kind == kind}
-    colour = one_of([colour for colour in COLOURS if colour not in taken], rng)
-    texture = one_of(TEXTURES, rng)
-    # Four large ones or more would find no room.
+    category = before[0].category if repeats else choose(OBJECT_CATEGORIES, rng)
+    occupied = {look.colour for look in before if look.category == category}
+    colour = choose([colour for colour in COLOURS if colour not in occupied], rng)
+    texture = choose(TEXTURES, rng)
+    # Four or more large objects would not fit.
     fitting = tuple(SIZES) if count + len(before) < 4 else ("small", "small", "medium")
-    sizes = [one_of(fitting, rng) for _ in range(count)]
+    sizes = [choose(fitting, rng) for _ in range(count)]
     if rng.random() < 0.75:
         sizes = sizes[:1] * count
-    return [_Look(kind, colour, size, texture) for size in sizes]
+    return [_Look(category, colour, size, texture) for size in sizes]
 
 
-def _place(look: _Look, layout: Layout, rng: np.random.Generator, *, way: str) -> Thing | None:
-    """A place for the look, if there is one: in its container, before another thing, or apart.
+def _find_position(
+    look: _Look, layout: Layout, rng: np.random.Generator, *, arrangement: str
+) -> SceneObject | None:
+    """Find a position in a container, in front of another object, or apart, None if there is none.
 
-    way: "crowd" where some lie before others, "row" where some lie between the first two.
+    arrangement: "inside", "row" with objects between the first two, "crowd" with overlaps, or
+    "apart".
     """
-    things = layout.things
-    if way == "inside" and look.follows and things and things[0].kind in CONTAINERS:
-        inside = within(things[0], rng, reach=CONTAINERS[things[0].kind])
-        for place in places(look, inside, rng):
-            if layout.leaves_seen(place, container=things[0]):
-                return place
-    if way == "crowd" and things and rng.random() < 0.75:
-        back = things[int(rng.integers(len(things)))]
-        for place in places(look, beside(back, rng), rng):
-            if layout.leaves_seen(place):
-                return place
+    objects = layout.objects
+    if arrangement == "inside" and look.relative and objects and objects[0].category in CONTAINERS:
+        inside = within(objects[0], rng, reach=CONTAINERS[objects[0].category])
+        for position in positions(look, inside, rng):
+            if layout.keeps_visible(position, container=objects[0]):
+                return position
+    if arrangement == "crowd" and objects and rng.random() < 0.75:
+        back = objects[int(rng.integers(len(objects)))]
+        for position in positions(look, beside(back, rng), rng):
+            if layout.keeps_visible(position):
+                return position
     corner = anywhere(rng)
-    if way == "row" and look.follows and len(things) > 1:
-        corner = midway(things[0], things[1], rng)
-    free = (place for place in places(look, corner, rng) if layout.is_apart(place))
-    if way == "row" and len(things) == 1:
-        return max(free, key=lambda place: _level(place, things[0]), default=None)
-    # Things alike keep together, or too few images would have a left and a right.
+    if arrangement == "row" and look.relative and len(objects) > 1:
+        corner = midway(objects[0], objects[1], rng)
+    free = (position for position in positions(look, corner, rng) if layout.is_apart(position))
+    if arrangement == "row" and len(objects) == 1:
+        return max(free, key=lambda position: _axis_alignment(position, objects[0]), default=None)
+    # Objects that look alike stay together, or too few images would have a left and a right.
     return min(
-        islice(free, PLACES_COMPARED),
-        key=lambda place: _strayed(place, things),
+        islice(free, COMPARED_POSITIONS),
+        key=lambda position: _distance_to_group(position, objects),
         default=None,
     )
 
 
-def places(look: "_Look | Thing", corner: Corner, rng: np.random.Generator) -> Iterator[Thing]:
-    """The look at random places that lie in the image, PLACES_TRIED times at most."""
+def positions(
+    look: "_Look | SceneObject", corner: Corner, rng: np.random.Generator
+) -> Iterator[SceneObject]:
+    """Yield the object at random positions in the image, after MAX_TRIES tries in total."""
     tilt = round(float(rng.uniform(-MAX_TILT, MAX_TILT)), 3)
     longer = rng.uniform(*SIZES[look.size])
-    width, height = (longer * share for share in extent(look.kind, tilt))
-    for _ in range(PLACES_TRIED):
+    width, height = (longer * share for share in extent(look.category, tilt))
+    for _ in range(MAX_TRIES):
         x, y = corner(width, height)
         if min(x, y) >= GAP and x + width <= 1 - GAP and y + height <= 1 - GAP:
             box = (round(x, 5), round(y, 5), round(x + width, 5), round(y + height, 5))
-            yield Thing(look.kind, look.colour, look.size, look.texture, box, tilt)
+            yield SceneObject(look.category, look.colour, look.size, look.texture, box, tilt)
 
 
 def anywhere(rng: np.random.Generator) -> Corner:
-    """Anywhere in the image."""
+    """Sample positions in the whole image."""
     return lambda width, height: (
         rng.uniform(GAP, 1 - GAP - width),
         rng.uniform(GAP, 1 - GAP - height),
     )
 
 
-def beside(back: Thing, rng: np.random.Generator) -> Corner:
-    """Where the box meets that of the thing `back`."""
+def beside(back: SceneObject, rng: np.random.Generator) -> Corner:
+    """Sample positions at which the box overlaps that of `back`."""
     x1, y1, x2, y2 = back.box
     return lambda width, height: (
         rng.uniform(x1 - 0.9 * width, x2 - 0.1 * width),
@@ -214,8 +229,8 @@ def beside(back: Thing, rng: np.random.Generator) -> Corner:
     )
 
 
-def within(container: Thing, rng: np.random.Generator, *, reach: float) -> Corner:
-    """In the middle of the container, or at most `reach` from it on either axis."""
+def within(container: SceneObject, rng: np.random.Generator, *, reach: float) -> Corner:
+    """Sample positions at most `reach` from the centre of a container on each axis."""
     x, y = container.centre
     return lambda width, height: (
         x - width / 2 + rng.uniform(-reach, reach),
@@ -223,8 +238,8 @@ def within(container: Thing, rng: np.random.Generator, *, reach: float) -> Corne
     )
 
 
-def midway(first: Thing, second: Thing, rng: np.random.Generator) -> Corner:
-    """About the middle between two things."""
+def midway(first: SceneObject, second: SceneObject, rng: np.random.Generator) -> Corner:
+    """Sample positions near the middle between two objects."""
     (x1, y1), (x2, y2) = first.centre, second.centre
     return lambda width, height: (
         (x1 + x2 - width) / 2 + rng.uniform(-0.05, 0.05),
@@ -232,33 +247,33 @@ def midway(first: Thing, second: Thing, rng: np.random.Generator) -> Corner:
     )
 
 
-def _strayed(place: Thing, things: Sequence[Thing]) -> float:
-    """Greatest distance from a thing of the same kind and colour, 0 without any."""
-    alike = [thing for thing in things if _alike(place, thing)]
-    return max((dist(place.centre, thing.centre) for thing in alike), default=0.0)
+def _distance_to_group(position: SceneObject, objects: Sequence[SceneObject]) -> float:
+    """Return the maximum distance from an object that looks alike, 0 without any."""
+    alike = [obj for obj in objects if _look_alike(position, obj)]
+    return max((dist(position.centre, obj.centre) for obj in alike), default=0.0)
 
 
-def _alike(a: Thing, b: Thing) -> bool:
-    return (a.kind, a.colour) == (b.kind, b.colour)
+def _look_alike(a: SceneObject, b: SceneObject) -> bool:
+    return (a.category, a.colour) == (b.category, b.colour)
 
 
-def _level(a: Thing, b: Thing) -> float:
-    """How much farther apart two things are along one axis than along the other."""
+def _axis_alignment(a: SceneObject, b: SceneObject) -> float:
+    """Return the difference of the distances of two objects along the axes."""
     (ax, ay), (bx, by) = a.centre, b.centre
     return abs(abs(ax - bx) - abs(ay - by))
 
 
-def _meet(a: Thing, b: Thing, *, gap: float) -> bool:
+def _overlap(a: SceneObject, b: SceneObject, *, gap: float) -> bool:
     (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) = a.box, b.box
     return ax1 - gap < bx2 and bx1 - gap < ax2 and ay1 - gap < by2 and by1 - gap < ay2
 
 
-def _shared(a: Thing, b: Thing) -> float:
-    """Area in which two boxes that meet do so."""
+def _intersection(a: SceneObject, b: SceneObject) -> float:
+    """Return the common area of two overlapping boxes."""
     (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) = a.box, b.box
     return (min(ax2, bx2) - max(ax1, bx1)) * (min(ay2, by2) - max(ay1, by1))
 
 
-def one_of(words: Sequence[str], rng: np.random.Generator) -> str:
-    """One of the words, each as likely."""
+def choose(words: Sequence[str], rng: np.random.Generator) -> str:
+    """Choose one of the words uniformly."""
     return words[int(rng.integers(len(words)))]

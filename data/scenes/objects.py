@@ -1,6 +1,6 @@
-"""The things of generated scenes and the clutter beside them: kinds, colours, sizes and textures.
+"""Objects and clutter of generated scenes: categories, colours, sizes and textures.
 
-Things are what captions speak of. Clutter has kinds and colours of its own, which no caption names.
+Captions describe objects. The categories and colours of clutter are different and never mentioned.
 """
 
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ PLURALS = {
     "heart": "hearts",
     "moon": "moons",
 }
-KINDS = tuple(PLURALS)
+OBJECT_CATEGORIES = tuple(PLURALS)
 
-# Pink and brown are left out: their words blur into tints of red and shades of orange.
+# No pink or brown: people also call them tints of red and shades of orange.
 COLOURS = {
     "red": (214, 40, 44),
     "orange": (245, 134, 24),
@@ -36,7 +36,7 @@ COLOURS = {
     "white": (250, 250, 248),
     "black": (40, 40, 44),
 }
-"""Colour word to red, green, blue in 0-255."""
+"""Colour word -> red, green, blue in 0-255."""
 
 CLUTTER = {
     "leaf": ("olive", "brown"),
@@ -48,7 +48,7 @@ CLUTTER = {
     "mushroom": ("pale", "brown"),
     "fence": ("brown", "grey"),
 }
-"""Kind of clutter to the words of the colours that it comes in."""
+"""Category of clutter -> its possible colours."""
 
 MUTED = {
     "grey": (138, 138, 140),
@@ -57,29 +57,28 @@ MUTED = {
     "slate": (116, 132, 146),
     "pale": (212, 206, 194),
 }
-"""Colour word of clutter to red, green, blue in 0-255: near the grounds, far from COLOURS."""
+"""Colour of clutter -> red, green, blue in 0-255: near the backgrounds, far from COLOURS."""
 
 SIZES = {"small": (0.15, 0.18), "medium": (0.23, 0.27), "large": (0.34, 0.39)}
-"""Bounds of a thing's longer side as a share of the image's; the gaps keep the words apart."""
+"""Bounds of the longer side as a share of the image; the gaps make the words unambiguous."""
 
 TEXTURES = ("plain", "striped", "dotted")
 
 MAX_TILT = 9.0
-"""Degrees that a thing may lean; a cross stays a cross and a house stands."""
+"""Maximum tilt in degrees; a cross remains a cross and a house upright."""
 
 
 @dataclass(frozen=True)
-class Thing:
-    """One thing of a scene, or a piece of its clutter, complete for drawing and for describing.
+class SceneObject:
+    """An object of a scene, or a piece of its clutter.
 
-    kind, colour, size, texture: words out of KINDS, COLOURS, SIZES and TEXTURES; of clutter out of
-    CLUTTER, MUTED, SIZES and "plain".
-    box: x1 y1 x2 y2 in pixels of its image, tight around the silhouette, hidden parts included;
-    its shadow is not part of it.
-    tilt: degrees, clockwise as one sees it.
+    category, colour, size, texture: words of OBJECT_CATEGORIES, COLOURS, SIZES and TEXTURES; of
+    clutter words of CLUTTER, MUTED, SIZES and "plain".
+    box: x1 y1 x2 y2 in pixels, tight around the silhouette including hidden parts, without shadow.
+    tilt: clockwise degrees.
     """
 
-    kind: str
+    category: str
     colour: str
     size: str
     texture: str
@@ -88,7 +87,7 @@ class Thing:
 
     @property
     def centre(self) -> tuple[float, float]:
-        """Middle of the box, x y in pixels."""
+        """Centre of the box, x y in pixels."""
         x1, y1, x2, y2 = self.box
         return (x1 + x2) / 2, (y1 + y2) / 2
 
@@ -100,32 +99,32 @@ class Thing:
 
     @property
     def is_clutter(self) -> bool:
-        """Whether captions never speak of it."""
-        return self.kind in CLUTTER
+        """True if captions never mention it."""
+        return self.category in CLUTTER
 
-    def scaled(self, factor: float) -> "Thing":
-        """The same in an image that is `factor` times as large, in hundredths of a pixel."""
-        x1, y1, x2, y2 = (round(factor * place, 2) for place in self.box)
+    def scaled(self, factor: float) -> "SceneObject":
+        """Scale the box to an image `factor` times as large, rounded to hundredths of a pixel."""
+        x1, y1, x2, y2 = (round(factor * corner, 2) for corner in self.box)
         return replace(self, box=(x1, y1, x2, y2))
 
 
-def extent(kind: str, tilt: float) -> tuple[float, float]:
-    """Width and height of the leaning silhouette's box, the longer one 1."""
-    least, greatest = _leaning(kind, tilt).bounds()
+def extent(category: str, tilt: float) -> tuple[float, float]:
+    """Return width and height of the box of a tilted silhouette, the longer side 1."""
+    least, greatest = _tilted(category, tilt).bounds()
     width, height = (greatest - least) / (greatest - least).max()
     return float(width), float(height)
 
 
-def outline(thing: Thing) -> Silhouette:
-    """The thing's silhouette in pixels of its image, filling `thing.box` exactly."""
-    silhouette = _leaning(thing.kind, thing.tilt)
+def outline(obj: SceneObject) -> Silhouette:
+    """Return the silhouette of an object in pixels, filling its box exactly."""
+    silhouette = _tilted(obj.category, obj.tilt)
     least, greatest = silhouette.bounds()
-    corner, far_corner = np.array(thing.box[:2]), np.array(thing.box[2:])
+    corner, far_corner = np.array(obj.box[:2]), np.array(obj.box[2:])
     scale = (far_corner - corner) / (greatest - least)
-    return silhouette.mapped(lambda contour: corner + (contour - least) * scale)
+    return silhouette.transform(lambda contour: corner + (contour - least) * scale)
 
 
-def _leaning(kind: str, tilt: float) -> Silhouette:
+def _tilted(category: str, tilt: float) -> Silhouette:
     angle = np.deg2rad(tilt)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    return silhouette_of(kind).mapped(lambda contour: contour @ turn)
+    return silhouette_of(category).transform(lambda contour: contour @ turn)

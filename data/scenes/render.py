@@ -1,4 +1,4 @@
-"""The JPEG files of generated scenes, drawn by as many processes as there are cores."""
+"""Rendering of scenes to JPEG files by several processes."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from pathlib import Path
 import cv2
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.scenes.drawing import AnnotatedImage
+from a2cap.data.scenes.drawing import ImageArray
 from a2cap.data.scenes.scene import Scene, draw, make_scene
 
 JPEG_QUALITY = 95
 
-_SCENES_AT_A_TIME = 32
-_LEAST_SCENES_PER_PROCESS = 300
-"""Fewer are drawn sooner than a further process has started."""
+_BATCH_SIZE = 32
+_MIN_SCENES_PER_PROCESS = 300
+"""Fewer scenes take less time than the start of another process."""
 
 
 def write_images(
@@ -32,15 +32,15 @@ def write_images(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Scene]:
-    """Draws a scene for each value of `planted` into the folder `images`; returns them in order.
+    """Draw a scene per value of `planted` into the folder `images` and return the scenes in order.
 
-    workers: processes, as many as there are cores and work where None; files are the same however
-    many. Raises A2Error where one of them is ended from outside.
+    workers: processes, by cores and work if None; the files do not depend on it. Raises A2Error if
+    a process is killed.
     """
-    write = partial(_write_part, images, planted, seed=seed, side=side)
-    starts = range(0, len(planted), _SCENES_AT_A_TIME)
-    count = workers or min(_cores(), len(planted) // _LEAST_SCENES_PER_PROCESS)
-    parts = _shared(write, starts, workers=count) if count > 1 else map(write, starts)
+    write = partial(_write_batch, images, planted, seed=seed, side=side)
+    starts = range(0, len(planted), _BATCH_SIZE)
+    count = workers or min(_cores(), len(planted) // _MIN_SCENES_PER_PROCESS)
+    parts = _map_in_pool(write, starts, workers=count) if count > 1 else map(write, starts)
     scenes: list[Scene] = []
     for part in parts:
         for scene in part:
@@ -54,13 +54,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def _shared(
+def _map_in_pool(
     write: Callable[[int], list[Scene]], starts: Sequence[int], *, workers: int
 ) -> Iterator[list[Scene]]:
-    """What `write` returns for each start, in order, of several processes."""
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
+    """Map `write` over the starts in order, in several processes."""
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
     try:
-        # Processes inherit the mask: a Ctrl-C is for this one alone, which then ends the others.
+        # Processes inherit the mask: only this one receives Ctrl-C, and it then ends the others.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             parts = pool.map(write, starts)
@@ -69,39 +69,39 @@ def _shared(
         yield from parts
     except BrokenProcessPool as error:
         raise A2Error(
-            "a process that drew scenes was ended from outside; free memory and run it again"
+            "a process that drew scenes was killed; free memory and run it again"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker() -> None:
-    """Keeps a worker to its own core, and from outliving the process that started it."""
+def _init_worker() -> None:
+    """Limit a worker to one core, and end it with its parent."""
     cv2.setNumThreads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _write_part(
+def _write_batch(
     images: Path, planted: Sequence[float], start: int, *, seed: int, side: int
 ) -> list[Scene]:
-    """Draws the scenes with the indices from `start` on, _SCENES_AT_A_TIME at most."""
+    """Draw up to _BATCH_SIZE scenes with indices from `start`."""
     scenes = []
-    for index in range(start, min(start + _SCENES_AT_A_TIME, len(planted))):
+    for index in range(start, min(start + _BATCH_SIZE, len(planted))):
         scene = make_scene(index, seed=seed, side=side, planted=planted[index])
         (images / scene.file_name).write_bytes(_jpeg(draw(scene)))
         scenes.append(scene)
     return scenes
 
 
-def _jpeg(image: AnnotatedImage) -> bytes:
-    # Halved chroma, the default, smears the colours of things as small as these.
+def _jpeg(image: ImageArray) -> bytes:
+    # Halved chroma, the default, would blur the colours of such small objects.
     options = [
         *(cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY),
         *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),

@@ -1,7 +1,4 @@
-"""The silhouettes of everything that stands in a scene: pure geometry, in units of its own.
-
-Nothing is drawn for them, so that a tight box is known before there is an image.
-"""
+"""Silhouettes of objects and clutter as contours, from which tight boxes are computed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,32 +13,32 @@ Contour = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Silhouette:
-    """Outline of a kind in its own units.
+    """The outline of a category.
 
-    parts: their union is the silhouette; within a part a second contour cuts a hole.
-    details: contours inside it that are filled with a darker shade (a door, an eye).
+    parts: their union is the silhouette; a second contour in a part is a hole.
+    details: contours that are filled with a darker shade (a door, an eye).
     """
 
     parts: tuple[tuple[Contour, ...], ...]
     details: tuple[Contour, ...] = ()
 
-    def mapped(self, change: Callable[[Contour], Contour]) -> "Silhouette":
-        """The same silhouette with every contour put through `change`."""
+    def transform(self, change: Callable[[Contour], Contour]) -> "Silhouette":
+        """Apply a function to every contour."""
         return Silhouette(
             parts=tuple(tuple(change(contour) for contour in part) for part in self.parts),
             details=tuple(change(contour) for contour in self.details),
         )
 
     def bounds(self) -> tuple[Contour, Contour]:
-        """Least and greatest x y over all parts, each (2,)."""
+        """Return the minimum and the maximum x y over all parts, each (2,)."""
         points = np.concatenate([contour for part in self.parts for contour in part])
         return points.min(axis=0), points.max(axis=0)
 
 
 @cache
-def silhouette_of(kind: str) -> Silhouette:
-    """The upright silhouette of a kind, within -1 to 1 on both axes."""
-    return _SILHOUETTES[kind]()
+def silhouette_of(category: str) -> Silhouette:
+    """Return the upright silhouette of a category, within -1 to 1 on both axes."""
+    return _SILHOUETTES[category]()
 
 
 def _polygon(*points: tuple[float, float]) -> Contour:
@@ -133,7 +130,7 @@ def _heart() -> Silhouette:
 
 
 def _moon() -> Silhouette:
-    # The two circles meet where x² + y² = 1 and (x - 0.45)² + y² = 0.64: at 51.3° and 77.4°.
+    # The two circles intersect where x² + y² = 1 and (x - 0.45)² + y² = 0.64: at 51.3° and 77.4°.
     outer = _arc(0, 0, radii=(1, 1), degrees=(51.3, 308.7))
     inner = _arc(0.45, 0, radii=(0.8, 0.8), degrees=(282.6, 77.4))
     return Silhouette(parts=((np.concatenate([outer, inner]),),))

@@ -68,4 +68,4 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "scenes" / "letter.txt").write_text("dear")
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path)])
     assert answer.exit_code == 1
-    assert answer.stderr.startswith(f"a2: {str(tmp_path / 'scenes')!r} already holds other files")
+    assert answer.stderr.startswith(f"a2: {str(tmp_path / 'scenes')!r} already contains other files")

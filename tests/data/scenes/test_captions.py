@@ -1,15 +1,26 @@
+"""Captions of scenes: every statement is true of the objects, and every word has its objects."""
+
 import re
 
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, captions_of
+from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, generate_captions
 from a2cap.data.scenes.generate import Scene, make_scene
 from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
-from a2cap.data.scenes.objects import CLUTTER, COLOURS, KINDS, MUTED, PLURALS, Thing
+from a2cap.data.scenes.objects import (
+    CLUTTER,
+    COLOURS,
+    MUTED,
+    OBJECT_CATEGORIES,
+    PLURALS,
+    SceneObject,
+)
 from a2cap.data.scenes.relations import is_between, is_inside, is_larger, relation
 
-SINGULAR = {plural: kind for kind, plural in PLURALS.items()} | {kind: kind for kind in KINDS}
+SINGULAR = {plural: category for category, plural in PLURALS.items()} | {
+    category: category for category in OBJECT_CATEGORIES
+}
 COUNTS = {word: number for number, word in enumerate(NUMBERS) if number > 1} | {
     "a single": 1,
     "a pair of": 2,
@@ -46,47 +57,49 @@ def text(caption: Caption) -> str:
     return " ".join(word.text for word in caption)
 
 
-def named(match: re.Match[str], things: tuple[Thing, ...]) -> set[int]:
-    """The things that fit a noun phrase, found from the description alone."""
+def named(match: re.Match[str], objects: tuple[SceneObject, ...]) -> set[int]:
+    """Return the objects that fit the words of a noun phrase."""
     words = match[2].split()
     colours, sizes = set(words) & set(COLOURS), {SIZES[w] for w in words if w in SIZES}
     textures = {TEXTURES[w] for w in words if w in TEXTURES}
     return {
         i
-        for i, thing in enumerate(things)
-        if thing.kind == SINGULAR[match[3]]
-        and colours <= {thing.colour}
-        and sizes <= {thing.size}
-        and textures <= {thing.texture}
+        for i, obj in enumerate(objects)
+        if obj.category == SINGULAR[match[3]]
+        and colours <= {obj.colour}
+        and sizes <= {obj.size}
+        and textures <= {obj.texture}
     }
 
 
 def phrases(caption: Caption, scene: Scene) -> list[set[int]]:
-    """The things of each noun phrase, in the caption's order."""
-    return [named(phrase, scene.things) for phrase in NOUN_PHRASE.finditer(text(caption))]
+    """Return the objects of each noun phrase in the order of the caption."""
+    return [named(phrase, scene.objects) for phrase in NOUN_PHRASE.finditer(text(caption))]
 
 
-def said(scenes: list[Scene], words: set[str]) -> list[tuple[str, str, list[list[Thing]], Scene]]:
-    """Captions with one of the words: that word, the text, and the things of each phrase."""
+def captions_with(
+    scenes: list[Scene], words: set[str]
+) -> list[tuple[str, str, list[list[SceneObject]], Scene]]:
+    """Return the captions with one of the words: word, text, objects of each phrase, scene."""
     found = []
     for scene in scenes:
         for caption in scene.captions:
             for word in {word.text for word in caption} & words:
-                groups = [[scene.things[i] for i in g] for g in phrases(caption, scene)]
+                groups = [[scene.objects[i] for i in g] for g in phrases(caption, scene)]
                 found.append((word, text(caption), groups, scene))
     return found
 
 
-def test_every_count_is_the_number_of_things_that_fit_the_phrase(scenes):
+def test_every_count_is_the_number_of_objects_that_fit_the_phrase(scenes):
     for scene in scenes:
         for caption in scene.captions:
             found = list(NOUN_PHRASE.finditer(text(caption)))
             assert found, text(caption)
             for phrase in found:
-                assert len(named(phrase, scene.things)) == COUNTS[phrase[1]], text(caption)
+                assert len(named(phrase, scene.objects)) == COUNTS[phrase[1]], text(caption)
 
 
-def test_content_words_outside_noun_phrases_tell_of_a_part_of_them(scenes):
+def test_content_words_outside_noun_phrases_refer_to_a_part_of_them(scenes):
     content = {*SINGULAR, *COLOURS, *SIZES, *TEXTURES, *WORD_GROUPS["counts"]}
     parts = 0
     for scene in scenes:
@@ -97,22 +110,22 @@ def test_content_words_outside_noun_phrases_tell_of_a_part_of_them(scenes):
             (whole,) = phrases(caption, scene)
             colour = caption[-1].text if caption[-1].text in COLOURS else ""
             assert colour, text(caption)
-            of_colour = {i for i in whole if scene.things[i].colour == colour}
+            of_colour = {i for i in whole if scene.objects[i].colour == colour}
             counts = {NUMBERS.index(word) for word in rest if word in NUMBERS}
             if counts:
-                assert counts == {len(of_colour)} and set(caption[-1].things) == of_colour
+                assert counts == {len(of_colour)} and set(caption[-1].objects) == of_colour
                 parts += 1
             else:
                 ((superlative, *_),) = [[w for w in rest if w in SUPERLATIVES]]
-                one = SUPERLATIVES[superlative](whole, key=lambda i: scene.things[i].area)
-                assert caption[-1].things == (one,) and one in of_colour, text(caption)
+                one = SUPERLATIVES[superlative](whole, key=lambda i: scene.objects[i].area)
+                assert caption[-1].objects == (one,) and one in of_colour, text(caption)
             assert content & set(rest) <= {colour, *NUMBERS}
     assert parts > 50
 
 
-def test_every_relation_holds_between_the_things_that_it_joins(scenes):
+def test_every_relation_is_true_of_all_pairs_of_objects(scenes):
     seen = set()
-    for word, caption, groups, _ in said(scenes, set(DIRECTIONS)):
+    for word, caption, groups, _ in captions_with(scenes, set(DIRECTIONS)):
         a, b = groups[::-1] if caption.split()[0] in ("to", *DIRECTIONS) else groups
         axis, sign = {"left": (0, 1), "right": (0, -1), "above": (1, 1), "below": (1, -1)}[
             DIRECTIONS[word]
@@ -125,28 +138,28 @@ def test_every_relation_holds_between_the_things_that_it_joins(scenes):
     assert seen == set(DIRECTIONS)
 
 
-def test_what_is_inside_lies_in_the_box_of_a_ring_or_a_box(scenes):
-    found = said(scenes, {"inside", "within", "around"})
+def test_inside_means_in_the_box_of_a_ring_or_a_box(scenes):
+    found = captions_with(scenes, {"inside", "within", "around"})
     for word, caption, (a, b), _ in found:
         turned = word == "around" or caption.startswith("inside") or caption.endswith("inside")
         inner, outer = (b, a) if turned else (a, b)
         assert is_inside(inner, outer), caption
         (container,) = outer
-        assert container.kind in ("ring", "box")
-        for thing in inner:
-            assert container.box[0] < thing.box[0] and thing.box[2] < container.box[2]
-            assert container.box[1] < thing.box[1] and thing.box[3] < container.box[3]
+        assert container.category in ("ring", "box")
+        for obj in inner:
+            assert container.box[0] < obj.box[0] and obj.box[2] < container.box[2]
+            assert container.box[1] < obj.box[1] and obj.box[3] < container.box[3]
     assert len(found) > 30
 
 
-def test_what_is_between_has_both_others_on_opposite_sides(scenes):
-    found = said(scenes, {"between"})
+def test_between_means_that_the_others_are_on_opposite_sides(scenes):
+    found = captions_with(scenes, {"between"})
     for _, caption, groups, _ in found:
         first = caption.startswith("between") or caption.endswith("between them")
         inner = groups.pop() if first else groups.pop(0)
         b, c = groups if len(groups) == 2 else ([groups[0][0]], [groups[0][1]])
         assert is_between(inner, b, c), caption
-        around = [thing for group in groups for thing in group]
+        around = [obj for group in groups for obj in group]
         for axis in (0, 1):
             low = any(all(o.box[axis + 2] < t.box[axis] for t in inner) for o in around)
             high = any(all(o.box[axis] > t.box[axis + 2] for t in inner) for o in around)
@@ -157,39 +170,39 @@ def test_what_is_between_has_both_others_on_opposite_sides(scenes):
     assert len(found) > 30
 
 
-def test_superlatives_and_comparisons_are_those_of_the_boxes_areas(scenes):
-    for word, caption, groups, scene in said(scenes, set(SUPERLATIVES)):
+def test_superlatives_and_comparisons_follow_the_boxes(scenes):
+    for word, caption, groups, scene in captions_with(scenes, set(SUPERLATIVES)):
         if "of the" not in caption:
-            ((thing,),) = groups
-            assert thing.area == SUPERLATIVES[word](t.area for t in scene.things), caption
-            assert len(scene.things) > 1
-    for word, caption, (a, b), _ in said(scenes, {"larger", "bigger", "smaller"}):
+            ((obj,),) = groups
+            assert obj.area == SUPERLATIVES[word](t.area for t in scene.objects), caption
+            assert len(scene.objects) > 1
+    for word, caption, (a, b), _ in captions_with(scenes, {"larger", "bigger", "smaller"}):
         assert is_larger(*((b, a) if word == "smaller" else (a, b))), caption
 
 
-def test_content_words_carry_the_things_of_their_phrase_and_others_none(scenes):
+def test_only_content_words_refer_to_objects_those_of_their_phrase(scenes):
     grouped = {word for words in WORD_GROUPS.values() for word in words}
     for scene in scenes:
         for caption in scene.captions:
-            nouns = [set(word.things) for word in caption if word.text in SINGULAR]
+            nouns = [set(word.objects) for word in caption if word.text in SINGULAR]
             assert nouns == phrases(caption, scene)
             for word in caption:
-                assert bool(word.things) == (word.text in grouped), text(caption)
-                assert all(0 <= i < len(scene.things) for i in word.things)
-                things = [scene.things[i] for i in word.things]
+                assert bool(word.objects) == (word.text in grouped), text(caption)
+                assert all(0 <= i < len(scene.objects) for i in word.objects)
+                objects = [scene.objects[i] for i in word.objects]
                 if word.text in COLOURS:
-                    assert {thing.colour for thing in things} == {word.text}
+                    assert {obj.colour for obj in objects} == {word.text}
                 elif word.text in SIZES:
-                    assert {thing.size for thing in things} == {SIZES[word.text]}
+                    assert {obj.size for obj in objects} == {SIZES[word.text]}
                 elif word.text in TEXTURES:
-                    assert {thing.texture for thing in things} == {TEXTURES[word.text]}
+                    assert {obj.texture for obj in objects} == {TEXTURES[word.text]}
                 elif word.text in NUMBERS:
-                    assert len(things) == NUMBERS.index(word.text)
+                    assert len(objects) == NUMBERS.index(word.text)
                 elif word.text in DIRECTIONS or word.text == "between":
-                    assert set(word.things) == set().union(*nouns)
+                    assert set(word.objects) == set().union(*nouns)
 
 
-def test_a_scene_has_five_captions_of_three_to_twenty_words_that_differ_in_wording(scenes):
+def test_a_scene_has_five_captions_of_three_to_twenty_words_with_different_patterns(scenes):
     for scene in scenes:
         assert len({text(caption) for caption in scene.captions}) == CAPTIONS_PER_SCENE == 5
         assert all(3 <= len(caption) <= 20 for caption in scene.captions)
@@ -197,9 +210,9 @@ def test_a_scene_has_five_captions_of_three_to_twenty_words_that_differ_in_wordi
         assert len(frames) == 5, frames
 
 
-def test_no_caption_speaks_of_clutter(scenes):
+def test_no_caption_mentions_clutter(scenes):
     words = {word.text for scene in scenes for caption in scene.captions for word in caption}
-    assert not words & {*CLUTTER, *(f"{kind}s" for kind in CLUTTER), *MUTED}
+    assert not words & {*CLUTTER, *(f"{category}s" for category in CLUTTER), *MUTED}
 
 
 def test_two_thousand_scenes_have_a_vocabulary_of_at_least_120_words():
@@ -224,29 +237,33 @@ def test_an_article_agrees_with_the_word_after_it(scenes):
 
 
 def test_the_verb_agrees_with_its_phrase():
-    things = (square(30, 80), square(120, 80))
-    spoken = {
-        text(c) for seed in range(60) for c in captions_of(things, np.random.default_rng(seed))
+    objects = (square(30, 80), square(120, 80))
+    captions_seen = {
+        text(c)
+        for seed in range(60)
+        for c in generate_captions(objects, np.random.default_rng(seed))
     }
-    assert "there are two red boxes" in spoken
-    assert not any(re.search(r"there is two|boxes (is|appears)", caption) for caption in spoken)
+    assert "there are two red boxes" in captions_seen
+    assert not any(
+        re.search(r"there is two|boxes (is|appears)", caption) for caption in captions_seen
+    )
 
 
 def test_captions_are_the_same_at_any_scale():
-    things = make_scene(3, seed=0, side=100).things
+    objects = make_scene(3, seed=0, side=100).objects
     smaller, larger = (
-        captions_of([thing.scaled(factor) for thing in things], np.random.default_rng(1))
+        generate_captions([obj.scaled(factor) for obj in objects], np.random.default_rng(1))
         for factor in (1, 5)
     )
     assert smaller == larger
 
 
-def square(x: float, y: float, *, colour: str = "red", half: float = 12) -> Thing:
-    return Thing("box", colour, "small", "plain", (x - half, y - half, x + half, y + half))
+def square(x: float, y: float, *, colour: str = "red", half: float = 12) -> SceneObject:
+    return SceneObject("box", colour, "small", "plain", (x - half, y - half, x + half, y + half))
 
 
-def test_relation_turned_round_is_its_opposite(scenes):
+def test_the_reversed_relation_is_the_opposite(scenes):
     opposite = {"left": "right", "right": "left", "above": "below", "below": "above", None: None}
     for scene in scenes:
-        first, last = scene.things[:1], scene.things[-1:]
+        first, last = scene.objects[:1], scene.objects[-1:]
         assert relation(first, last) == opposite[relation(last, first)]

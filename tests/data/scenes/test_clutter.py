@@ -1,75 +1,88 @@
+"""Clutter: independent of the objects by default, correlated with them if planted."""
+
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.clutter import CHANCE, COMPANIONS, cluttered
+from a2cap.data.scenes.clutter import CLUTTER_PROBABILITY, COMPANIONS, place_clutter
 from a2cap.data.scenes.drawing import silhouette_mask
-from a2cap.data.scenes.layout import arranged
-from a2cap.data.scenes.objects import CLUTTER, KINDS, MUTED, Thing
+from a2cap.data.scenes.layout import arrange
+from a2cap.data.scenes.objects import CLUTTER, MUTED, OBJECT_CATEGORIES, SceneObject
 
 COUNT, SIDE = 600, 128
 
 Placed = list[tuple[set[str], set[str]]]
-"""Per scene the kinds of things and the kinds of clutter."""
+"""Categories of the objects and of the clutter, per scene."""
 
 
 @pytest.fixture(scope="module")
-def things() -> list[tuple[Thing, ...]]:
-    return [arranged(np.random.default_rng(seed)) for seed in range(COUNT)]
+def objects() -> list[tuple[SceneObject, ...]]:
+    return [arrange(np.random.default_rng(seed)) for seed in range(COUNT)]
 
 
 @pytest.fixture(scope="module")
-def placed(things: list[tuple[Thing, ...]]) -> Callable[[float], Placed]:
+def placed(objects: list[tuple[SceneObject, ...]]) -> Callable[[float], Placed]:
     def at(planted: float) -> Placed:
         return [
             (
-                {thing.kind for thing in shown},
-                {c.kind for c in cluttered(shown, np.random.default_rng(seed), planted=planted)},
+                {obj.category for obj in present},
+                {
+                    c.category
+                    for c in place_clutter(present, np.random.default_rng(seed), planted=planted)
+                },
             )
-            for seed, shown in enumerate(things)
+            for seed, present in enumerate(objects)
         ]
 
     return at
 
 
-def test_there_are_four_companions_of_their_own_kinds():
+def test_four_categories_have_different_companions():
     assert len(COMPANIONS) == len(set(COMPANIONS.values())) == 4
-    assert set(COMPANIONS) <= set(KINDS) and set(COMPANIONS.values()) < set(CLUTTER)
+    assert set(COMPANIONS) <= set(OBJECT_CATEGORIES) and set(COMPANIONS.values()) < set(CLUTTER)
 
 
-def test_clutter_appears_as_often_beside_its_kind_as_without_it(placed):
+def test_clutter_is_independent_of_its_object_by_default(placed):
     scenes = placed(0.0)
-    assert {kind for _, clutter in scenes for kind in clutter} == set(CLUTTER)
-    for kind, companion in COMPANIONS.items():
+    assert {category for _, clutter in scenes for category in clutter} == set(CLUTTER)
+    for category, companion in COMPANIONS.items():
         for shows in (True, False):
-            chosen = [clutter for shown, clutter in scenes if (kind in shown) == shows]
+            chosen = [clutter for present, clutter in scenes if (category in present) == shows]
             rate = np.mean([companion in clutter for clutter in chosen])
             # four standard errors
-            assert abs(rate - CHANCE) < 4 * (CHANCE * (1 - CHANCE) / len(chosen)) ** 0.5
+            assert (
+                abs(rate - CLUTTER_PROBABILITY)
+                < 4 * (CLUTTER_PROBABILITY * (1 - CLUTTER_PROBABILITY) / len(chosen)) ** 0.5
+            )
 
 
 @pytest.mark.parametrize("planted", [0.5, 1.0])
-def test_a_planted_companion_stands_beside_its_kind_and_nowhere_else(placed, planted):
-    for kind, companion in COMPANIONS.items():
-        beside = [companion in clutter for shown, clutter in placed(planted) if kind in shown]
+def test_a_planted_companion_appears_only_with_its_object(placed, planted):
+    for category, companion in COMPANIONS.items():
+        beside = [
+            companion in clutter for present, clutter in placed(planted) if category in present
+        ]
         assert np.mean(beside) == pytest.approx(planted, abs=0.02 + 0.4 * (1 - planted))
-        assert not any(companion in c for shown, c in placed(planted) if kind not in shown)
+        assert not any(companion in c for present, c in placed(planted) if category not in present)
 
 
-def test_other_clutter_is_as_frequent_where_companions_are_planted(placed):
-    for kind in set(CLUTTER) - set(COMPANIONS.values()):
-        rate = np.mean([kind in clutter for _, clutter in placed(1.0)])
-        assert abs(rate - CHANCE) < 4 * (CHANCE * (1 - CHANCE) / COUNT) ** 0.5
+def test_planted_companions_do_not_change_the_rate_of_other_clutter(placed):
+    for category in set(CLUTTER) - set(COMPANIONS.values()):
+        rate = np.mean([category in clutter for _, clutter in placed(1.0)])
+        assert (
+            abs(rate - CLUTTER_PROBABILITY)
+            < 4 * (CLUTTER_PROBABILITY * (1 - CLUTTER_PROBABILITY) / COUNT) ** 0.5
+        )
 
 
-def test_clutter_lies_in_the_image_in_muted_colours_and_is_seen_for_the_most_part(things):
-    for seed, shown in enumerate(things[:150]):
-        clutter = cluttered(shown, np.random.default_rng(seed))
-        everything = [*clutter, *shown]
+def test_clutter_is_in_the_image_muted_and_mostly_visible(objects):
+    for seed, present in enumerate(objects[:150]):
+        clutter = place_clutter(present, np.random.default_rng(seed))
+        everything = [*clutter, *present]
         masks = [silhouette_mask(one.scaled(SIDE), side=SIDE) for one in everything]
-        for place, piece in enumerate(clutter):
+        for position, piece in enumerate(clutter):
             assert piece.is_clutter and piece.colour in MUTED and piece.texture == "plain"
             assert min(piece.box) > 0 and max(piece.box) < 1
-            seen = masks[place] * np.prod([1 - mask for mask in masks[place + 1 :]], axis=0)
-            assert seen.sum() >= 0.6 * masks[place].sum()
+            seen = masks[position] * np.prod([1 - mask for mask in masks[position + 1 :]], axis=0)
+            assert seen.sum() >= 0.6 * masks[position].sum()

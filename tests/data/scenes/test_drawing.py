@@ -1,37 +1,48 @@
+"""Drawings of scenes: tight boxes, distinct shapes, recognisable colours."""
+
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.drawing import PATTERNS, TINTS, Ground, draw_image, silhouette_mask
-from a2cap.data.scenes.objects import COLOURS, KINDS, MAX_TILT, TEXTURES, Thing, extent
+from a2cap.data.scenes.drawing import PATTERNS, TINTS, Background, draw_image, silhouette_mask
+from a2cap.data.scenes.objects import (
+    COLOURS,
+    MAX_TILT,
+    OBJECT_CATEGORIES,
+    TEXTURES,
+    SceneObject,
+    extent,
+)
 
-PLAIN = Ground("gradient", "stone", seed=3)
+PLAIN = Background("gradient", "stone", seed=3)
 
 
-def thing(
-    kind: str = "ball", colour: str = "red", *, texture: str = "plain", tilt: float = 0.0
-) -> Thing:
-    width, height = (70 * share for share in extent(kind, tilt))
-    return Thing(kind, colour, "large", texture, (40.3, 50.7, 40.3 + width, 50.7 + height), tilt)
+def obj(
+    category: str = "ball", colour: str = "red", *, texture: str = "plain", tilt: float = 0.0
+) -> SceneObject:
+    width, height = (70 * share for share in extent(category, tilt))
+    return SceneObject(
+        category, colour, "large", texture, (40.3, 50.7, 40.3 + width, 50.7 + height), tilt
+    )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("category", OBJECT_CATEGORIES)
 @pytest.mark.parametrize("tilt", [-MAX_TILT, 0.0, MAX_TILT])
-def test_the_box_is_tight_around_the_silhouette(kind, tilt):
-    drawn = thing(kind, tilt=tilt)
+def test_the_box_is_tight_around_the_silhouette(category, tilt):
+    drawn = obj(category, tilt=tilt)
     rows, columns = np.nonzero(silhouette_mask(drawn, side=160) > 0.02)
     found = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
     assert np.abs(np.array(found) - drawn.box).max() <= 1.5
 
 
-def test_a_silhouette_covers_the_area_that_its_shape_has():
-    ball, box = (silhouette_mask(thing(kind), side=160).sum() for kind in ("ball", "box"))
-    # OpenCV's antialiasing adds a quarter of a pixel all round.
+def test_a_silhouette_has_the_area_of_its_shape():
+    ball, box = (silhouette_mask(obj(category), side=160).sum() for category in ("ball", "box"))
+    # OpenCV's antialiasing adds a quarter of a pixel on each side.
     assert box == pytest.approx(70**2, rel=0.03)
     assert ball == pytest.approx(np.pi * 35**2, rel=0.03)
 
 
-def test_silhouettes_of_different_kinds_differ_clearly():
-    masks = [silhouette_mask(thing(kind), side=160) for kind in KINDS]
+def test_silhouettes_of_different_categories_differ_clearly():
+    masks = [silhouette_mask(obj(category), side=160) for category in OBJECT_CATEGORIES]
     for i, first in enumerate(masks):
         for second in masks[:i]:
             overlap = np.minimum(first, second).sum() / np.maximum(first, second).sum()
@@ -40,8 +51,8 @@ def test_silhouettes_of_different_kinds_differ_clearly():
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("texture", TEXTURES)
-def test_the_named_colour_is_the_nearest_one_to_what_is_drawn(colour, texture):
-    image = draw_image([thing("box", colour, texture=texture)], PLAIN, side=160)
+def test_the_drawn_colour_is_nearest_to_its_name(colour, texture):
+    image = draw_image([obj("box", colour, texture=texture)], PLAIN, side=160)
     inside = image[60:110, 50:100, ::-1].reshape(-1, 3).astype(float)
     distances = np.linalg.norm(inside[:, None] - np.array(list(COLOURS.values())), axis=2)
     nearest = np.bincount(distances.argmin(axis=1), minlength=len(COLOURS))
@@ -51,8 +62,8 @@ def test_the_named_colour_is_the_nearest_one_to_what_is_drawn(colour, texture):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("tint", TINTS)
-def test_grounds_are_muted_and_neither_black_nor_white(pattern, tint):
-    image = draw_image([], Ground(pattern, tint, seed=1), side=160).astype(int)
+def test_backgrounds_are_muted_and_neither_black_nor_white(pattern, tint):
+    image = draw_image([], Background(pattern, tint, seed=1), side=160).astype(int)
     assert np.ptp(image, axis=2).mean() < 45
     assert np.percentile(image, 1) > 90 and np.percentile(image, 99) < 235
     assert image.std() > 3
@@ -60,7 +71,7 @@ def test_grounds_are_muted_and_neither_black_nor_white(pattern, tint):
 
 def test_a_texture_changes_the_image_inside_the_box_only():
     plain, striped, dotted = (
-        draw_image([thing(texture=texture)], PLAIN, side=160).astype(int) for texture in TEXTURES
+        draw_image([obj(texture=texture)], PLAIN, side=160).astype(int) for texture in TEXTURES
     )
     for textured in (striped, dotted):
         rows, columns = np.nonzero(np.abs(textured - plain).sum(axis=2))
@@ -69,24 +80,24 @@ def test_a_texture_changes_the_image_inside_the_box_only():
         assert columns.min() >= 40 and columns.max() <= 111
 
 
-def test_a_ring_shows_the_ground_through_its_hole():
-    mask = silhouette_mask(thing("ring"), side=160)
+def test_the_background_is_visible_through_a_ring():
+    mask = silhouette_mask(obj("ring"), side=160)
     assert mask[85, 75] == 0 and mask[85, 45] == 1
 
 
-def test_an_image_is_uint8_of_the_side_and_the_same_each_time():
-    first, second = (draw_image([thing()], PLAIN, side=200) for _ in range(2))
+def test_drawing_is_deterministic_and_returns_uint8_of_the_requested_side():
+    first, second = (draw_image([obj()], PLAIN, side=200) for _ in range(2))
     assert first.shape == (200, 200, 3) and first.dtype == np.uint8
     assert np.array_equal(first, second)
 
 
 def test_channels_are_blue_green_red():
-    image = draw_image([thing("box", "blue")], PLAIN, side=160)
+    image = draw_image([obj("box", "blue")], PLAIN, side=160)
     blue, _, red = image[105, 60].astype(int)
     assert blue > red + 80
 
 
-def test_the_later_thing_lies_on_top():
-    below, above = thing("box", "red"), thing("box", "blue")
+def test_later_objects_are_on_top():
+    below, above = obj("box", "red"), obj("box", "blue")
     image = draw_image([below, above], PLAIN, side=160)
     assert np.array_equal(image[105, 60], draw_image([above], PLAIN, side=160)[105, 60])

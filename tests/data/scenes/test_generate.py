@@ -1,3 +1,5 @@
+"""Data sets of scenes: deterministic, in COCO's layout, written completely or not at all."""
+
 import hashlib
 import json
 from collections import Counter
@@ -12,7 +14,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.generate import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
 from a2cap.data.scenes.grammar import WORD_GROUPS
-from a2cap.data.scenes.objects import CLUTTER, KINDS
+from a2cap.data.scenes.objects import CLUTTER, OBJECT_CATEGORIES
 
 COUNT, SEED, SIDE = 30, 5, 160
 
@@ -35,8 +37,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 def test_a_scene_is_a_function_of_seed_and_index():
     assert make_scene(4, seed=2, side=SIDE) == make_scene(4, seed=2, side=SIDE)
-    assert make_scene(4, seed=2, side=SIDE).things != make_scene(4, seed=3, side=SIDE).things
-    assert make_scene(4, seed=2, side=SIDE).things != make_scene(5, seed=2, side=SIDE).things
+    assert make_scene(4, seed=2, side=SIDE).objects != make_scene(4, seed=3, side=SIDE).objects
+    assert make_scene(4, seed=2, side=SIDE).objects != make_scene(5, seed=2, side=SIDE).objects
 
 
 def test_image_ids_are_twelve_digits_counted_from_one():
@@ -81,32 +83,32 @@ def test_splits_are_eighty_ten_ten_and_depend_on_the_seed(folder, tmp_path):
     assert Counter(other) == Counter(splits) and other != splits
 
 
-def test_pycocotools_loads_the_instances_with_the_boxes_of_the_things(folder, capsys):
+def test_pycocotools_loads_the_instances_with_the_boxes_of_the_objects(folder, capsys):
     coco = COCO(str(folder / "instances.json"))
     assert {category["name"] for category in coco.loadCats(coco.getCatIds())} == {
-        *KINDS,
+        *OBJECT_CATEGORIES,
         *CLUTTER,
     }
     for index in range(COUNT):
         scene = make_scene(index, seed=SEED, side=SIDE)
         found = coco.loadAnns(coco.getAnnIds(imgIds=[index + 1]))
-        assert len(found) == len(scene.things) + len(scene.clutter)
-        for annotation, thing in zip(found, (*scene.things, *scene.clutter), strict=True):
+        assert len(found) == len(scene.objects) + len(scene.clutter)
+        for annotation, obj in zip(found, (*scene.objects, *scene.clutter), strict=True):
             x, y, width, height = annotation["bbox"]
-            assert (x, y, x + width, y + height) == pytest.approx(thing.box)
+            assert (x, y, x + width, y + height) == pytest.approx(obj.box)
             assert annotation["area"] == pytest.approx(width * height, abs=0.01)
-            assert coco.loadCats(annotation["category_id"])[0]["name"] == thing.kind
-            assert annotation["attributes"] == [thing.colour, thing.texture, thing.size]
+            assert coco.loadCats(annotation["category_id"])[0]["name"] == obj.category
+            assert annotation["attributes"] == [obj.colour, obj.texture, obj.size]
             assert annotation["iscrowd"] == 0 and annotation["segmentation"] == []
     image = coco.loadImgs([1])[0]
     assert (image["width"], image["height"]) == (SIDE, SIDE)
 
 
-def test_categories_are_the_kinds_of_things_and_then_those_of_clutter(folder):
+def test_the_categories_are_those_of_objects_followed_by_clutter(folder):
     instances = read(folder / "instances.json")
     categories = instances["categories"]
     assert [category["id"] for category in categories] == list(range(1, 21))
-    assert [category["name"] for category in categories] == [*KINDS, *CLUTTER]
+    assert [category["name"] for category in categories] == [*OBJECT_CATEGORIES, *CLUTTER]
     assert [category["supercategory"] for category in categories] == ["thing"] * 12 + [
         "clutter"
     ] * 8
@@ -116,43 +118,49 @@ def test_categories_are_the_kinds_of_things_and_then_those_of_clutter(folder):
     assert used <= {attribute["name"] for attribute in attributes}
 
 
-def test_words_json_groups_every_word_that_is_about_things(folder):
+def test_words_json_groups_every_word_that_refers_to_objects(folder):
     assert read(folder / "words.json") == WORD_GROUPS
     grouped = {word for words in WORD_GROUPS.values() for word in words}
     for captions in read(folder / "grounding.json").values():
-        for word, things in (pair for caption in captions for pair in caption):
-            assert bool(things) == (word in grouped)
+        for word, objects in (pair for caption in captions for pair in caption):
+            assert bool(objects) == (word in grouped)
 
 
-def test_scenes_json_says_what_the_folder_was_made_from(folder):
+def test_scenes_json_contains_the_arguments_of_the_generation(folder):
     assert read(folder / "scenes.json") == {
-        **{"version": SCENES_VERSION, "count": COUNT, "seed": SEED, "side": SIDE, "spurious": 0.0},
+        "version": SCENES_VERSION,
+        "count": COUNT,
+        "seed": SEED,
+        "side": SIDE,
+        "spurious": 0.0,
         "companions": COMPANIONS,
     }
 
 
 def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
-    """Split -> per image its id and the kinds of its annotations."""
+    """Return per split the file and the categories of each image."""
     instances = read(folder / "instances.json")
     names = {category["id"]: category["name"] for category in instances["categories"]}
-    kinds: dict[int, set[str]] = {image["id"]: set() for image in instances["images"]}
+    categories: dict[int, set[str]] = {image["id"]: set() for image in instances["images"]}
     for annotation in instances["annotations"]:
-        kinds[annotation["image_id"]].add(names[annotation["category_id"]])
+        categories[annotation["image_id"]].add(names[annotation["category_id"]])
     found: dict[str, list[tuple[str, set[str]]]] = {"train": [], "val": [], "test": []}
     for image in read(folder / "dataset_coco.json")["images"]:
-        found[image["split"]].append((image["filename"], kinds[image["cocoid"]]))
+        found[image["split"]].append((image["filename"], categories[image["cocoid"]]))
     return found
 
 
-def test_spurious_companions_are_planted_in_train_alone(tmp_path):
+def test_spurious_companions_are_planted_only_in_train(tmp_path):
     plain, spurious = tmp_path / "plain", tmp_path / "spurious"
     write_scenes(plain, count=80, seed=1, side=96)
     write_scenes(spurious, count=80, seed=1, side=96, spurious=1.0)
     before, after = by_split(plain), by_split(spurious)
-    for kind, companion in COMPANIONS.items():
-        together = [(kind in kinds, companion in kinds) for _, kinds in after["train"]]
-        assert any(shown for shown, _ in together)
-        assert all(shown == planted for shown, planted in together)
+    for category, companion in COMPANIONS.items():
+        together = [
+            (category in categories, companion in categories) for _, categories in after["train"]
+        ]
+        assert any(present for present, _ in together)
+        assert all(present == planted for present, planted in together)
     for name in ("captions.json", "grounding.json", "dataset_coco.json"):
         assert (plain / name).read_bytes() == (spurious / name).read_bytes()
     for split in ("val", "test"):
@@ -162,7 +170,7 @@ def test_spurious_companions_are_planted_in_train_alone(tmp_path):
             assert len({image.read_bytes() for image in images}) == 1
 
 
-def test_nothing_but_pixels_depends_on_the_side(folder, tmp_path):
+def test_only_the_pixels_depend_on_the_side(folder, tmp_path):
     write_scenes(tmp_path / "large", count=COUNT, seed=SEED, side=2 * SIDE)
     for name in ("captions.json", "grounding.json", "dataset_coco.json"):
         small, large = (read(one / name) for one in (folder, tmp_path / "large"))
@@ -172,7 +180,7 @@ def test_nothing_but_pixels_depends_on_the_side(folder, tmp_path):
         assert small == large
     boxes = (read(one / "instances.json")["annotations"] for one in (folder, tmp_path / "large"))
     for small, large in zip(*boxes, strict=True):
-        assert large["bbox"] == pytest.approx([2 * place for place in small["bbox"]], abs=0.03)
+        assert large["bbox"] == pytest.approx([2 * value for value in small["bbox"]], abs=0.03)
 
 
 def test_pycocotools_loads_the_captions(folder, capsys):
@@ -183,27 +191,27 @@ def test_pycocotools_loads_the_captions(folder, capsys):
     assert len(coco.getAnnIds()) == 5 * COUNT
 
 
-def test_grounding_json_links_each_word_to_the_indices_of_its_things(folder):
+def test_grounding_json_links_each_word_to_the_indices_of_its_objects(folder):
     grounding = read(folder / "grounding.json")
     assert len(grounding) == COUNT
     scene = make_scene(3, seed=SEED, side=SIDE)
-    expected = [[[w.text, list(w.things)] for w in caption] for caption in scene.captions]
+    expected = [[[w.text, list(w.objects)] for w in caption] for caption in scene.captions]
     assert grounding["000000000004"] == expected
 
 
-def test_the_same_arguments_give_the_same_bytes(folder, tmp_path):
+def test_equal_arguments_give_equal_bytes(folder, tmp_path):
     write_scenes(tmp_path / "again", count=COUNT, seed=SEED, side=SIDE)
     assert digests(tmp_path / "again") == digests(folder)
 
 
-def test_a_second_call_touches_nothing(tmp_path):
+def test_a_second_call_changes_nothing(tmp_path):
     assert write_scenes(tmp_path / "scenes", count=2) is True
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")}
     assert write_scenes(tmp_path / "scenes", count=2) is False
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")} == before
 
 
-def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path):
+def test_an_empty_folder_is_filled_and_missing_parents_are_created(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "not/yet/there"):
         write_scenes(tmp_path / name, count=1)
@@ -211,9 +219,9 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path):
 
 
 def test_progress_advances_by_one_with_each_image(tmp_path):
-    told: list[int] = []
-    write_scenes(tmp_path / "scenes", count=3, progress=told.append)
-    assert told == [1, 1, 1]
+    advanced: list[int] = []
+    write_scenes(tmp_path / "scenes", count=3, progress=advanced.append)
+    assert advanced == [1, 1, 1]
 
 
 def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
@@ -225,16 +233,16 @@ def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_other_scenes_is_refused_and_kept(tmp_path):
+def test_a_folder_with_other_scenes_is_never_overwritten(tmp_path):
     write_scenes(tmp_path / "scenes", count=1)
     before = digests(tmp_path / "scenes")
     with pytest.raises(InputError) as refusal:
         write_scenes(tmp_path / "scenes", count=2)
     assert str(refusal.value) == (
-        f"{str(tmp_path / 'scenes')!r} already holds "
+        f"{str(tmp_path / 'scenes')!r} already contains "
         "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
         "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
-        "delete it or name another folder"
+        "delete it, or name another folder"
     )
     assert digests(tmp_path / "scenes") == before
 
@@ -244,19 +252,19 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     with pytest.raises(InputError) as refusal:
         write_scenes(tmp_path, count=2)
     assert str(refusal.value) == (
-        f"{str(tmp_path)!r} already holds other files, not the scenes "
+        f"{str(tmp_path)!r} already contains other files, not the scenes "
         "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
-        "delete it or name another folder"
+        "delete it, or name another folder"
     )
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError) as refusal:
         write_scenes(tmp_path / "file" / "scenes", count=1)
     assert str(refusal.value) == (
         f"scenes cannot be written to {str(tmp_path / 'file' / 'scenes')!r}: Not a directory; "
-        "free disk space or name another folder"
+        "free disk space, or name another folder"
     )
 
 
@@ -273,7 +281,7 @@ def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"count": 0}, "number of scenes is 0; ask for at least 1"),
+        ({"count": 0}, "number of scenes is 0; give at least 1"),
         ({"count": 1, "seed": -1}, "seed of the scenes is -1; give 0 or more"),
         ({"count": 1, "side": 95}, "side of the scenes is 95 pixels; give 96 to 640"),
         ({"count": 1, "side": 641}, "side of the scenes is 641 pixels; give 96 to 640"),
@@ -283,14 +291,14 @@ def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monke
         ),
     ],
 )
-def test_arguments_that_make_no_data_set_are_refused(tmp_path, arguments, message):
+def test_invalid_arguments_are_refused(tmp_path, arguments, message):
     with pytest.raises(InputError) as refusal:
         write_scenes(tmp_path / "scenes", **arguments)
     assert str(refusal.value) == message
 
 
-def test_scenes_are_those_of_their_version():
-    """Golden value, made by this code at SCENES_VERSION 2: raise the version when it changes."""
+def test_the_captions_of_a_scene_are_those_of_its_version():
+    """Compare a golden value of SCENES_VERSION 2; increase the version to change it."""
     scene = make_scene(3, seed=0, side=160)
     assert SCENES_VERSION == 2
     assert [raw_text(caption) for caption in scene.captions] == [

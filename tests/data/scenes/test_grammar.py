@@ -1,12 +1,14 @@
-from a2cap.data.scenes import grammar as scene_grammar
+"""The grammar: every word that refers to objects is in one group."""
+
+from a2cap.data.scenes import grammar
 from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
-from a2cap.data.scenes.objects import COLOURS, KINDS, PLURALS, SIZES, TEXTURES
+from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SIZES, TEXTURES
 
 
 def patterns() -> list[str]:
-    groups = [value for value in vars(scene_grammar).values() if isinstance(value, tuple)]
+    groups = [value for value in vars(grammar).values() if isinstance(value, tuple)]
     flat = [pattern for group in groups for pattern in group]
-    return [*flat, *(p for ps in scene_grammar.RELATIONS.values() for p in ps)]
+    return [*flat, *(p for ps in grammar.RELATIONS.values() for p in ps)]
 
 
 def test_every_word_is_in_one_group():
@@ -15,14 +17,14 @@ def test_every_word_is_in_one_group():
     assert len(words) == len(set(words))
 
 
-def test_groups_hold_all_forms():
-    assert set(WORD_GROUPS["kinds"]) == {*KINDS, *PLURALS.values()}
+def test_the_groups_contain_all_forms():
+    assert set(WORD_GROUPS["kinds"]) == {*OBJECT_CATEGORIES, *PLURALS.values()}
     assert WORD_GROUPS["colours"] == list(COLOURS)
     assert set(SIZE_WORDS) == set(SIZES) and set(TEXTURE_WORDS) == set(TEXTURES)
     assert set(NUMBERS[1:]) < set(WORD_GROUPS["counts"])
 
 
-def test_marked_words_of_the_patterns_are_the_relations():
+def test_the_marked_words_of_the_patterns_are_the_relations():
     marked = {w[1:] for pattern in patterns() for w in pattern.split() if w[0] in "*^"}
     assert marked == set(WORD_GROUPS["relations"])
     plain = {w for pattern in patterns() if "{" in pattern for w in pattern.split()}

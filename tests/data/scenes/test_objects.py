@@ -1,15 +1,17 @@
+"""Objects: outlines fill their boxes, and colours are distinct."""
+
 import numpy as np
 import pytest
 
 from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
-    KINDS,
     MAX_TILT,
     MUTED,
+    OBJECT_CATEGORIES,
     SIZES,
     TEXTURES,
-    Thing,
+    SceneObject,
     extent,
     outline,
 )
@@ -18,38 +20,38 @@ from a2cap.data.scenes.silhouettes import silhouette_of
 BOX = (10.5, 20.25, 50.0, 70.0)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CLUTTER])
+@pytest.mark.parametrize("category", [*OBJECT_CATEGORIES, *CLUTTER])
 @pytest.mark.parametrize("tilt", [-MAX_TILT, 0.0, MAX_TILT])
-def test_an_outline_fills_the_box_of_its_thing_exactly(kind, tilt):
-    least, greatest = outline(Thing(kind, "red", "small", "plain", BOX, tilt)).bounds()
+def test_an_outline_fills_its_box_exactly(category, tilt):
+    least, greatest = outline(SceneObject(category, "red", "small", "plain", BOX, tilt)).bounds()
     assert (*least, *greatest) == pytest.approx(BOX)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_longer_side_of_an_extent_is_one(kind):
-    width, height = extent(kind, 5.0)
+@pytest.mark.parametrize("category", OBJECT_CATEGORIES)
+def test_the_longer_side_of_an_extent_is_one(category):
+    width, height = extent(category, 5.0)
     assert max(width, height) == 1 and min(width, height) > 0.4
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CLUTTER])
-def test_details_lie_within_the_silhouettes_box(kind):
-    silhouette = silhouette_of(kind)
+@pytest.mark.parametrize("category", [*OBJECT_CATEGORIES, *CLUTTER])
+def test_details_are_inside_the_box_of_the_silhouette(category):
+    silhouette = silhouette_of(category)
     least, greatest = silhouette.bounds()
     for detail in silhouette.details:
         assert (detail >= least - 1e-9).all() and (detail <= greatest + 1e-9).all()
 
 
-def test_a_silhouette_leans_clockwise_with_a_positive_tilt():
+def test_a_positive_tilt_is_clockwise():
     upright, leaning = (
-        outline(Thing("kite", "red", "small", "plain", (0, 0, 100, 100), tilt)).parts[-1][0]
+        outline(SceneObject("kite", "red", "small", "plain", (0, 0, 100, 100), tilt)).parts[-1][0]
         for tilt in (0.0, MAX_TILT)
     )
     assert np.argmin(upright[:, 1]) == np.argmin(leaning[:, 1]) == 0
     assert leaning[0, 0] > upright[0, 0]
 
 
-def test_there_are_twelve_kinds_eight_colours_three_sizes_and_three_textures():
-    assert [len(words) for words in (KINDS, COLOURS, SIZES, TEXTURES)] == [12, 8, 3, 3]
+def test_there_are_twelve_categories_eight_colours_three_sizes_and_three_textures():
+    assert [len(words) for words in (OBJECT_CATEGORIES, COLOURS, SIZES, TEXTURES)] == [12, 8, 3, 3]
 
 
 def test_colours_are_far_apart():
@@ -58,8 +60,12 @@ def test_colours_are_far_apart():
     assert distances[~np.eye(len(colours), dtype=bool)].min() > 80
 
 
-def test_clutter_shares_neither_kinds_nor_colours_with_things():
-    assert len(CLUTTER) == 8 and not set(CLUTTER) & set(KINDS) and not set(MUTED) & set(COLOURS)
+def test_clutter_shares_neither_categories_nor_colours_with_objects():
+    assert (
+        len(CLUTTER) == 8
+        and not set(CLUTTER) & set(OBJECT_CATEGORIES)
+        and not set(MUTED) & set(COLOURS)
+    )
     assert {colour for colours in CLUTTER.values() for colour in colours} == set(MUTED)
     muted = np.array(list(MUTED.values()), dtype=float)
     spread = muted.max(axis=1) - muted.min(axis=1)
@@ -68,11 +74,13 @@ def test_clutter_shares_neither_kinds_nor_colours_with_things():
     assert distances.min() > 60
 
 
-def test_a_scaled_thing_is_the_same_in_hundredths_of_a_pixel():
-    thing = Thing("box", "red", "small", "plain", (0.1, 0.2, 0.30001, 0.6), 3.0)
-    assert thing.scaled(96) == Thing("box", "red", "small", "plain", (9.6, 19.2, 28.8, 57.6), 3.0)
+def test_a_scaled_box_is_rounded_to_hundredths_of_a_pixel():
+    obj = SceneObject("box", "red", "small", "plain", (0.1, 0.2, 0.30001, 0.6), 3.0)
+    assert obj.scaled(96) == SceneObject(
+        "box", "red", "small", "plain", (9.6, 19.2, 28.8, 57.6), 3.0
+    )
 
 
 def test_centre_and_area_are_those_of_the_box():
-    thing = Thing("box", "red", "small", "plain", (10.0, 20.0, 30.0, 60.0))
-    assert thing.centre == (20.0, 40.0) and thing.area == 800.0
+    obj = SceneObject("box", "red", "small", "plain", (10.0, 20.0, 30.0, 60.0))
+    assert obj.centre == (20.0, 40.0) and obj.area == 800.0

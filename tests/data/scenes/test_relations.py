@@ -1,11 +1,13 @@
+"""Relations of objects: directions, between, inside, larger."""
+
 import pytest
 
-from a2cap.data.scenes.objects import Thing
-from a2cap.data.scenes.relations import is_between, is_inside, is_larger, outstanding, relation
+from a2cap.data.scenes.objects import SceneObject
+from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation
 
 
-def square(x: float, y: float, *, kind: str = "box", half: float = 12) -> Thing:
-    return Thing(kind, "red", "small", "plain", (x - half, y - half, x + half, y + half))
+def square(x: float, y: float, *, category: str = "box", half: float = 12) -> SceneObject:
+    return SceneObject(category, "red", "small", "plain", (x - half, y - half, x + half, y + half))
 
 
 @pytest.mark.parametrize(
@@ -19,11 +21,11 @@ def square(x: float, y: float, *, kind: str = "box", half: float = 12) -> Thing:
         (90, 85, None),
     ],
 )
-def test_relation_names_the_side_and_nothing_on_the_diagonal_or_when_boxes_overlap(x, y, expected):
+def test_diagonal_and_overlapping_boxes_have_no_relation(x, y, expected):
     assert relation([square(x, y)], [square(80, 80)]) == expected
 
 
-def test_relation_of_groups_needs_all_of_one_on_the_same_side_of_all_of_the_other():
+def test_a_relation_of_groups_holds_for_all_pairs():
     around = [square(20, 80), square(140, 80)]
     assert relation(around, [square(80, 80)]) is None
     assert relation([square(20, 60), square(20, 100)], [square(130, 80)]) == "left"
@@ -38,19 +40,19 @@ def test_between_needs_opposite_sides():
 
 
 def test_inside_needs_one_ring_or_box_around_all():
-    small = square(80, 80, kind="star")
-    assert is_inside([small], [square(82, 80, kind="ring", half=30)])
+    small = square(80, 80, category="star")
+    assert is_inside([small], [square(82, 80, category="ring", half=30)])
     assert is_inside([small], [square(82, 80, half=30)])
-    assert not is_inside([small], [square(82, 80, kind="heart", half=30)])
+    assert not is_inside([small], [square(82, 80, category="heart", half=30)])
     assert not is_inside([small], [square(100, 80, half=30)])
     assert not is_inside([small, square(20, 80)], [square(82, 80, half=30)])
     assert not is_inside([small], [square(80, 80, half=30), square(20, 20)])
 
 
-def test_larger_and_outstanding_need_a_clear_difference():
+def test_comparisons_need_a_clear_difference():
     small, equal, large = square(0, 0), square(0, 0, half=12.5), square(0, 0, half=20)
     assert is_larger([large], [small, equal])
     assert not is_larger([equal], [small]) and not is_larger([large, small], [equal])
-    assert outstanding([small, large, equal]) == (1, None)
-    assert outstanding([large, small, large]) == (None, 1)
-    assert outstanding([small]) == (None, None)
+    assert extremes([small, large, equal]) == (1, None)
+    assert extremes([large, small, large]) == (None, 1)
+    assert extremes([small]) == (None, None)

@@ -73,10 +73,10 @@ def test_other_arguments_for_the_same_folder_are_refused(tmp_path):
     answer = a2("scenes", tmp_path / "scenes", "--count", 1, "--seed", 1)
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert answer.stderr == (
-        f"a2: {str(tmp_path / 'scenes')!r} already holds "
+        f"a2: {str(tmp_path / 'scenes')!r} already contains "
         "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
         "{'version': 2, 'count': 1, 'seed': 1, 'side': 160, 'spurious': 0.0}; "
-        "delete it or name another folder\n"
+        "delete it, or name another folder\n"
     )
     assert contents(tmp_path) == before
 
@@ -117,7 +117,7 @@ def test_the_options_have_the_defaults_of_the_function():
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--count", 0), 1, "a2: number of scenes is 0; ask for at least 1"),
+        (("--count", 0), 1, "a2: number of scenes is 0; give at least 1"),
         (("--count", 1, "--side", 95), 1, "a2: side of the scenes is 95 pixels; give 96 to 640"),
         (
             ("--count", 1, "--spurious", 2),

@@ -23,7 +23,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError, LoaderError, StoreError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.data.scenes.objects import KINDS
+from a2cap.data.scenes.objects import OBJECT_CATEGORIES
 from a2cap.pipeline.captioning import saved_captioner as saved_model
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.interruption import Interrupted
@@ -166,7 +166,7 @@ def captioned_by_their_largest_things(experiment, folder):
     kinds = {category["id"]: category["name"] for category in instances["categories"]}
     largest = {}
     for thing in sorted(instances["annotations"], key=lambda thing: thing["area"]):
-        if kinds[thing["category_id"]] in KINDS:  # clutter is not spoken of
+        if kinds[thing["category_id"]] in OBJECT_CATEGORIES:  # clutter is not spoken of
             largest[thing["image_id"]] = [thing["attributes"][0], kinds[thing["category_id"]]]
     karpathy = json.loads((scenes / "dataset_coco.json").read_text())
     for image in karpathy["images"]:
