@@ -5,9 +5,10 @@ import pytest
 
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import WITHOUT_AREA
-from a2cap.data.errors import InputError
 from a2cap.data.scenes.generate import write_scenes
+from tests.data.messages import message_of, written
 
+NO_LIST = "'attributes' is not a list"
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "hot dog"}]
 ATTRIBUTES = [{"id": 2, "name": "small"}, {"id": 1, "name": "red"}]
 
@@ -22,29 +23,21 @@ def box(order=1, image=42, **changes):
     return own | changes
 
 
-def written(folder, *annotations, files=("42.jpg", "7.jpg"), **changes):
-    """instances.json with images 42 and 7, whose files are there."""
+def instances(folder, *annotations, files=("42.jpg", "7.jpg"), **changes):
+    """The path of instances.json with images 42 and 7, which have files."""
     (folder / "images").mkdir(exist_ok=True)
     for file in files:
         (folder / "images" / file).touch()
     own = {"images": [image(42), image(7)], "categories": CATEGORIES}
-    path = folder / "instances.json"
-    path.write_text(json.dumps(own | {"annotations": annotations} | changes))
-    return path
+    return written(folder, own | {"annotations": annotations} | changes)
 
 
 def read(path, **options):
     return read_coco(path, path.parent / "images", **options)
 
 
-def refusal(path, **options):
-    with pytest.raises(InputError) as caught:
-        read(path, **options)
-    return str(caught.value)
-
-
-def test_images_are_in_the_order_of_their_ids_and_boxes_in_that_of_annotations(tmp_path):
-    path = written(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5], category_id=3))
+def test_images_are_ordered_by_id_and_boxes_by_annotation_id(tmp_path):
+    path = instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5], category_id=3))
     found = read(path)
     assert [image.image_id for image in found.images] == ["000000000007", "000000000042"]
     assert found.images[1].boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
@@ -52,31 +45,31 @@ def test_images_are_in_the_order_of_their_ids_and_boxes_in_that_of_annotations(t
     assert (found.images[1].width, found.images[1].height) == (100, 50)
 
 
-def test_classes_are_the_categories_in_the_order_of_their_ids(tmp_path):
-    found = read(written(tmp_path, box(1), box(2, category_id=3)))
+def test_classes_are_the_categories_ordered_by_id(tmp_path):
+    found = read(instances(tmp_path, box(1), box(2, category_id=3)))
     assert found.classes == ("hot dog", "dog")
     assert found.images[1].class_ids.tolist() == [1, 0]
 
 
-def test_an_image_without_boxes_stays(tmp_path):
-    assert read(written(tmp_path, box())).images[0].boxes.shape == (0, 4)
+def test_an_image_without_boxes_is_kept(tmp_path):
+    assert read(instances(tmp_path, box())).images[0].boxes.shape == (0, 4)
 
 
 def test_crowds_are_kept_and_marked(tmp_path):
-    found = read(written(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
+    found = read(instances(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
     assert found.images[1].crowd.tolist() == [True, False, False]
 
 
 def test_boxes_without_area_are_dropped_and_counted(tmp_path):
-    path = written(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
+    path = instances(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
     found = read(path)
     assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
     assert found.dropped == {WITHOUT_AREA: 2}
-    assert read(written(tmp_path, box())).dropped == {WITHOUT_AREA: 0}
+    assert read(instances(tmp_path, box())).dropped == {WITHOUT_AREA: 0}
 
 
-def test_attributes_are_read_where_the_file_lists_them(tmp_path):
-    path = written(
+def test_attributes_are_read_if_the_file_lists_them(tmp_path):
+    path = instances(
         tmp_path,
         box(1, attributes=["small", "red", "small"]),
         box(2, attributes=[]),
@@ -88,35 +81,35 @@ def test_attributes_are_read_where_the_file_lists_them(tmp_path):
     assert found.images[1].attribute_ids == ((1, 0), (), ())
 
 
-def test_other_tools_attributes_are_passed_by_where_the_file_lists_none(tmp_path):
-    found = read(written(tmp_path, box(1, attributes={"occluded": False})))
+def test_attributes_are_ignored_if_the_file_lists_none(tmp_path):
+    found = read(instances(tmp_path, box(1, attributes={"occluded": False})))
     assert (found.attributes, found.images[1].attribute_ids) == ((), ((),))
 
 
-def test_only_the_named_images_are_taken_and_looked_for(tmp_path):
-    path = written(tmp_path, box(), box(2, 7), files=["42.jpg"])
+def test_only_the_requested_images_are_read(tmp_path):
+    path = instances(tmp_path, box(), box(2, 7), files=["42.jpg"])
     found = read(path, only={"000000000042"})
     assert [image.image_id for image in found.images] == ["000000000042"]
     assert found.skipped == ()
 
 
-def test_a_named_image_that_is_not_in_the_file_is_refused(tmp_path):
-    assert refusal(written(tmp_path, box()), only={"000000000042", "x"}) == (
+def test_a_requested_image_that_is_not_in_the_file_is_rejected(tmp_path):
+    assert message_of(read, instances(tmp_path, box()), only={"000000000042", "x"}) == (
         "no labelled image 'x' (1 of 2 are missing); remove its id from the list, or add its labels"
     )
 
 
-def test_an_image_without_a_file_is_skipped_with_the_name_that_was_looked_for(tmp_path):
-    found = read(written(tmp_path, box(), files=["42.jpg"]))
+def test_an_image_without_a_file_is_skipped_with_its_file_name(tmp_path):
+    found = read(instances(tmp_path, box(), files=["42.jpg"]))
     assert [image.image_id for image in found.images] == ["000000000042"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000007", "no file '7.jpg'")
     ]
 
 
-def test_no_image_at_all_is_refused(tmp_path):
-    path = written(tmp_path, box(), files=["other.jpg"])
-    assert refusal(path) == (
+def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):
+    path = instances(tmp_path, box(), files=["other.jpg"])
+    assert message_of(read, path) == (
         f"no image of {str(path)!r} is in {str(tmp_path / 'images')!r} (2 looked for); "
         "check the folder"
     )
@@ -141,9 +134,12 @@ def test_no_image_at_all_is_refused(tmp_path):
         (box(attributes=[[1]]), "attribute is not among the file's attributes: [1]"),
     ],
 )
-def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
-    path = written(tmp_path, box(), annotation, attributes=ATTRIBUTES)
-    assert refusal(path) == f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item"
+def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
+    path = instances(tmp_path, box(), annotation, attributes=ATTRIBUTES)
+    assert (
+        message_of(read, path)
+        == f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,14 +159,14 @@ def test_a_bad_annotation_is_refused_by_its_place(tmp_path, annotation, reason):
         ("attributes", {"id": 3, "name": "red"}, "duplicate name 'red'"),
     ],
 )
-def test_a_bad_entry_is_refused_by_its_place(tmp_path, key, item, reason):
+def test_a_bad_entry_is_rejected_with_its_position(tmp_path, key, item, reason):
     good = {
         "images": [image(42)],
         "categories": [CATEGORIES[1]],
         "attributes": [ATTRIBUTES[1]],
     }
-    path = written(tmp_path, **(good | {key: [*good[key], item]}))
-    assert refusal(path) == f"{key}[1] of {str(path)!r}: {reason}; fix or remove that item"
+    path = instances(tmp_path, **(good | {key: [*good[key], item]}))
+    assert message_of(read, path) == f"{key}[1] of {str(path)!r}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
@@ -179,14 +175,12 @@ def test_a_bad_entry_is_refused_by_its_place(tmp_path, key, item, reason):
         ([], "not a JSON object"),
         ({"images": [], "annotations": []}, "no key 'categories'"),
         ({"images": [], "categories": []}, "no key 'annotations'"),
-        ({"images": [], "annotations": [], "categories": [], "attributes": {}}, "not a list"),
+        ({"images": [], "annotations": [], "categories": [], "attributes": {}}, NO_LIST),
     ],
 )
-def test_another_file_is_refused(tmp_path, document, problem):
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(document))
-    problem = "'attributes' is not a list" if problem == "not a list" else problem
-    assert refusal(path) == (
+def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
+    path = written(tmp_path, document)
+    assert message_of(read, path) == (
         f"not COCO instances: {str(path)!r} ({problem}); give instances_*.json"
     )
 

@@ -3,43 +3,33 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.detection.name_list import read_name_list
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of, written
 
 VOCABULARY = Path(__file__).parents[3].parent / "shared/reference/visual_genome_vocab"
 
 
-def written(folder, text):
-    path = folder / "names.txt"
-    path.write_text(text)
-    return path
-
-
-def refusal(path):
-    with pytest.raises(InputError) as caught:
-        read_name_list(path)
-    return str(caught.value)
-
-
-def test_a_line_is_a_class_and_its_first_name_is_the_class_s(tmp_path):
+def test_a_line_is_a_class_named_by_its_first_name(tmp_path):
     found = read_name_list(written(tmp_path, "yolk\nstop sign,stopsign\ndog"))
     assert found.names == ("yolk", "stop sign", "dog")
     assert found.ids == {"yolk": 0, "stop sign": 1, "stopsign": 1, "dog": 2}
 
 
-def test_case_space_and_empty_lines_do_not_count(tmp_path):
+def test_case_space_and_empty_lines_are_ignored(tmp_path):
     found = read_name_list(written(tmp_path, "\n Dog , DOGGY,dog,\r\n\n,\ncat\n\n"))
     assert found.names == ("dog", "cat")
     assert found.ids == {"dog": 0, "doggy": 0, "cat": 1}
 
 
-def test_a_name_of_two_classes_is_refused(tmp_path):
+def test_a_name_of_two_classes_is_rejected(tmp_path):
     path = written(tmp_path, "dog,hound\ncat\nwolf,Hound\n")
-    assert refusal(path) == (f"line 3 of {str(path)!r} repeats 'hound', a name of 'dog'; keep one")
+    assert message_of(read_name_list, path) == (
+        f"line 3 of {str(path)!r} repeats 'hound', a name of 'dog'; keep one"
+    )
 
 
-def test_a_list_without_names_is_refused(tmp_path):
+def test_a_list_without_names_is_rejected(tmp_path):
     path = written(tmp_path, " \n,\n")
-    assert refusal(path) == (
+    assert message_of(read_name_list, path) == (
         f"no names in {str(path)!r}; write one class per line, synonyms separated by commas"
     )
 

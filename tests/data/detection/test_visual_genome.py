@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from a2cap.data.detection.visual_genome import (
     split_attribute,
     split_object_name,
 )
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of, written
 
 OBJECTS = "dog,puppy\ntraffic light\nstop sign,stopsign\nlight"
 ATTRIBUTES = "gray,grey\nred\nblack and white\nwet\nsmall"
@@ -24,7 +23,7 @@ DOG, TRAFFIC_LIGHT, STOP_SIGN, LIGHT = range(4)
 GRAY, RED, BLACK_AND_WHITE, WET, SMALL = range(5)
 
 
-def thing(*names, number=1, box=(10, 20, 30, 10), **changes):
+def entry(*names, number=1, box=(10, 20, 30, 10), **changes):
     own = dict(zip("xywh", box, strict=True))
     return own | {"object_id": number, "names": list(names), "merged_object_ids": []} | changes
 
@@ -33,7 +32,7 @@ def image(*objects, number=61):
     return {"image_id": number, "objects": list(objects), "image_url": "none"}
 
 
-def described(*entries, number=61):
+def attributes_of(*entries, number=61):
     return {
         "image_id": number,
         "attributes": [{"object_id": of, "names": ["x"]} | more for of, more in entries],
@@ -49,33 +48,23 @@ class Files:
         (self.images / "VG_100K").mkdir(parents=True)
         (self.images / "VG_100K_2").mkdir()
 
-    def write(self, name, value):
-        path = self.folder / name
-        path.write_text(value if isinstance(value, str) else json.dumps(value))
-        return path
-
-    def image(self, place):
-        Image.new("RGB", (100, 50)).save(self.images / place)
+    def image(self, path):
+        Image.new("RGB", (100, 50)).save(self.images / path)
 
     def read(self, objects, attributes=(), *, names=OBJECTS, **options):
         return read_visual_genome(
-            self.write("objects.json", objects),
-            self.write("attributes.json", list(attributes)),
+            written(self.folder, objects, "objects.json"),
+            written(self.folder, list(attributes), "attributes.json"),
             self.images,
-            object_names=self.write("objects_vocab.txt", names),
-            attribute_names=self.write("attributes_vocab.txt", ATTRIBUTES),
+            object_names=written(self.folder, names, "objects_vocab.txt"),
+            attribute_names=written(self.folder, ATTRIBUTES, "attributes_vocab.txt"),
             **options,
         )
-
-    def refusal(self, *arguments, **options):
-        with pytest.raises(InputError) as caught:
-            self.read(*arguments, **options)
-        return str(caught.value)
 
 
 @pytest.fixture
 def files(tmp_path):
-    """With the file of image 61."""
+    """A Visual Genome with the file of image 61."""
     made = Files(tmp_path)
     made.image("VG_100K/61.jpg")
     return made
@@ -84,7 +73,7 @@ def files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name"), [(" Dog ", "dog"), ("DOG.", "dog"), ("dog .", "dog"), ("", ""), ("a..", "a.")]
 )
-def test_a_name_is_lower_case_without_space_around_and_one_full_stop(text, name):
+def test_a_name_is_in_lower_case_without_outer_space_and_one_full_stop(text, name):
     assert clean_name(text) == name
 
 
@@ -111,12 +100,12 @@ def test_common_adjectives_before_the_last_word_are_attributes(text, name, adjec
         ("sandy", ("sandy",)),
     ],
 )
-def test_and_joins_attributes_but_for_black_and_white(text, names):
+def test_and_separates_attributes_except_in_black_and_white(text, names):
     assert split_attribute(text) == names
 
 
-def test_boxes_are_corners_and_classes_places_in_the_list(files):
-    found = files.read([image(thing("Stopsign"), thing("puppy", "cat", box=(0, 0, 1, 2)))])
+def test_boxes_are_corners_and_classes_indices_of_the_list(files):
+    found = files.read([image(entry("Stopsign"), entry("puppy", "cat", box=(0, 0, 1, 2)))])
     assert found.classes == ("dog", "traffic light", "stop sign", "light")
     assert found.attributes == ("gray", "red", "black and white", "wet", "small")
     (only,) = found.images
@@ -127,16 +116,16 @@ def test_boxes_are_corners_and_classes_places_in_the_list(files):
     assert only.crowd.tolist() == [False, False]
 
 
-def test_the_first_name_alone_counts(files):
-    found = files.read([image(thing("cat", "dog", number=1), thing("dog", number=2))])
+def test_only_the_first_name_counts(files):
+    found = files.read([image(entry("cat", "dog", number=1), entry("dog", number=2))])
     assert found.images[0].class_ids.tolist() == [DOG]
 
 
-def test_attributes_of_one_object_are_merged_those_of_its_name_first(files):
+def test_attributes_of_an_object_are_merged_with_those_of_its_name_first(files):
     found = files.read(
-        [image(thing("small dog", number=7), thing("light", number=8))],
+        [image(entry("small dog", number=7), entry("light", number=8))],
         [
-            described(
+            attributes_of(
                 (7, {"attributes": ["wet", "Grey and red"]}),
                 (8, {}),
                 (7, {"attributes": ["gray", "black and white"]}),
@@ -147,30 +136,41 @@ def test_attributes_of_one_object_are_merged_those_of_its_name_first(files):
     assert found.images[0].attribute_ids == ((SMALL, WET, GRAY, RED, BLACK_AND_WHITE), ())
 
 
-def test_attributes_belong_to_the_object_of_their_own_image(files):
+def test_attributes_belong_to_the_object_of_the_same_image(files):
     files.image("62.jpg")
     found = files.read(
-        [image(thing("dog", number=7)), image(thing("dog", number=7), number=62)],
-        [described((7, {"attributes": ["wet"]}), number=62)],
+        [
+            image(entry("dog", number=7)),
+            image(entry("dog", number=7), number=62),
+        ],
+        [attributes_of((7, {"attributes": ["wet"]}), number=62)],
     )
     assert [one.attribute_ids for one in found.images] == [((),), ((WET,),)]
 
 
-def test_attributes_above_the_most_are_dropped_and_counted(files):
+def test_attributes_beyond_the_maximum_are_dropped_and_counted(files):
     names = ["wet", "red", "small"]
     found = files.read(
-        [image(thing("dog"))], [described((1, {"attributes": names}))], most_attributes=2
+        [image(entry("dog"))],
+        [attributes_of((1, {"attributes": names}))],
+        most_attributes=2,
     )
     assert found.images[0].attribute_ids == ((WET, RED),)
     assert found.dropped[ABOVE_MOST] == 1
     assert MOST_ATTRIBUTES == 16
 
 
-def test_what_is_not_known_is_dropped_and_counted(files):
-    objects = [thing("cat"), thing(), thing(None), thing("wet dog"), thing("dog")]
-    objects.append(thing("dog", box=(100, 0, 5, 5)))
+def test_unlisted_names_are_dropped_and_counted(files):
+    objects = [
+        entry("cat"),
+        entry(),
+        entry(None),
+        entry("wet dog"),
+        entry("dog"),
+    ]
+    objects.append(entry("dog", box=(100, 0, 5, 5)))
     found = files.read(
-        [image(*objects)], [described((1, {"attributes": ["odd", 3, "wet and old"]}))]
+        [image(*objects)], [attributes_of((1, {"attributes": ["odd", 3, "wet and old"]}))]
     )
     assert found.images[0].class_ids.tolist() == [DOG]
     assert found.dropped == {
@@ -181,21 +181,21 @@ def test_what_is_not_known_is_dropped_and_counted(files):
     }
 
 
-def test_boxes_are_clipped_to_the_image_of_the_file(files):
-    found = files.read([image(thing("dog", box=(-5, 40, 500, 20)))])
+def test_boxes_are_clipped_to_the_image_file(files):
+    found = files.read([image(entry("dog", box=(-5, 40, 500, 20)))])
     assert found.images[0].boxes.tolist() == [[0, 40, 100, 50]]
 
 
-def test_images_are_in_the_order_of_their_ids_wherever_their_files_are(files):
+def test_images_of_all_folders_are_ordered_by_id(files):
     files.image("VG_100K_2/9.jpg")
     files.image("100.jpg")
-    found = files.read([image(thing("dog"), number=n) for n in (100, 9, 61)])
+    found = files.read([image(entry("dog"), number=n) for n in (100, 9, 61)])
     assert [one.file.name for one in found.images] == ["9.jpg", "61.jpg", "100.jpg"]
 
 
 def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     (files.images / "7.jpg").write_text("torn")
-    found = files.read([image(thing("dog"), number=n) for n in (61, 62, 7)])
+    found = files.read([image(entry("dog"), number=n) for n in (61, 62, 7)])
     assert [one.image_id for one in found.images] == ["000000000061"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000062", "no file '62.jpg'"),
@@ -203,49 +203,49 @@ def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     ]
 
 
-def test_images_without_a_known_object_are_skipped_however_many(files):
+def test_any_number_of_images_without_a_listed_object_is_skipped(files):
     for number in range(100, 120):
         files.image(f"{number}.jpg")
-    unknown = [image(thing("cat"), number=number) for number in range(100, 120)]
-    found = files.read([image(thing("dog")), *unknown])
+    unknown = [image(entry("cat"), number=number) for number in range(100, 120)]
+    found = files.read([image(entry("dog")), *unknown])
     assert [one.image_id for one in found.images] == ["000000000061"]
     assert {item.reason for item in found.skipped} == {NO_KNOWN_OBJECT}
     assert len(found.skipped) == 20
 
 
-def test_more_missing_files_than_the_limit_are_refused(files):
-    objects = [image(thing("dog"), number=number) for number in range(61, 73)]
-    assert files.refusal(objects).startswith(
+def test_more_missing_files_than_the_limit_are_rejected(files):
+    objects = [image(entry("dog"), number=number) for number in range(61, 73)]
+    assert message_of(files.read, objects).startswith(
         "11 of 12 images cannot be used, at most 10 may be left out: "
         "'000000000062' (no file '62.jpg'), "
     )
 
 
-def test_only_the_images_of_a_split_are_taken_and_looked_for(files):
-    objects = [image(thing("dog"), number=number) for number in range(61, 90)]
+def test_only_the_requested_images_are_read(files):
+    objects = [image(entry("dog"), number=number) for number in range(61, 90)]
     found = files.read(objects, only={"000000000061"})
     assert [one.image_id for one in found.images] == ["000000000061"]
     assert found.skipped == ()
 
 
-def test_an_id_of_a_split_that_is_not_in_the_file_is_refused(files):
-    found = files.refusal([image(thing("dog"))], only={"000000000061", "000000000062"})
+def test_a_requested_image_that_is_not_in_the_file_is_rejected(files):
+    found = message_of(files.read, [image(entry("dog"))], only={"000000000061", "000000000062"})
     assert found == (
         "no labelled image '000000000062' (1 of 2 are missing); "
         "remove its id from the list, or add its labels"
     )
 
 
-def test_no_image_file_at_all_is_refused(files):
-    message = files.refusal([image(thing("dog"), number=5)])
+def test_a_folder_without_any_of_the_images_is_rejected(files):
+    message = message_of(files.read, [image(entry("dog"), number=5)])
     assert message == (
         f"no image of {str(files.folder / 'objects.json')!r} is in {str(files.images)!r} "
         "(1 looked for); check the folder"
     )
 
 
-def test_a_list_that_names_no_object_of_the_file_is_refused(files):
-    message = files.refusal([image(thing("dog"))], names="chien\nchat")
+def test_a_list_without_any_object_of_the_file_is_rejected(files):
+    message = message_of(files.read, [image(entry("dog"))], names="chien\nchat")
     assert message == (
         f"no object of {str(files.folder / 'objects.json')!r} is listed in "
         f"{str(files.folder / 'objects_vocab.txt')!r}; check that list"
@@ -270,30 +270,30 @@ def without(item, key):
         ),
     ],
 )
-def test_an_image_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
-    place = f"images[1] of {str(files.folder / 'objects.json')!r}"
-    message = files.refusal([image(thing("dog")), item])
-    assert message == f"{place}: {reason}; fix or remove that item"
+def test_a_malformed_image_is_rejected_with_its_position(files, item, reason):
+    position = f"images[1] of {str(files.folder / 'objects.json')!r}"
+    message = message_of(files.read, [image(entry("dog")), item])
+    assert message == f"{position}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
         (3, "not a JSON object"),
-        (without(thing("dog"), "object_id"), "no key 'object_id'"),
-        (without(thing("dog"), "names"), "no key 'names'"),
-        (without(thing("dog"), "w"), "no key 'w'"),
-        (thing("dog", names="dog"), "'names' is not a list"),
+        (without(entry("dog"), "object_id"), "no key 'object_id'"),
+        (without(entry("dog"), "names"), "no key 'names'"),
+        (without(entry("dog"), "w"), "no key 'w'"),
+        (entry("dog", names="dog"), "'names' is not a list"),
         (
-            thing("dog", box=("a", "b", "c", "d")),
+            entry("dog", box=("a", "b", "c", "d")),
             "'x y w h' is not four numbers of pixels: ['a', 'b', 'c', 'd']",
         ),
     ],
 )
-def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reason):
-    place = f"images[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
-    message = files.refusal([image(thing("dog"), item)])
-    assert message == f"{place}: {reason}; fix or remove that item"
+def test_a_malformed_object_is_rejected_with_its_position(files, item, reason):
+    position = f"images[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
+    message = message_of(files.read, [image(entry("dog"), item)])
+    assert message == f"{position}: {reason}; fix or remove that item"
 
 
 @pytest.mark.parametrize(
@@ -301,17 +301,17 @@ def test_an_object_that_cannot_be_read_is_refused_by_its_place(files, item, reas
     [
         ({"image_id": 61}, "no key 'attributes'"),
         ({"image_id": 61, "attributes": [{}]}, "no key 'object_id'"),
-        (described((1, {"attributes": "red"})), "'attributes' is not a list"),
+        (attributes_of((1, {"attributes": "red"})), "'attributes' is not a list"),
     ],
 )
-def test_attributes_that_cannot_be_read_are_refused_by_their_place(files, item, reason):
-    place = f"images[0] of {str(files.folder / 'attributes.json')!r}"
-    message = files.refusal([image(thing("dog"))], [item])
-    assert message == f"{place}: {reason}; fix or remove that item"
+def test_malformed_attributes_are_rejected_with_their_position(files, item, reason):
+    position = f"images[0] of {str(files.folder / 'attributes.json')!r}"
+    message = message_of(files.read, [image(entry("dog"))], [item])
+    assert message == f"{position}: {reason}; fix or remove that item"
 
 
-def test_a_file_of_another_layout_is_refused(files):
+def test_a_file_of_another_layout_is_rejected(files):
     path = files.folder / "objects.json"
-    assert files.refusal({"images": []}) == (
+    assert message_of(files.read, {"images": []}) == (
         f"not a JSON list: {str(path)!r}; name a file that contains one"
     )
