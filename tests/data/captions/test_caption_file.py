@@ -9,7 +9,7 @@ import pytest
 from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
 from a2cap.data.captions.caption_file import CaptionFile, write_captions
 from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of
 
 VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "runs": 7})
 A, DOG, RUNS = 4, 5, 6
@@ -34,13 +34,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def refusal(call) -> str:
-    with pytest.raises(InputError) as caught:
-        call()
-    return str(caught.value)
-
-
-def test_captions_end_in_eos_are_cut_and_padded(path):
+def test_captions_are_truncated_end_in_eos_and_are_padded(path):
     captions = CaptionFile(path)
     assert captions.captions("000000000042").tolist() == [
         [A, DOG, RUNS, EOS, PAD],
@@ -75,7 +69,7 @@ def test_images_of_a_split_keep_their_order(path):
     assert captions.vocabulary_digest == VOCABULARY.digest
 
 
-def test_the_words_are_those_of_the_preset(tmp_path):
+def test_captions_are_tokenized_by_the_preset(tmp_path):
     vocabulary = Vocabulary.from_counts({"dog": 9, "'s": 9, "dogs": 9}, "m2")
     for preset, words in (("m2", ["dog", "'s"]), ("karpathy", ["dogs"])):
         path = tmp_path / f"{preset}.h5"
@@ -92,50 +86,48 @@ def test_equal_input_gives_equal_bytes(path, tmp_path, monkeypatch):
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_a_caption_file_can_be_sent_to_a_worker(path):
+def test_a_caption_file_can_be_pickled(path):
     captions = CaptionFile(path)
     copy = pickle.loads(pickle.dumps(captions))
     path.unlink()
     assert copy.captions("b").tolist() == captions.captions("b").tolist()
 
 
-def test_changing_what_was_handed_out_changes_nothing(path):
+def test_returned_captions_are_copies(path):
     captions = CaptionFile(path)
     captions.captions("b")[:] = 0
     assert captions.captions("b")[0, 0] == A
 
 
-def test_an_image_without_captions_is_refused_by_name(path):
-    assert refusal(lambda: CaptionFile(path).captions("7")) == (
+def test_an_unknown_image_is_rejected(path):
+    assert message_of(CaptionFile(path).captions, "7") == (
         f"no captions for image '7' in {str(path)!r}; "
         'check data.annotations and run "a2 preprocess" again'
     )
 
 
-def test_an_unknown_split_is_refused(path):
-    assert refusal(lambda: CaptionFile(path).image_ids("dev")) == (
+def test_an_unknown_split_is_rejected(path):
+    assert message_of(CaptionFile(path).image_ids, "dev") == (
         "unknown split: 'dev'; use train, val or test"
     )
 
 
-def test_no_images_are_refused(tmp_path):
+def test_writing_no_image_is_rejected(tmp_path):
     path = tmp_path / "x.h5"
-    assert refusal(lambda: write_captions(path, [], VOCABULARY, preset="karpathy")) == (
+    assert message_of(write_captions, path, [], VOCABULARY, preset="karpathy") == (
         f"no images to write into {str(path)!r}; check data.annotations"
     )
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_a_missing_file_is_rejected(tmp_path):
     path = tmp_path / "captions.h5"
-    assert refusal(lambda: CaptionFile(path)) == (
-        f'no file {str(path)!r}; run "a2 preprocess" first'
-    )
+    assert message_of(CaptionFile, path) == (f'no file {str(path)!r}; run "a2 preprocess" first')
 
 
 @pytest.mark.parametrize("kept", [0, 100, 2000])
-def test_a_truncated_file_is_refused(path, kept):
+def test_a_truncated_file_is_rejected(path, kept):
     path.write_bytes(path.read_bytes()[:kept])
-    message = refusal(lambda: CaptionFile(path))
+    message = message_of(CaptionFile, path)
     assert message.startswith(f"damaged captions {str(path)!r} (")
     assert message.endswith('); run "a2 preprocess" again')
 
@@ -153,18 +145,18 @@ def test_a_truncated_file_is_refused(path, kept):
         ("splits", [b"train", b"dev", b"val"], "unknown split"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(path, name, value, problem):
+def test_inconsistent_datasets_are_rejected(path, name, value, problem):
     with h5py.File(path, "a") as file:
         del file[name]
         dtype = h5py.string_dtype("utf-8", 5) if name == "splits" else np.int64
         file[name] = np.array(value, dtype=dtype)
-    assert refusal(lambda: CaptionFile(path)) == (
+    assert message_of(CaptionFile, path) == (
         f'damaged captions {str(path)!r} ({problem}); run "a2 preprocess" again'
     )
 
 
 @pytest.mark.parametrize("name", ["tokens", "lengths", "offsets", "image_ids", "splits"])
-def test_a_missing_part_is_refused_by_name(path, name):
+def test_a_missing_dataset_is_named(path, name):
     with h5py.File(path, "a") as file:
         del file[name]
-    assert name in refusal(lambda: CaptionFile(path))
+    assert name in message_of(CaptionFile, path)

@@ -9,27 +9,21 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from a2cap.data.captions.document_frequencies import DocumentFrequencies, count_document_frequencies
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import InputError
+from tests.data.messages import message_of
 
 VOCABULARY = Vocabulary.from_counts({"a": 9, "dog": 8, "cat": 7})
 REFERENCES = {"1": ["a dog runs", "a dog"], "2": ["the dog runs"], "3": []}
 SENTENCES = st.lists(st.sampled_from(["a", "dog", "cat", "<unk>", "é"]), max_size=7).map(" ".join)
 
 
-def spelled(found: DocumentFrequencies, counts=None) -> dict[tuple[str, ...], int]:
-    """N-gram -> count, those without <eos> unless counts are named."""
+def counts_by_ngram(found: DocumentFrequencies, counts=None) -> dict[tuple[str, ...], int]:
+    """The count of each n-gram; without `counts`, those of images and of n-grams without <eos>."""
     named = found.counts if counts is None else counts
     everything = {
         tuple(found.words[number] for number in ngram if number >= 0): count
         for ngram, count in zip(found.ngrams.tolist(), named.tolist(), strict=True)
     }
     return {n: c for n, c in everything.items() if counts is not None or "<eos>" not in n}
-
-
-def refusal(call) -> str:
-    with pytest.raises(InputError) as caught:
-        call()
-    return str(caught.value)
 
 
 @given(st.dictionaries(st.text(), st.lists(SENTENCES, max_size=5), min_size=1, max_size=6))
@@ -46,13 +40,13 @@ def test_counts_are_those_of_pycocoevalcap(references):
         (by_caption, found.caption_counts, found.captions),
     ):
         scorer.compute_doc_freq()
-        assert spelled(found, counts) == scorer.document_frequency
+        assert counts_by_ngram(found, counts) == scorer.document_frequency
         assert documents == len(scorer.crefs)
 
 
 def test_captions_end_in_eos():
     found = count_document_frequencies(REFERENCES, VOCABULARY)
-    ends = {n: c for n, c in spelled(found, found.caption_counts).items() if "<eos>" in n}
+    ends = {n: c for n, c in counts_by_ngram(found, found.caption_counts).items() if "<eos>" in n}
     assert ends == {
         ("<eos>",): 3,
         ("dog", "<eos>"): 1,
@@ -64,9 +58,9 @@ def test_captions_end_in_eos():
     }
 
 
-def test_an_ngram_counts_once_for_each_image():
+def test_an_ngram_counts_once_per_image():
     found = count_document_frequencies(REFERENCES, VOCABULARY)
-    assert spelled(found) == {
+    assert counts_by_ngram(found) == {
         ("a",): 1,
         ("dog",): 2,
         ("runs",): 2,
@@ -80,13 +74,13 @@ def test_an_ngram_counts_once_for_each_image():
     assert found.documents == 3
 
 
-def test_words_of_the_vocabulary_keep_their_numbers():
+def test_words_of_the_vocabulary_keep_their_ids():
     found = count_document_frequencies(REFERENCES, VOCABULARY)
     assert found.words == (*VOCABULARY.words, "runs", "the")
     assert found.words[:4] == ("<pad>", "<bos>", "<eos>", "<unk>")
 
 
-def test_a_reference_that_spells_a_special_does_not_become_it():
+def test_the_text_of_a_special_token_is_an_ordinary_word():
     found = count_document_frequencies({"1": ["<unk>"]}, VOCABULARY)
     assert found.words[len(VOCABULARY) :] == ("<unk>",)
     own, end = len(VOCABULARY), 2
@@ -112,7 +106,7 @@ def test_ngrams_are_sorted_and_padded_with_minus_one():
     assert integers == {np.dtype(np.int32)}
 
 
-def test_references_without_words_only_end():
+def test_empty_references_contain_eos_alone():
     found = count_document_frequencies({"1": ["", ""], "2": []}, VOCABULARY)
     assert found.ngrams.tolist() == [[2, -1, -1, -1]]
     assert (found.counts.tolist(), found.documents) == ([1], 2)
@@ -124,13 +118,13 @@ def test_images_without_references_have_no_ngrams():
     assert (found.ngrams.shape, found.counts.shape, found.captions) == ((0, 4), (0,), 0)
 
 
-def test_no_references_are_refused():
-    assert refusal(lambda: count_document_frequencies({}, VOCABULARY)) == (
+def test_counting_no_references_is_rejected():
+    assert message_of(count_document_frequencies, {}, VOCABULARY) == (
         "no reference captions to count; check the training split"
     )
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_saved_frequencies_are_loaded(tmp_path):
     path = tmp_path / "x.npz"
     found = count_document_frequencies(REFERENCES, VOCABULARY)
     found.save(path)
@@ -142,7 +136,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     np.testing.assert_array_equal(loaded.counts, found.counts)
 
 
-def test_equal_counts_give_equal_bytes_whatever_the_hour(tmp_path):
+def test_equal_counts_give_equal_bytes_at_any_time(tmp_path):
     for name in ("a.npz", "b.npz"):
         count_document_frequencies(REFERENCES, VOCABULARY).save(tmp_path / name)
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
@@ -150,9 +144,9 @@ def test_equal_counts_give_equal_bytes_whatever_the_hour(tmp_path):
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_a_missing_file_is_rejected(tmp_path):
     path = tmp_path / "x.npz"
-    assert refusal(lambda: DocumentFrequencies.load(path)) == (
+    assert message_of(DocumentFrequencies.load, path) == (
         f'no file {str(path)!r}; run "a2 preprocess" first'
     )
 
@@ -162,20 +156,18 @@ def damaged(path: Path, problem: str) -> str:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello", b"\x93NUMPY"])
-def test_a_damaged_file_is_refused(tmp_path, content):
+def test_a_damaged_file_is_rejected(tmp_path, content):
     path = tmp_path / "x.npz"
     path.write_bytes(content)
-    message = refusal(lambda: DocumentFrequencies.load(path))
+    message = message_of(DocumentFrequencies.load, path)
     assert message.startswith(f"damaged document frequencies {str(path)!r} (")
 
 
-def test_a_truncated_file_is_refused(tmp_path):
+def test_a_truncated_file_is_rejected(tmp_path):
     path = tmp_path / "x.npz"
     count_document_frequencies(REFERENCES, VOCABULARY).save(path)
     path.write_bytes(path.read_bytes()[:-30])
-    assert refusal(lambda: DocumentFrequencies.load(path)) == damaged(
-        path, "File is not a zip file"
-    )
+    assert message_of(DocumentFrequencies.load, path) == damaged(path, "File is not a zip file")
 
 
 @pytest.mark.parametrize(
@@ -186,10 +178,10 @@ def test_a_truncated_file_is_refused(tmp_path):
         ([[99, -1, -1, -1]], [1], "an n-gram contains an unknown word"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(tmp_path, ngrams, counts, problem):
+def test_inconsistent_arrays_are_rejected(tmp_path, ngrams, counts, problem):
     path = tmp_path / "x.npz"
     numbers = np.array(counts, np.int32)
     DocumentFrequencies(VOCABULARY.words, np.array(ngrams, np.int32), numbers, 1, numbers, 5).save(
         path
     )
-    assert refusal(lambda: DocumentFrequencies.load(path)) == damaged(path, problem)
+    assert message_of(DocumentFrequencies.load, path) == damaged(path, problem)

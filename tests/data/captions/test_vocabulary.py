@@ -17,8 +17,8 @@ from a2cap.data.captions.vocabulary import (
     count_words,
     tokens_of,
 )
-from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
+from tests.data.messages import message_of
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -39,14 +39,8 @@ def counted(**counts: int) -> Vocabulary:
     return Vocabulary.from_counts(counts, min_count=1)
 
 
-def refusal(call) -> str:
-    with pytest.raises(InputError) as caught:
-        call()
-    return str(caught.value)
-
-
 @given(WORDS)
-def test_known_words_survive_encoding_and_decoding(words):
+def test_decoding_inverts_encoding_for_known_words(words):
     vocabulary = Vocabulary.from_counts(dict.fromkeys(words, 1), min_count=1)
     numbers = vocabulary.encode(words)
     assert min(numbers) > UNK
@@ -58,7 +52,7 @@ def test_known_words_survive_encoding_and_decoding(words):
 
 @settings(max_examples=30)
 @given(words=WORDS)
-def test_a_saved_vocabulary_is_read_back(tmp_path_factory, words):
+def test_a_saved_vocabulary_is_loaded(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.json"
     vocabulary = Vocabulary.from_counts(dict.fromkeys(words, 9), "m2")
     vocabulary.save(path)
@@ -66,28 +60,28 @@ def test_a_saved_vocabulary_is_read_back(tmp_path_factory, words):
     assert Vocabulary.load(path).digest == vocabulary.digest
 
 
-def test_specials_have_the_numbers_0_to_3():
+def test_special_tokens_have_the_ids_0_to_3():
     assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
     assert tuple(counted(dog=1).word(number) for number in range(4)) == SPECIALS
 
 
-def test_frequent_words_come_first_and_equals_in_alphabetical_order():
+def test_words_are_sorted_by_count_then_alphabetically():
     assert counted(dog=1, cat=1, a=7, the=2).words[4:] == ("a", "the", "cat", "dog")
 
 
-def test_an_unknown_word_is_unk():
+def test_an_unknown_word_is_encoded_as_unk():
     assert counted(dog=1).encode(["dog", "cat"]) == [4, UNK]
     assert counted(dog=1).decode([4, UNK]) == "dog <unk>"
     assert "cat" not in counted(dog=1)
 
 
-def test_decoding_stops_at_eos_and_does_not_print_pad_and_bos():
+def test_decoding_stops_at_eos_and_omits_pad_and_bos():
     vocabulary = counted(a=2, dog=1)
     assert vocabulary.decode([BOS, PAD, 4, 5, EOS, 4, PAD]) == "a dog"
     assert vocabulary.decode([EOS]) == ""
 
 
-def test_a_caption_that_spells_a_special_does_not_become_it():
+def test_the_text_of_a_special_token_is_an_unknown_word():
     vocabulary = Vocabulary.from_counts(dict.fromkeys([*SPECIALS, "dog"], 9))
     assert vocabulary.words == (*SPECIALS, "dog")
     assert vocabulary.encode(SPECIALS) == [UNK] * 4
@@ -95,8 +89,8 @@ def test_a_caption_that_spells_a_special_does_not_become_it():
 
 
 @pytest.mark.parametrize("number", [-1, 5])
-def test_a_number_without_a_word_is_refused(number):
-    assert refusal(lambda: counted(dog=1).word(number)) == (
+def test_an_id_outside_the_vocabulary_is_rejected(number):
+    assert message_of(counted(dog=1).word, number) == (
         f"no token {number} in a vocabulary of 5; "
         "use the vocabulary that the captions or the model were made with"
     )
@@ -106,18 +100,18 @@ def test_a_number_without_a_word_is_refused(number):
     ("preset", "kept"),
     [("karpathy", "ab"), ("m2", "ab"), ("neuraltalk2", "a"), ("aoanet", "ab")],
 )
-def test_each_preset_has_its_own_least_count(preset, kept):
+def test_each_preset_has_its_own_minimum_count(preset, kept):
     counts = {"a": 6, "b": 5, "c": 4}
     assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
     assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
 
 
-def test_no_frequent_word_is_refused():
-    assert refusal(lambda: Vocabulary.from_counts({"a": 3})) == (
+def test_counts_without_a_frequent_word_are_rejected():
+    assert message_of(Vocabulary.from_counts, {"a": 3}) == (
         "no word occurs 5 times or more (most frequent: 3); "
         "lower preprocess.min_count or add captions"
     )
-    assert "(most frequent: 0)" in refusal(lambda: Vocabulary.from_counts({}))
+    assert "(most frequent: 0)" in message_of(Vocabulary.from_counts, {})
 
 
 @pytest.mark.parametrize(
@@ -140,7 +134,7 @@ def test_words_are_counted_in_every_caption():
 
 
 @pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])
-def test_three_presets_take_the_tokens_of_the_file(preset):
+def test_three_presets_use_the_tokens_of_the_file(preset):
     assert tokens_of(Caption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
 
 
@@ -155,18 +149,18 @@ def test_three_presets_take_the_tokens_of_the_file(preset):
         ("well -- ok; `x` '' ?", "well ok x"),
     ],
 )
-def test_m2_cuts_as_its_published_word_list_has_it(raw, tokens):
+def test_m2_tokens_are_those_of_its_published_list(raw, tokens):
     assert tokens_of(Caption(raw, ()), "m2") == tuple(tokens.split())
 
 
-def test_an_unknown_preset_is_refused():
+def test_an_unknown_preset_is_rejected():
     expected = "unknown vocabulary preset: 'x'; use one of aoanet, karpathy, m2, neuraltalk2"
-    assert refusal(lambda: count_words([], "x")) == expected
-    assert refusal(lambda: tokens_of(Caption("", ()), "x")) == expected
-    assert refusal(lambda: Vocabulary.from_counts({"a": 9}, "x")) == expected
+    assert message_of(count_words, [], "x") == expected
+    assert message_of(tokens_of, Caption("", ()), "x") == expected
+    assert message_of(Vocabulary.from_counts, {"a": 9}, "x") == expected
 
 
-def test_the_digest_is_of_words_and_preset():
+def test_the_digest_covers_words_and_preset():
     digests = {
         counted(a=2, dog=1).digest,
         counted(a=1, dog=2).digest,
@@ -174,7 +168,7 @@ def test_the_digest_is_of_words_and_preset():
     }
     assert len(digests) == 3
     assert counted(a=2, dog=1).digest == counted(dog=3, a=5).digest
-    # Our own value, so that a change of the format is seen: every checkpoint holds a digest.
+    # a value of a2: every checkpoint contains a digest, so the format must not change
     assert (
         counted(a=2, dog=1).digest
         == "9c0369390c7dab9a367a55292d57c5884bdd45a425072babec1e664b93a09f8f"
@@ -196,10 +190,10 @@ def test_the_digest_is_of_words_and_preset():
         ({"words": [*SPECIALS, "a"], "preset": ["m2"]}, "'preset' is not a string"),
     ],
 )
-def test_another_file_is_no_vocabulary(tmp_path, document, problem):
+def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
     path = tmp_path / "vocabulary.json"
     path.write_text(json.dumps(document))
-    assert refusal(lambda: Vocabulary.load(path)) == (
+    assert message_of(Vocabulary.load, path) == (
         f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
     )
 
@@ -212,5 +206,5 @@ def test_m2_counts_give_the_published_10201_entries():
     assert len(Vocabulary.from_counts(counts, "m2")) == 10_201
 
 
-def test_every_preset_is_found_under_its_own_name():
+def test_every_preset_has_its_key_as_name():
     assert all(name == preset.name for name, preset in PRESETS.items())
