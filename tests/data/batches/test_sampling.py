@@ -27,7 +27,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert (epoch_order(100, seed=2, epoch=1) != first).any()
 
 
-def test_the_global_random_state_is_neither_read_nor_changed():
+def test_the_global_rng_state_does_not_change():
     before = np.random.get_state()[1].copy()
     epoch_order(10, seed=1, epoch=0)
     caption_choice(5, 5, seed=1, epoch=0, index=0)
@@ -35,9 +35,9 @@ def test_the_global_random_state_is_neither_read_nor_changed():
     assert (np.random.get_state()[1] == before).all()
 
 
-def test_every_image_is_equally_often_at_every_place():
+def test_every_image_is_equally_often_at_every_position():
     orders = np.array([epoch_order(5, seed=0, epoch=epoch) for epoch in range(5000)])
-    counts = np.array([np.bincount(place, minlength=5) for place in orders.T])
+    counts = np.array([np.bincount(column, minlength=5) for column in orders.T])
     # 1000 expected, standard deviation 28
     assert np.abs(counts - 1000).max() < 120
 
@@ -49,7 +49,7 @@ def test_every_image_is_equally_often_at_every_place():
     epoch=epochs,
     index=st.integers(0, 10**6),
 )
-def test_captions_are_repeated_only_where_there_are_too_few(available, wanted, seed, epoch, index):
+def test_captions_are_repeated_only_if_there_are_too_few(available, wanted, seed, epoch, index):
     chosen = caption_choice(available, wanted, seed=seed, epoch=epoch, index=index)
     assert len(chosen) == wanted
     assert len(set(chosen)) == min(available, wanted)
@@ -68,19 +68,19 @@ def test_the_choice_differs_between_images_and_epochs():
     assert len(choices) > 50  # of 120 orders, 100 draws: 68 expected
 
 
-def test_every_caption_is_shown_equally_often():
-    shown = Counter(caption_choice(7, 1, seed=0, epoch=epoch, index=3)[0] for epoch in range(7000))
-    assert max(abs(count - 1000) for count in shown.values()) < 120
+def test_every_caption_is_chosen_equally_often():
+    chosen = Counter(caption_choice(7, 1, seed=0, epoch=epoch, index=3)[0] for epoch in range(7000))
+    assert max(abs(count - 1000) for count in chosen.values()) < 120
 
 
-def test_the_order_of_an_epoch_is_not_the_choice_of_an_image():
+def test_the_order_of_an_epoch_is_independent_of_the_choice_of_captions():
     orders = [epoch_order(8, seed=0, epoch=epoch).tolist() for epoch in range(20)]
     choices = [caption_choice(8, 8, seed=0, epoch=epoch, index=0) for epoch in range(20)]
     assert sum(left == right for left, right in zip(orders, choices, strict=True)) == 0
 
 
 @pytest.mark.parametrize(("available", "wanted"), [(0, 5), (5, 0), (5, -1)])
-def test_no_captions_cannot_be_chosen(available, wanted):
+def test_choosing_from_or_of_no_captions_is_rejected(available, wanted):
     with pytest.raises(ValueError) as raised:
         caption_choice(available, wanted, seed=0, epoch=0, index=0)
     assert str(raised.value) == (
@@ -98,12 +98,12 @@ def mirrored(*, seed=0, epoch=0, count=1000):
     return np.array([is_mirrored(seed=seed, epoch=epoch, index=i) for i in range(count)])
 
 
-def test_whether_an_image_is_mirrored_depends_on_seed_epoch_and_index_alone():
+def test_mirroring_depends_on_seed_epoch_and_index_alone():
     assert (mirrored() == mirrored()).all()
     assert (mirrored(count=7) == mirrored()[:7]).all()
 
 
-def test_about_half_of_the_images_are_mirrored_and_others_in_another_epoch():
+def test_half_of_the_images_are_mirrored_and_others_in_another_epoch():
     first = mirrored()
     # 500 expected, standard deviation 16
     assert abs(first.sum() - 500) < 65
