@@ -1,7 +1,6 @@
-"""The configuration: one frozen model per stage, composed and loaded from YAML and `--set`.
+"""Configuration of an experiment: one frozen model per stage, loaded from YAML and `--set`.
 
-Every default lives in the models; every problem is reported at once, each with its dotted path and
-the nearest valid name.
+Defaults are in the models only. All problems are reported at once, each with its dotted path.
 """
 
 import math
@@ -18,6 +17,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.config import ExtractConfig
 from a2cap.model.config import ModelConfig
+from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -28,33 +28,33 @@ class Config(Section):
     """One experiment."""
 
     detector: DetectorConfig = DetectorConfig()
-    """Training of a detector of one's own, beside the experiment."""
+    """Training of a detector, which is not a stage of the experiment."""
     data: DataConfig = DataConfig()
-    """Where images and captions are."""
+    """Paths of images and captions."""
     extract: ExtractConfig = ExtractConfig()
-    """Images to region features."""
+    """Extraction of region features."""
     preprocess: PreprocessConfig = PreprocessConfig()
-    """Captions to a vocabulary and token ids."""
+    """Preprocessing of captions."""
     model: ModelConfig = ModelConfig()
     """The captioner."""
     train: TrainConfig = TrainConfig()
     """Cross-entropy training."""
     scst: ScstConfig = ScstConfig()
-    """Self-critical training, which is left out unless it has epochs."""
+    """Self-critical training, skipped if it has no epochs."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Decoding and scoring."""
     runtime: RuntimeConfig = RuntimeConfig()
-    """Device, workers, threads."""
+    """Device, workers and threads."""
 
     def to_yaml(self) -> str:
-        """The resolved configuration, as written beside each output."""
+        """Dump the resolved configuration, which is written beside each output."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in `path` (YAML) with each `section.field=value` of `overrides` applied.
+    """Load the YAML file `path` and apply the overrides, each `section.field=value`.
 
-    Raises ConfigError that lists every unknown field, wrong value and malformed override.
+    Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
     content = read_yaml(path) if path is not None else {}
     problems = []
@@ -65,7 +65,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [_in_words(details) for details in error.errors()]
+        problems += [_format_problem(details) for details in error.errors()]
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError(f"{count} in the configuration:\n  " + "\n  ".join(problems))
@@ -73,20 +73,20 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
 
 
 def override(field: str, value: Path | str | tuple[Path, ...]) -> str:
-    """One override that sets a field to a path, paths or text, whatever characters are in it."""
+    """Format an override that sets a field to a path, paths or text with any characters."""
     plain = [str(path) for path in value] if isinstance(value, tuple) else str(value)
-    # YAML's own spelling: it reads JSON's only up to U+FFFF
+    # quoted by YAML, which reads JSON's escapes only up to U+FFFF
     dumped = yaml.safe_dump(plain, default_style='"', default_flow_style=True, width=math.inf)
     text = dumped.rstrip("\n")
     return f"{field}={text}"
 
 
 def _apply(content: dict[str, object], override: str) -> str | None:
-    """Writes one override into `content`; returns what is wrong with it, if anything."""
+    """Write one override into `content`; return its problem, or None."""
     name, equals, text = override.partition("=")
     parts = name.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
-        return f"{override!r} is no override; write section.field=value"
+        return f"{override!r} is not an override; write section.field=value"
     section = content
     for part in parts[:-1]:
         inner = section.get(part)
@@ -100,22 +100,27 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     return None
 
 
-def _in_words(details: ErrorDetails) -> str:
-    """One pydantic error as `path: what happened: value; what to do`."""
+def _format_problem(details: ErrorDetails) -> str:
+    """Format a pydantic error as `path: what happened: value; what to do`."""
     parts = [str(part) for part in details["loc"]]
     path = ".".join(parts)
-    if details["type"] == "value_error":  # of our own validators, which say what to do
+    if details["type"] == "value_error":  # raised by a2's validators, with a remedy
         return f"{path}: {details['ctx']['error']}"
     if details["type"] != "extra_forbidden":
         return f"{path}: {details['msg'].lower()}: {details['input']!r}; see the field's docstring"
     valid = list(_field_names(parts[:-1]))
-    nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
+    renamed = RENAMED_FIELDS.get(path)
+    nearest = (
+        [renamed.rpartition(".")[2]]
+        if renamed
+        else get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
+    )
     remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
     return f"{path}: unknown field; {remedy}"
 
 
 def _field_names(section: Sequence[str]) -> Iterator[str]:
-    """Names of the fields of the model at a dotted path."""
+    """Yield the field names of the model at a dotted path."""
     model: type[BaseModel] = Config
     for part in section:
         annotation = model.model_fields[part].annotation

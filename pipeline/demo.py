@@ -1,7 +1,7 @@
-"""The demo: scenes that are drawn on the spot, then the same four stages as for COCO.
+"""Demo: draw synthetic scenes, then run the same four stages as for COCO.
 
-The captioner is trained twice, equally long: once blind, its features zeroed, and once as it is.
-The report prints both, because only their difference shows that the captioner sees.
+Two captioners are trained for equally many epochs, one of them blind, with all features zeroed. The
+report compares them, because only their difference shows that the captioner uses the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,44 +19,44 @@ from a2cap.pipeline.experiment import Experiment
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0
 
+# Networks this small do too little work per step to share it between threads.
 _ONE_THREAD = "runtime.threads=1"
-"""What networks this small compute is too little to be shared: two threads mostly wait."""
 
-Say = Callable[[str, Outcome], None]
+Report = Callable[[str, Outcome], None]
+"""Function that is called with each stage's name and outcome."""
 
 
-def run_demo(folder: Path, overrides: Sequence[str], *, say: Say, scenes: int = SCENES) -> Path:
-    """Runs everything below `folder`, skipping what is there; returns the evaluation's directory.
-
-    say: called with each stage's name and outcome.
-    """
+def run_demo(
+    folder: Path, overrides: Sequence[str], *, report: Report, scenes: int = SCENES
+) -> Path:
+    """Run the demo in `folder`, resuming earlier runs; return the evaluation's directory."""
     drawn = folder / "scenes"
     with track("draw scenes", total=scenes) as progress:
         write_scenes(drawn, count=scenes, seed=SEED, side=SIDE, progress=progress.advance)
-    places = (
+    data = (
         override("data.images", drawn / "images"),
         override("data.annotations", drawn / "dataset_coco.json"),
         override("data.instances", drawn / "instances.json"),
         override("data.word_groups", drawn / "words.json"),
     )
-    fields = (*places, _ONE_THREAD, *overrides)
-    _run(folder, fields, (EXTRACT, PREPROCESS), say=say)
+    fields = (*data, _ONE_THREAD, *overrides)
+    _run(folder, fields, (EXTRACT, PREPROCESS), report=report)
     trained = (TRAIN_XE, TRAIN_SCST, EVALUATE)
-    blind = _run(folder, (*fields, "model.blind=true"), trained, say=say)
+    blind = _run(folder, (*fields, "model.blind=true"), trained, report=report)
     compared = (
         override("evaluate.baseline", blind / "metrics.json"),
         override("evaluate.baseline_name", "blind captioner"),
     )
-    return _run(folder, (*fields, *compared), trained, say=say)
+    return _run(folder, (*fields, *compared), trained, report=report)
 
 
-def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, say: Say) -> Path:
-    """Runs those of these stages that there are; returns the directory of the last."""
+def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, report: Report) -> Path:
+    """Run the stages that the experiment has; return the directory of the last one."""
     config = load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
     with Experiment(config, folder) as experiment:
         own = [name for name in names if name in experiment.names]
         require_runnable(experiment, own)
         for name in own:
             outcome = experiment.run(name)
-            say(name, outcome)
+            report(name, outcome)
     return outcome.directory

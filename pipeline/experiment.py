@@ -1,4 +1,4 @@
-"""The stages of one experiment in their order, each built once its inputs are finished."""
+"""Stages of one experiment, in order; each is built once its inputs are finished."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -49,11 +49,11 @@ from a2cap.pipeline.weights.detectors import weights_file
 
 
 class UnfinishedStageError(A2Error):
-    """A stage cannot be built before another one is finished."""
+    """Raised if a stage needs the result of a stage that is not finished."""
 
     def __init__(self, stage: str, waits_for: str) -> None:
         super().__init__(
-            f"{stage} needs {waits_for}, which is not done; "
+            f"{stage} needs {waits_for}, which is not finished; "
             f'run "a2 {_command(waits_for)}" or "a2 run"'
         )
         self.waits_for = waits_for
@@ -61,7 +61,7 @@ class UnfinishedStageError(A2Error):
 
 @dataclass(frozen=True)
 class Status:
-    """Where a stage stands. state: done, running, partial, to run, or waiting."""
+    """Status of a stage. state: done, running, partial, to run, or waiting."""
 
     stage: str
     state: str
@@ -70,7 +70,7 @@ class Status:
 
 
 class Experiment:
-    """One experiment's stages over one artifacts folder."""
+    """The stages of one experiment over one artifacts folder."""
 
     def __init__(self, config: Config, artifacts: Path) -> None:
         self.config = config
@@ -80,15 +80,15 @@ class Experiment:
 
     @property
     def names(self) -> list[str]:
-        """Names of the experiment's stages, in the order in which they run."""
+        """Names of the stages, in the order in which they run."""
         first = [CALIBRATE] if self.config.extract.weights == CALIBRATED_RANDOM else []
         return [*first, EXTRACT, PREPROCESS, *self.training, EVALUATE]
 
     @property
     def shown(self) -> list[str]:
-        """Names of the stages that the configuration is about.
+        """Names of the stages that `a2 status` and `a2 doctor` show.
 
-        A detector's training stands beside the experiment, and alone where that names no data.
+        The training of a detector comes first if its labels are set, and alone if data is not.
         """
         data = self.config.data
         if self.config.detector.labels is None:
@@ -99,11 +99,11 @@ class Experiment:
 
     @property
     def training(self) -> list[str]:
-        """Names of the stages that train; the last one makes the captioner that is evaluated."""
+        """Names of the training stages; the last one trains the captioner that is evaluated."""
         return [TRAIN_XE, TRAIN_SCST] if self.config.scst.epochs else [TRAIN_XE]
 
     def phase(self, name: str) -> list[str]:
-        """The stages of a phase of training: xe, scst or all; ConfigError where there is none."""
+        """Return the training stages of a phase: xe, scst or all; ConfigError if it has none."""
         if name == "scst" and TRAIN_SCST not in self.training:
             raise ConfigError(
                 "scst.epochs is 0, so there is no self-critical training; set it to 1 or more"
@@ -122,11 +122,11 @@ class Experiment:
         self.close()
 
     def close(self) -> None:
-        """Keeps the digests of input files for the next command."""
+        """Commit the digests of input files for the next command."""
         self._hashes.close()
 
     def stage(self, name: str) -> Stage:
-        """A stage ready to run; UnfinishedStageError where one that it reads from is not done."""
+        """Build a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
         build: dict[str, Callable[[], Stage]] = {
             CALIBRATE: self._calibrate,
             EXTRACT: self._extract,
@@ -139,8 +139,8 @@ class Experiment:
         return build[name]()
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
-        """Runs one stage if its result is not there, in the artifacts or at `output`."""
-        _require_own(output, name)
+        """Run a stage unless its result exists, in the artifacts folder or at `output`."""
+        _require_replaceable(output, name)
         if name == EXTRACT and CALIBRATE in self.names:
             self.run(CALIBRATE)
         stage = self.stage(name)
@@ -156,10 +156,10 @@ class Experiment:
     def run_shard(
         self, shard: Shard, *, force: bool = False, output: Path | None = None
     ) -> ShardOutcome:
-        """Runs one shard of extraction; the shard that ends last makes the stage's result."""
-        _require_own(output, EXTRACT)
+        """Run one shard of extraction; the last shard to finish publishes the result."""
+        _require_replaceable(output, EXTRACT)
         if CALIBRATE in self.names:
-            # shards that begin at once all want the weights: one makes them, the others wait
+            # concurrent shards all need the weights: one process calibrates, the others wait
             with wait_for_lock(self.artifacts / CALIBRATE / "shards.lock"):
                 self.run(CALIBRATE)
         stage = self.stage(EXTRACT)
@@ -177,7 +177,7 @@ class Experiment:
         )
 
     def status(self, name: str) -> Status:
-        """Where a stage stands, and why it would run."""
+        """Return the status of a stage and the reasons for a run."""
         try:
             stage = self.stage(name)
         except UnfinishedStageError as error:
@@ -199,7 +199,7 @@ class Experiment:
         return Status(name, state, paths.partial if state == "partial" else None, why)
 
     def result(self, name: str, *, needed_by: str) -> Outcome:
-        """The finished result of a stage; UnfinishedStageError where it is not there."""
+        """Return the finished result of a stage; raise UnfinishedStageError if it has none."""
         if name not in self._outcomes:
             stage = self.stage(name)
             outcome = finished(stage, StagePaths.in_artifacts(self.artifacts, stage))
@@ -213,39 +213,23 @@ class Experiment:
         return Input(outcome.directory, outcome.manifest.digest)
 
     def _file(self, path: Path | None, field: str) -> Input:
-        """A file that a config field names, and its digest."""
+        """Return the file that a config field names, with its digest."""
         named = require_file(path, field)
         return Input(named, self._hashes.file(named, what=f"file of {field}"))
 
     def _optional_file(self, path: Path | None, field: str) -> Input | None:
         return None if path is None else self._file(path, field)
 
-    def _ensemble(self) -> list[Input]:
-        """The further captioners of an ensemble, by what their files hold."""
-        return [self._captioner(folder) for folder in self.config.evaluate.ensemble]
-
     def _captioner(self, folder: Path) -> Input:
         named = captioner_folder(folder, "evaluate.ensemble")
         digests = [self._hashes.file(named / name, what=name) for name in CAPTIONER]
         return Input(named, hashlib.sha256("\n".join(digests).encode()).hexdigest())
 
-    def _baseline(self) -> Input | None:
-        return self._optional_file(self.config.evaluate.baseline, "evaluate.baseline")
-
-    def _things(self) -> Input | None:
-        """Annotated boxes to compare the attention with, where it is computed."""
-        if self.config.evaluate.attention == "none":
-            return None
-        return self._optional_file(self.config.data.instances, "data.instances")
-
-    def _word_groups(self) -> Input | None:
-        return self._optional_file(self.config.data.word_groups, "data.word_groups")
-
     @cached_property
     def images(self) -> dict[str, Path | None]:
-        """Image id -> file of every image of the experiment; None where the file is missing.
+        """Image id -> file of each image, None if the file is missing.
 
-        With annotations these are the images that they name, else all of `data.images`.
+        The images are those of the annotations if they are set, else all of `data.images`.
         """
         folder = require_folder(self.config.data.images, "data.images")
         if self.config.data.annotations is None:
@@ -255,7 +239,7 @@ class Experiment:
 
     @cached_property
     def annotations(self) -> Annotations:
-        """What the annotation file holds."""
+        """Content of the annotation file."""
         data = self.config.data
         path = require_file(data.annotations, "data.annotations")
         return read_annotations(path, split_list=data.split_list)
@@ -302,7 +286,7 @@ class Experiment:
         )
 
     def _train_detector(self) -> Stage:
-        """Beside the experiment's own stages: what it makes is a file for `extract.weights`."""
+        """Build the training of a detector, whose output is a file for `extract.weights`."""
         config = self.config.detector
         inputs = {
             field: Input(path, self._hashes.file(path, what=f"file of detector.{field}"))
@@ -336,22 +320,24 @@ class Experiment:
         )
 
     def _evaluate(self) -> Stage:
+        config, data = self.config.evaluate, self.config.data
+        instances = None if config.attention == "none" else data.instances
         return evaluate.evaluate_stage(
-            self.config.evaluate,
+            config,
             features=self._output_of(EXTRACT, needed_by=EVALUATE),
             captions=self._output_of(PREPROCESS, needed_by=EVALUATE),
             model=self._output_of(self.training[-1], needed_by=EVALUATE),
-            ensemble=self._ensemble(),
-            baseline=self._baseline(),
-            instances=self._things(),
-            word_groups=self._word_groups(),
+            ensemble=[self._captioner(folder) for folder in config.ensemble],
+            baseline=self._optional_file(config.baseline, "evaluate.baseline"),
+            instances=self._optional_file(instances, "data.instances"),
+            word_groups=self._optional_file(data.word_groups, "data.word_groups"),
             images=self.images,
             runtime=self.config.runtime,
         )
 
 
-def _require_own(output: Path | None, stage: str) -> None:
-    """Refuses a place that holds anything but this stage's result: it would be replaced."""
+def _require_replaceable(output: Path | None, stage: str) -> None:
+    """Raise InputError if `output` exists and is not a result of this stage."""
     if output is None or not output.exists():
         return
     try:
@@ -360,13 +346,13 @@ def _require_own(output: Path | None, stage: str) -> None:
         made_by = None
     if made_by != stage:
         raise InputError(
-            f"output {str(output)!r} is there already and is no result of {stage}; "
-            "name a place that does not exist"
+            f"output {str(output)!r} exists and is not a result of {stage}; "
+            "name a path that does not exist"
         )
 
 
 def _command(stage: str) -> str:
-    """The command that runs a stage."""
+    """Return the command that runs a stage."""
     return {
         "calibrate": "extract",
         "train-xe": "train",

@@ -1,1 +1,1 @@
-"""The `a2` command."""
+"""The command line `a2`."""

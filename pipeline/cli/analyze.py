@@ -1,4 +1,4 @@
-"""The command that looks into trained captioners: analyze."""
+"""Command `a2 analyze`: attention faithfulness of trained captioners."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @experiment_options
 @force_option
 @click.option("--split", type=click.Choice(["val", "test"]), default="val", show_default=True)
-@click.option("--images", type=click.IntRange(min=1), help="Only the first so many by id.")
+@click.option("--images", type=click.IntRange(min=1), help="Use only the first N images by id.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("analysis"),
     show_default=True,
-    help="Folder for tables and figures.",
+    help="Write tables and figures into this folder.",
 )
 def analyze(
     options: ExperimentOptions,
@@ -36,12 +36,12 @@ def analyze(
     images: int | None,
     output: Path,
 ) -> None:
-    """Whether attention and masks follow what words depend on, layer by layer; runs compared.
+    """Measure attention faithfulness per layer and compare runs.
 
-    RUNS are results of "a2 train", folders of them, or YAML files of experiments; without any, the
-    experiment of -c. Kendall's tau of the attention and of 1 - mask against gradient importance,
-    the divergence of aligned from original attention, and, of runs that differ in nothing else,
-    the sweep over penalty weights and the table of fusions.
+    RUNS are results of "a2 train", folders of them, or YAML files of experiments; the default is
+    the experiment of -c. Reports Kendall's tau of the attention and of 1 - mask against gradient
+    importance, and the divergence of the aligned from the original attention. Runs that differ only
+    in the penalty weight or the fusion are also compared in a table and a figure.
 
     \b
     Example:
@@ -52,20 +52,20 @@ def analyze(
 
     if (output / RUNS).exists() and not force:
         raise InputError(
-            f"{str(output)!r} holds an analysis already; name another folder, or use --force"
+            f"{str(output)!r} already contains an analysis; name another folder, or use --force"
         )
     with options.open() as experiment:
         runtime = experiment.config.runtime
     found = _runs(options, runs, split)
     analysed = [analyse(run, split=split, images=images, runtime=runtime) for run in found]
     for one in analysed:
-        _say(one)
+        _print_layers(one)
     for path in write_analysis(output, analysed):
         click.echo(f"written: {path}")
 
 
 def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "list[Run]":
-    """The trainings that are named, each once."""
+    """Read the named training results, each once."""
     from a2cap.pipeline.analysis.runs import read_run, trainings_in
 
     models: dict[Path, str] = {}
@@ -90,12 +90,11 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "l
 
 
 def _trained(options: ExperimentOptions) -> Path:
-
     with options.open() as experiment:
         return experiment.result(TRAIN_XE, needed_by="analyze").directory
 
 
-def _say(analysed: "RunAnalysis") -> None:
+def _print_layers(analysed: "RunAnalysis") -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
     for layer in analysed.layers:

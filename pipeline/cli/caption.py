@@ -1,4 +1,4 @@
-"""The commands that give captions away: of single images, and for COCO's evaluation server."""
+"""Commands `a2 caption` and `a2 submit`: captions of images, and for COCO's evaluation server."""
 
 import json
 import sys
@@ -22,14 +22,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 _decoding_options = (
-    click.option(
-        "--beam-size", type=click.IntRange(min=1), help="Short for --set evaluate.beam_size=N."
-    ),
-    click.option("--device", help="Short for --set runtime.device=: auto, cpu, cuda or cuda:N."),
+    click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size."),
+    click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N."),
     set_option,
 )
 
-_COUNTING = (
+_DECODING_FIELDS = (
     "beam_size",
     "diversity",
     "ensemble_average",
@@ -38,11 +36,11 @@ _COUNTING = (
     "max_length",
     "no_repeat_ngram",
 )
-"""The fields of `evaluate` by which captions are made."""
+"""Fields of `evaluate` that change captions."""
 
 
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of how captions are made."""
+    """Add the options of decoding to a command."""
     for option in reversed(_decoding_options):
         command = option(command)
     return command
@@ -56,32 +54,32 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     required=True,
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of a trained captioner; several are an ensemble.",
+    help="Use the trained captioner in this directory; repeat for an ensemble.",
 )
 @click.option(
     "--boxes",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="COCO instances file; needed by a captioner that was trained on given boxes. An image's "
-    "path must end in its name there.",
+    help="Read boxes from this COCO instances file, for a captioner trained on given boxes. The "
+    "path of each image must end in its file name there.",
 )
 @click.option(
     "--beams",
     type=click.IntRange(min=1),
-    help="Prints so many captions of each image, with log-probabilities; widens --beam-size.",
+    help="Print the top N captions of each image with log-probabilities; raises --beam-size to N.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per image and line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
 @click.option(
     "--figure",
     type=click.Path(path_type=Path),
-    help="Draws where each word looked: FILE.png (.jpg, .webp, .pdf, .svg) of one image, or a "
-    "folder that gets NAME.png of each.",
+    help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, or "
+    "a folder for NAME.png of each image.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="Most images that are decoded together; 1 answers each before the next is read.",
+    help="Decode up to N images together; 1 prints each caption before the next image is read.",
 )
 @decoding_options
 @verbose_option
@@ -98,14 +96,14 @@ def caption(
     overrides: tuple[str, ...],
     verbose: bool,
 ) -> None:
-    """Captions of your own images, from the file to the words, as they come.
+    """Caption image files with a trained captioner.
 
-    IMAGES are files, folders of them, or - for paths on standard input, one per line. What cannot
-    be read is named and passed over; the exit code is then 3.
+    IMAGES are files, folders, or - for paths on standard input, one per line. Unreadable images are
+    reported and skipped; the exit code is then 3.
 
-    A line of --json has image (the path), caption, score (log-probability), beams (caption and
-    score, best first), width and height in pixels, and boxes, the regions that the captioner was
-    given, as [x1, y1, x2, y2] in pixels.
+    A line of --json has image (the path), caption, score (log-probability), beams (captions and
+    scores, top-scoring first), width and height in pixels, and boxes, the regions in pixels as
+    [x1, y1, x2, y2].
 
     \b
     Example:
@@ -141,28 +139,30 @@ def caption(
 
 
 @click.command()
-@click.option("--name", required=True, help="What the server will list; letters, digits, - and _.")
+@click.option("--name", required=True, help="Name of the submission: letters, digits, - and _.")
 @click.option(
-    "--val-info", required=True, type=_FILE, help="Names the images: captions_val2014.json."
+    "--val-info", required=True, type=_FILE, help="Images of val2014: captions_val2014.json."
 )
-@click.option("--test-info", required=True, type=_FILE, help="image_info_test2014.json.")
-@click.option("--val-results", type=_FILE, help="Captions of val2014 in COCO results form.")
-@click.option("--test-results", type=_FILE, help="Captions of test2014 in COCO results form.")
+@click.option(
+    "--test-info", required=True, type=_FILE, help="Images of test2014: image_info_test2014.json."
+)
+@click.option("--val-results", type=_FILE, help="Captions of val2014 in the COCO results format.")
+@click.option("--test-results", type=_FILE, help="Captions of test2014 in the COCO results format.")
 @click.option(
     "--model",
     "models",
     multiple=True,
     type=_FOLDER,
-    help="Directory of a trained captioner, to caption both sets; several are an ensemble.",
+    help="Caption both sets with the captioner in this directory; repeat for an ensemble.",
 )
 @click.option(
     "--features",
     multiple=True,
     type=_FOLDER,
-    help='A store of "a2 extract" with images of the sets; may be repeated.',
+    help='Read features from this store of "a2 extract"; may be repeated.',
 )
 @decoding_options
-@click.option("--output", type=_FILE, help="The archive.  [default: NAME.zip]")
+@click.option("--output", type=_FILE, help="Write the archive to this file.  [default: NAME.zip]")
 @force_option
 @verbose_option
 def submit(
@@ -180,11 +180,11 @@ def submit(
     force: bool,
     verbose: bool,
 ) -> None:
-    """The archive for COCO's caption evaluation server, checked.
+    """Create a checked archive for COCO's caption evaluation server.
 
-    Takes results files that are there (--val-results and --test-results), or captions both sets
-    (--model and --features). Every image of the info files must have one caption with words, and
-    no other image any; of a captioner's beams the best with words counts.
+    Use existing results files (--val-results and --test-results), or caption both sets (--model and
+    --features). Each image of the info files must have exactly one non-empty caption, and no other
+    image may have one. Of a captioner's beams the top-scoring non-empty caption is used.
 
     \b
     Example:
@@ -214,22 +214,22 @@ def submit(
     else:
         captions = submission.make_captions(models, features, ids, config.evaluate, config.runtime)
     submission.write_submission(output, name, captions, ids)
-    counts = ", ".join(f"{len(said):,} of {of.name}" for of, said in captions.items())
+    counts = ", ".join(f"{len(found):,} of {part.name}" for part, found in captions.items())
     click.echo(f"{output}: captions {counts}")
 
 
 def _settings(
     overrides: tuple[str, ...], *, beam_size: int | None, device: str | None, at_least: int = 1
 ) -> "Config":
-    """The configuration, with at least so many beams; only `evaluate` and `runtime` count."""
+    """Load the configuration with at least so many beams; reject settings without effect."""
     from a2cap.pipeline.config import load_config, override
 
-    counting = {f"evaluate.{name}" for name in _COUNTING}
+    decoding = {f"evaluate.{name}" for name in _DECODING_FIELDS}
     for field in (setting.partition("=")[0].strip() for setting in overrides):
-        if field not in counting and not field.startswith("runtime."):
+        if field not in decoding and not field.startswith("runtime."):
             raise ConfigError(
-                f"setting has no effect on these captions: {field!r}; leave it out, or set one of "
-                f"runtime or evaluate ({', '.join(_COUNTING)})"
+                f"setting has no effect on these captions: {field!r}; remove it, or set a field of "
+                f"runtime or evaluate ({', '.join(_DECODING_FIELDS)})"
             )
     chosen = list(overrides)
     if beam_size is not None:
@@ -242,15 +242,15 @@ def _settings(
     return config
 
 
-def _drawing(place: Path, *, many: bool) -> "_Draw":
+def _drawing(path: Path, *, many: bool) -> "_Draw":
     from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 
-    paths = FigurePaths(place, many=many)
+    paths = FigurePaths(path, many=many)
     return lambda image, found: write_figure(paths.for_image(image.path), image, found)
 
 
 def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bool) -> str:
-    """What is printed of an image; in JSON all is ASCII, which any terminal and locale takes."""
+    """Format the captions of an image. JSON is ASCII, which every terminal and locale accepts."""
     shown = found.beams[:beams]
     if as_json:
         return json.dumps(
@@ -271,4 +271,4 @@ def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bo
 
 
 CAPTIONING = (caption, submit)
-"""The commands of this module, in the order of their names."""
+"""Commands of this module, in the order of their names."""

@@ -1,4 +1,4 @@
-"""The command `a2 compare`: two evaluations over the same images, side by side."""
+"""Command `a2 compare`: two evaluations over the same images, side by side."""
 
 import json
 from dataclasses import asdict
@@ -16,18 +16,18 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
 @click.command()
 @click.argument("first", metavar="RUN_A", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("second", metavar="RUN_B", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also writes a page of the captions that B fixed, broke and changed.",
+    help="Write a page of the captions that B fixed, broke and changed.",
 )
 def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> None:
-    """Whether RUN_B is better than RUN_A: two folders of evaluations over the same images.
+    """Compare two evaluations over the same images by a paired bootstrap.
 
-    Images are drawn anew 1,000 times, the same for both. A difference whose 95 % interval holds 0
-    may be chance.
+    RUN_A and RUN_B are folders of "a2 evaluate". The images are resampled 1,000 times. A difference
+    whose 95 % interval contains 0 may be due to chance.
 
     \b
     Example:

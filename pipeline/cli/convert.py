@@ -1,4 +1,4 @@
-"""The command that reads and writes other projects' region features."""
+"""Command `a2 convert`: region features in third-party formats."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,21 +23,23 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
     type=click.Choice(FORMATS),
     default="a2",
     show_default=True,
-    help="What to write.",
+    help="Write this format.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
-    help="How a store of ours keeps features; the other formats have float32.",
+    help="Data type of an a2 feature store; the third-party formats use float32.",
 )
 @click.option(
     "--sizes",
     type=click.Path(path_type=Path),
-    help="Folder of the images, or a COCO file that lists their sizes: att-box and m2 have none.",
+    help="Read image sizes from this folder of images or COCO file; att-box and m2 lack them.",
 )
-@click.option("--prefix", default="", help="Before the number in LXMERT's names: COCO_val2014_.")
+@click.option(
+    "--prefix", default="", help="Prefix of the number in LXMERT's image names: COCO_val2014_."
+)
 @verbose_option
 def convert(
     source: Path,
@@ -48,12 +50,12 @@ def convert(
     prefix: str,
     verbose: bool,
 ) -> None:
-    """Region features from one project's format into another's.
+    """Convert region features between formats.
 
-    Reads, whatever the name: a feature store of ours, TSV of caffe's bottom-up-attention or of
-    LXMERT, npz folders of ImageCaptioning.pytorch (att-box) or MILVLG, HDF5 of M2. What cannot be
-    read is listed beside the target, and the exit code is then 3. The same command takes up an
-    interrupted one.
+    The format of SOURCE is recognised by its content: an a2 feature store, TSV of caffe's
+    bottom-up-attention or of LXMERT, npz folders of ImageCaptioning.pytorch (att-box) or MILVLG,
+    HDF5 of M2. Unreadable items are listed beside TARGET, and the exit code is then 3. Run the same
+    command again to resume an interrupted conversion.
 
     \b
     Example:
@@ -69,9 +71,10 @@ def convert(
     click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")
     if made.skipped:
-        click.echo(f"a2: {len(made.skipped)} could not be read: {skipped_file(target)}", err=True)
+        listed = skipped_file(target)
+        click.echo(f"a2: {len(made.skipped)} skipped, listed in {listed}", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
 CONVERSION = (convert,)
-"""The commands of this module."""
+"""Commands of this module."""

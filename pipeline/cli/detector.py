@@ -1,4 +1,4 @@
-"""The commands `a2 detector`: training a detector of one's own, and saying how well one finds."""
+"""Commands `a2 detector`: training and evaluation of a detector."""
 
 import json
 
@@ -18,7 +18,7 @@ from a2cap.pipeline.cli.output import print_detector, print_outcome
 
 @click.group(cls=Commands)
 def detector() -> None:
-    """A detector of one's own: training, and how well it finds.
+    """Train and evaluate an object detector.
 
     \b
     Example:
@@ -31,13 +31,12 @@ def detector() -> None:
 @distributed
 @force_option
 def train(options: ExperimentOptions, force: bool) -> None:
-    """Labelled images to the weights of a detector, for extract.weights.
+    """Train a detector on labelled images, for extract.weights.
 
-    Labels are COCO instances, or Visual Genome's objects.json and attributes.json; the section
-    `detector` of the configuration names them. Prints how well the best epoch finds, and where its
-    weights are. With several GPUs: torchrun --nproc-per-node 2 -m a2cap.pipeline detector train,
-    and
-    the options below; the batch is that of all processes together.
+    The labels are COCO instances, or Visual Genome's objects.json and attributes.json, named in the
+    section `detector` of the configuration. Prints the metrics of the best epoch and the path of
+    its weights. With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline detector train
+    with the options below; detector.batch_size is the global batch size.
 
     \b
     Example:
@@ -60,14 +59,13 @@ def train(options: ExperimentOptions, force: bool) -> None:
 @detector.command()
 @experiment_options
 @click.option(
-    "--weights", required=True, help="A file of any known layout, or a name of a2 weights."
+    "--weights", required=True, help="Weights file of a known layout, or a name of a2 weights."
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(options: ExperimentOptions, weights: str, as_json: bool) -> None:
-    """How well a detector finds what is labelled: COCO's AP, and the recall of its proposals.
+    """Evaluate a detector: COCO's AP and the recall of its proposals.
 
-    It looks at the images of validation of the section `detector`, as training does, scaled as
-    its weights ask for.
+    Uses the validation images of the section `detector`, scaled by the conventions of the weights.
 
     \b
     Example:

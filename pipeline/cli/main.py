@@ -1,6 +1,7 @@
-"""The commands: each parses, calls a stage, prints the result.
+"""Entry point of `a2` and the commands that run stages.
 
-torch and the stages are imported by the commands that need them, so that help answers at once.
+A command parses its options, runs stages and prints the result. It imports torch and the stages
+itself, so that `a2 --help` takes less than 0.5 s.
 """
 
 import os
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @click.group("a2", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="a2cap", prog_name="a2")
 def cli() -> None:
-    """The A2 Transformer: COCO images to region features to captions to a report.
+    """Train and evaluate the A2 Transformer, an attention-aligned image captioner.
 
     \b
     Example:
@@ -59,18 +60,18 @@ def cli() -> None:
 @click.option(
     "--images",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Any folder of images, without an experiment; needs --output.",
+    help="Extract this folder of images, without an experiment; needs --output.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="New folder for the store and the extractor of --images.",
+    help="Write the store and the extractor of --images into this new folder.",
 )
 @click.option(
     "--shard",
     metavar="i/N",
-    help="Part i of N, counted from 0 (0/4 to 3/4), each for a process of its own; auto: as a "
-    "Slurm job array 0-(N-1) or torchrun says. The last to end joins all.",
+    help="Extract part i of N (0/4 to 3/4), one process per part; auto: take i and N from a Slurm "
+    "job array 0-(N-1) or torchrun. The last process to finish joins the parts.",
 )
 def extract(
     options: ExperimentOptions,
@@ -79,7 +80,7 @@ def extract(
     output: Path | None,
     shard: str | None,
 ) -> None:
-    """Images to region features in an LMDB store.
+    """Extract region features of images into an LMDB store.
 
     \b
     Example:
@@ -107,7 +108,7 @@ def preprocess(
     options: ExperimentOptions,
     force: bool,
 ) -> None:
-    """Captions to a vocabulary, token ids, references and document frequencies.
+    """Preprocess captions: vocabulary, token ids, references, document frequencies.
 
     \b
     Example:
@@ -126,19 +127,18 @@ def preprocess(
     type=click.Choice(["xe", "scst", "all"]),
     default="all",
     show_default=True,
-    help="xe: cross-entropy. scst: self-critical, of what cross-entropy made, where scst.epochs is "
-    "set. --force covers the phases named.",
+    help="Train only this phase. xe: cross-entropy. scst: self-critical, after cross-entropy, if "
+    "scst.epochs is set. --force covers the chosen phases.",
 )
 def train(
     options: ExperimentOptions,
     force: bool,
     phase: str,
 ) -> None:
-    """Features and captions to a trained captioner.
+    """Train a captioner on features and captions.
 
-    With several GPUs: torchrun --nproc-per-node 2 -m a2cap.pipeline train, and the options below.
-    The
-    batch is that of all processes together; stages, keys and results are those of one.
+    With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline train with the options
+    below. train.batch_size is the global batch size; stages and keys are those of one process.
 
     \b
     Example:
@@ -155,20 +155,20 @@ def train(
 @click.option(
     "--results",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Somebody's captions in COCO results form; needs --references and --output.",
+    help="Score these external captions (COCO results); needs --references and --output.",
 )
 @click.option(
     "--references",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Their references: a COCO caption file, or dataset_coco.json.",
+    help="References of --results: a COCO caption file, or dataset_coco.json.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the scores.",
+    help="Write the scores of --results into this folder.",
 )
 @click.option(
-    "--allow-missing", is_flag=True, help="Scores --results that lack captions of some images."
+    "--allow-missing", is_flag=True, help="Score --results that lack captions of some images."
 )
 def evaluate(
     options: ExperimentOptions,
@@ -178,10 +178,10 @@ def evaluate(
     output: Path | None,
     allow_missing: bool,
 ) -> None:
-    """A trained captioner, or somebody's captions, to scores and a report.
+    """Evaluate a trained captioner, or external captions: scores and a report.
 
-    Of somebody's captions, exactly one is wanted for each image with references; empty ones are
-    refused. With --allow-missing the exit code is 3 where some are missing.
+    External captions must contain exactly one non-empty caption for each image with references.
+    With --allow-missing, the exit code is 3 if some are missing.
 
     \b
     Example:
@@ -203,7 +203,9 @@ def evaluate(
     log(options.verbose)
     config = options.config()
     found = score_results(
-        *(results, references, output),
+        results,
+        references,
+        output,
         force=force,
         allow_missing=allow_missing,
         spice=config.evaluate.spice,
@@ -212,8 +214,8 @@ def evaluate(
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
     if found.missing:
-        said = missing_captions(found.missing, found.total)
-        click.echo(f"a2: {said}; scored without them", err=True)
+        text = missing_captions(found.missing, found.total)
+        click.echo(f"a2: {text}; scored without them", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
@@ -223,15 +225,15 @@ def evaluate(
 @click.option(
     "--until",
     type=click.Choice(["extract", "preprocess", "train", "evaluate"]),
-    help="Last stage to run.",
+    help="Stop after this stage.",
 )
-@click.option("--dry-run", is_flag=True, help="Says what would run, and why.")
+@click.option("--dry-run", is_flag=True, help="Print the stages that would run, and why.")
 def run(
     options: ExperimentOptions,
     until: str | None,
     dry_run: bool,
 ) -> None:
-    """All stages; those whose result is there are skipped.
+    """Run all stages; skip those whose result exists.
 
     \b
     Example:
@@ -249,14 +251,14 @@ def run(
 
 @cli.command()
 @experiment_options
-@click.option("--explain", is_flag=True, help="Says why a stage would run.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--explain", is_flag=True, help="Print why a stage would run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(
     options: ExperimentOptions,
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Which stages are done, which would run, and why.
+    """Show which stages are finished, which would run, and why.
 
     \b
     Example:
@@ -272,12 +274,12 @@ def status(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("artifacts/demo"),
     show_default=True,
-    help="Where the scenes and the results go.",
+    help="Write the scenes and the results into this folder.",
 )
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draws scenes, trains a small captioner on them and shows its report.
+    """Draw scenes, train a small captioner on them and print its scores.
 
     \b
     Example:
@@ -286,7 +288,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     from a2cap.pipeline.demo import run_demo
 
     log(verbose)
-    print_evaluation(run_demo(folder, overrides, say=print_outcome))
+    print_evaluation(run_demo(folder, overrides, report=print_outcome))
 
 
 for command in (
@@ -309,7 +311,7 @@ def _run_stages(
         skipped = skipped or outcome.manifest.skipped > 0
         ran = ran or outcome.ran
     if not ran:
-        click.echo("nothing to do: every result is there; --force reruns a stage")
+        click.echo("nothing to do: every result exists; --force reruns a stage")
     if names[-1] == "evaluate":
         print_evaluation(outcome.directory)
     if skipped:
@@ -329,6 +331,6 @@ def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Pat
 
 
 def main() -> None:
-    """Entry point of the `a2` command."""
+    """Run the `a2` command."""
     set_wait_policy(os.environ)
     cli()

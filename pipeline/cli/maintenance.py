@@ -1,4 +1,4 @@
-"""The commands that look after what is there: verify, clean and doctor."""
+"""Commands `a2 verify`, `a2 clean` and `a2 doctor`: care of artifacts and of the machine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,32 +15,32 @@ from a2cap.pipeline.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.doctor.clean import Removable
+    from a2cap.pipeline.doctor.clean import RemovableItem
     from a2cap.pipeline.doctor.verify import VerifiedItem
 
 
 @click.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--data", is_flag=True, help="Reads every byte.")
+@click.option("--data", is_flag=True, help="Read every byte.")
 @artifacts_option
 @verbose_option
 def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> None:
-    """Whether results, feature stores, checkpoints and captioners are whole.
+    """Verify results, feature stores, checkpoints and captioners.
 
-    PATH is one of them, or a folder with some; without it, all results are verified. Without --data
-    that is their manifests, files and sizes.
+    PATH is one of them or a folder that contains some; the default is all results. Without --data,
+    only manifests, files and sizes are checked.
 
     \b
     Example:
       a2 verify --data
       a2 verify artifacts/extract/0123456789ab/features.lmdb --data
     """
-    from a2cap.pipeline.doctor.verify import verify as verified_in
+    from a2cap.pipeline.doctor.verify import verify as verify_items
 
     log(verbose)
     damaged = count = 0
-    for verified in verified_in(path or artifacts, data=data):
-        _say_verified(verified)
+    for verified in verify_items(path or artifacts, data=data):
+        _print_verified(verified)
         count += 1
         damaged += bool(verified.damages)
     how = "every byte was read" if data else "structure only, --data reads every byte"
@@ -52,13 +52,15 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 @click.command()
 @click.argument("names", nargs=-1)
 @experiment_options
-@click.option("--yes", is_flag=True, help="Deletes all that no run of this experiment can need.")
+@click.option(
+    "--yes", is_flag=True, help="Delete everything that no run of this experiment can need."
+)
 def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
-    """Lists what may go, and deletes what is named, or all of it with --yes.
+    """List removable artifacts; delete those named, or with --yes all.
 
-    May go: results that this experiment does not use, unfinished work, and what reruns and locks
-    left. Nothing that is read or worked on goes, and no input. What is resumable, or not decided
-    before another stage has run, goes only by its name.
+    Removable are results that this experiment does not use, unfinished work, and leftovers of
+    reruns and locks. Inputs and paths in use by a process are never deleted. Resumable and
+    undecided paths are deleted only if named.
 
     \b
     Example:
@@ -66,41 +68,41 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
       a2 clean -c configs/a2-gate.yaml artifacts/extract/0123456789ab
       a2 clean -c configs/a2-gate.yaml --yes
     """
-    from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, named, removable, remove
+    from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
 
     with options.open() as experiment:
         config_file = options.config_file
-        found = removable(experiment, keep=[config_file] if config_file else [])
-        chosen = named(found, names, experiment.artifacts)
+        found = find_removable(experiment, keep=[config_file] if config_file else [])
+        chosen = select_items(found, names, experiment.artifacts)
     if yes and not names:
         chosen = [item for item in found if item.kind not in BY_NAME_ONLY]
     if not names and not yes:
-        _say_removable(found)
+        _print_removable(found)
     for item in chosen:
-        remove(item)
+        remove_item(item)
         click.echo(f"deleted {item.path}: {_bytes(item.size)}")
 
 
 @click.command()
 @experiment_options
 def doctor(options: ExperimentOptions) -> None:
-    """What would keep the stages from running, with a remedy each; the machine and its versions.
+    """Check everything that the stages need, and describe the machine.
 
-    Every command looks at the same before it begins.
+    Every command makes the same checks before it starts. Each problem is listed with its remedy.
 
     \b
     Example:
       a2 doctor -c configs/a2-gate.yaml
     """
     from a2cap.pipeline.doctor.machine import describe_machine
-    from a2cap.pipeline.doctor.preflight import Preflight
+    from a2cap.pipeline.doctor.preflight import PlannedRun, run_checks
 
     with options.open() as experiment:
         for name, found in describe_machine(
             experiment.config.runtime, experiment.artifacts
         ).items():
             click.echo(f"{name:<11} {found}")
-        checks = Preflight(experiment, experiment.shown).checks()
+        checks = run_checks(PlannedRun(experiment, experiment.shown))
     for check in checks:
         click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
     problems = {check.found for check in checks if check.problem}
@@ -109,19 +111,19 @@ def doctor(options: ExperimentOptions) -> None:
         raise click.exceptions.Exit(EXIT_ERROR)
 
 
-def _say_removable(found: "list[Removable]") -> None:
+def _print_removable(found: "list[RemovableItem]") -> None:
     for item in found:
         click.echo(f"{item.kind:<11} {_bytes(item.size):>9}  {item.path}")
         click.echo(f"{'':<11} {'':>9}  {item.why}")
     if found:
         total = _bytes(sum(item.size for item in found))
-        click.echo(f"{len(found)} may go, {total}; name what shall go, or --yes")
+        click.echo(f"{len(found)} removable, {total}; name paths to delete, or use --yes")
     else:
-        click.echo("nothing may go")
+        click.echo("nothing is removable")
 
 
 def _bytes(count: int) -> str:
-    """A number of bytes to three digits: `512 B`, `18.2 GB`."""
+    """Format a number of bytes with three digits: `512 B`, `18.2 GB`."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 999.5:
@@ -130,12 +132,12 @@ def _bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
 
 
-def _say_verified(verified: "VerifiedItem") -> None:
-    state = "damaged" if verified.damages else "sound"
+def _print_verified(verified: "VerifiedItem") -> None:
+    state = "damaged" if verified.damages else "intact"
     click.echo(f"{state:<8} {verified.kind:<11} {verified.path}")
     for line in (*verified.damages, *verified.notes):
         click.echo(f"{'':<8} {line}")
 
 
 UPKEEP = (clean, doctor, verify)
-"""The commands of this module, in the order of their names."""
+"""Commands of this module, in the order of their names."""

@@ -1,4 +1,4 @@
-"""The frame of the command line: errors become exit codes, and every experiment has its options."""
+"""Shared options of the commands, and the exit codes of their errors."""
 
 import logging
 import signal
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
-_BEGIN_ANEW = {"caption", "detector evaluate", "scenes", "submit"}
-"""Commands that keep nothing of what they did before they were stopped."""
+_RESTARTED = {"caption", "detector evaluate", "scenes", "submit"}
+"""Commands that start from scratch after a stop."""
 
 
 class Failure(click.ClickException):
-    """One line on stderr, and the exit code that its cause asks for."""
+    """An error that is reported as one line on stderr, with its own exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         setattr(self, "exit_code", exit_code)  # noqa: B010  (click declares it per class)
 
     def show(self, file: Any = None) -> None:
-        """Prints the line."""
+        """Print the line."""
         click.echo(f"a2: {self.message}", err=True, file=file)
 
 
 class Commands(click.Group):
-    """The commands, with every foreseen error turned into one line and an exit code."""
+    """Command group that turns every expected error into one line and an exit code."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         _move_example_to_the_end(self)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Adds a command; its help then ends with the example that its docstring ends with."""
+        """Add a command and move the example of its docstring to the end of its help."""
         _move_example_to_the_end(cmd)
         super().add_command(cmd, name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command."""
+        """Run the command."""
         stopping = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, raise_interrupted) for number in stopping}
         try:
@@ -59,17 +59,17 @@ class Commands(click.Group):
         except (A2Error, ModelError) as error:
             raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
-            anew = _invoked(ctx) in _BEGIN_ANEW
-            what = "begins anew" if anew else "takes up where this one left"
-            raise Failure(f"stopped; the same command {what}", 128 + stop.signal_number) from stop
+            how = "restart" if _invoked(ctx) in _RESTARTED else "resume"
+            text = f"stopped; run the same command again to {how}"
+            raise Failure(text, 128 + stop.signal_number) from stop
         except BrokenPipeError:
-            raise  # whoever read the output has seen enough, as in "| head"; click ends quietly
+            raise  # the reader has closed the pipe, as "| head" does; click exits quietly
         except OSError as error:
-            # of a copy or a rename, the second name is the one that is written to
-            name = error.filename2 or error.filename or "no file named"
+            # filename2 is the target of a copy or a rename
+            name = error.filename2 or error.filename or "unknown file"
             raise Failure(
                 f"{error.strerror or error}: {name!r}; "
-                "check the place and its free space, then run the command again",
+                "check the path and the free disk space, then run the command again",
                 EXIT_ERROR,
             ) from error
         finally:
@@ -78,7 +78,7 @@ class Commands(click.Group):
 
 
 def _invoked(ctx: click.Context) -> str:
-    """The words after `a2` that name the command."""
+    """Return the name of the command, without `a2`."""
     names = [str(ctx.invoked_subcommand)]
     while ctx.parent is not None:
         names.insert(0, str(ctx.info_name))
@@ -88,13 +88,13 @@ def _invoked(ctx: click.Context) -> str:
 
 def _move_example_to_the_end(command: click.Command) -> None:
     text, mark, example = cleandoc(command.help or "").partition("\b\nExample:")
-    if mark:  # a group within another comes here twice
+    if mark:  # a nested group comes here twice
         command.help, command.epilog = text, mark + example
 
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """What the options of every command of an experiment say."""
+    """Values of the options that every command of an experiment has."""
 
     config_file: Path | None
     overrides: tuple[str, ...]
@@ -102,13 +102,13 @@ class ExperimentOptions:
     verbose: bool
 
     def config(self, *overrides: str) -> "Config":
-        """The experiment's configuration, with more fields overridden."""
+        """Load the experiment's configuration, with further overrides."""
         from a2cap.pipeline.config import load_config
 
         return load_config(self.config_file, (*self.overrides, *overrides))
 
     def open(self, *overrides: str) -> "Experiment":
-        """The experiment's stages, with more fields overridden."""
+        """Open the experiment, with further overrides."""
         from a2cap.pipeline.experiment import Experiment
 
         log(self.verbose)
@@ -120,21 +120,21 @@ set_option = click.option(
     "overrides",
     multiple=True,
     metavar="SECTION.FIELD=VALUE",
-    help="Sets one field; may be repeated.",
+    help="Set one field; may be repeated.",
 )
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Logs more.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log details.")
 artifacts_option = click.option(
     "--artifacts",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("artifacts"),
     show_default=True,
-    help="Folder of the stages' results.",
+    help="Keep the results of the stages in this folder.",
 )
-force_option = click.option("--force", is_flag=True, help="Runs again and replaces the result.")
+force_option = click.option("--force", is_flag=True, help="Run again and replace the result.")
 
 
 def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of an experiment; it receives them as its first argument."""
+    """Add the options of an experiment to a command, which receives them as its first argument."""
 
     @wraps(command)
     def with_experiment(
@@ -152,7 +152,7 @@ def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
             "--config",
             "config_file",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="YAML file of the experiment.",
+            help="Read the experiment from this YAML file.",
         ),
         set_option,
         artifacts_option,
@@ -199,7 +199,7 @@ def distributed(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def log(verbose: bool) -> None:
-    """One line per event on stderr; with `verbose` more of them, with time and place."""
+    """Log one line per event to stderr; `verbose` adds details, times and module names."""
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",

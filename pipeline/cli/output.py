@@ -1,4 +1,4 @@
-"""What commands print of their results."""
+"""Printed results of the commands."""
 
 import json
 from collections.abc import Mapping
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
     from a2cap.pipeline.experiment import Experiment
 
 _SKIPPED_SHOWN = 10
-"""Skipped items that are printed; the file that is named holds them all."""
+"""Skipped items that are printed; skipped.jsonl lists all."""
 _CLASSES_SHOWN = 5
-"""Classes whose figures are printed; figures.json holds them all."""
+"""Classes whose metrics are printed; figures.json lists all."""
 
 
 def print_outcome(name: str, outcome: "Outcome") -> None:
-    """How a stage ended, where its result is, and what it left out."""
+    """Print the outcome of a stage, the path of its result, and its skipped items."""
     from a2cap.pipeline.engine.progress import format_duration
 
     seconds = format_duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
     if outcome.manifest.skipped:
-        _say_skipped(name, outcome)
+        _print_skipped(name, outcome)
 
 
 def print_shard(outcome: "ShardOutcome") -> None:
-    """How a shard ended: with the whole stage, or waiting for other shards."""
+    """Print the outcome of a shard: the finished stage, or the unfinished shards."""
     if outcome.stage is not None:
         print_outcome("extract", outcome.stage)
         return
     waiting = ", ".join(map(str, outcome.waiting))
-    click.echo(f"extract: shard {outcome.shard} is done, {waiting} of the others are not")
+    click.echo(f"extract: shard {outcome.shard} finished, waiting for {waiting}")
     if outcome.skipped:
         click.echo(f"extract: {outcome.skipped} skipped in shard {outcome.shard}", err=True)
 
 
-def _say_skipped(name: str, outcome: "Outcome") -> None:
+def _print_skipped(name: str, outcome: "Outcome") -> None:
     from a2cap.pipeline.engine.artifacts import SKIPPED
 
     listed = outcome.directory / SKIPPED
@@ -55,7 +55,7 @@ def _say_skipped(name: str, outcome: "Outcome") -> None:
 def print_status(
     experiment: "Experiment", names: list[str], *, explain: bool, as_json: bool = False
 ) -> None:
-    """Where each stage stands; with `explain` also why it would run."""
+    """Print the status of each stage; with `explain` also the reasons for a run."""
     found = [experiment.status(name) for name in names]
     if as_json:
         rows = [
@@ -76,14 +76,14 @@ def print_status(
 
 
 def print_evaluation(directory: Path) -> None:
-    """The scores of a finished evaluation, and where its report is."""
+    """Print the scores of a finished evaluation and the path of its report."""
     content = json.loads((directory / "metrics.json").read_text())
     print_scores(content["metrics"], content["not_run"])
     click.echo(f"report: {directory / 'report.html'}")
 
 
 def print_detector(figures: Mapping[str, Any]) -> None:
-    """How well a detector finds, one line per figure; the classes with the lowest AP by name."""
+    """Print a detector's metrics, one per line, and the classes with the lowest AP50."""
     for name in ("AP", "AP50", "AP75"):
         click.echo(f"{name:<8} {figures[name]:.4f}")
     for count in sorted(figures["proposal_recall"], key=int):
@@ -96,7 +96,7 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
-    """One line per metric, those that have not run last, with the reason."""
+    """Print one line per metric; metrics that did not run come last, with the reason."""
     from a2cap.pipeline.metrics.score import METRICS
 
     for name in METRICS:

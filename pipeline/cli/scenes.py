@@ -1,4 +1,4 @@
-"""The command that draws scenes: a data set in COCO's layout that needs no download."""
+"""Command `a2 scenes`: a synthetic data set in COCO's layout, without a download."""
 
 import shlex
 from pathlib import Path
@@ -10,15 +10,17 @@ from a2cap.pipeline.cli.options import log, verbose_option
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--count", type=int, required=True, help="Images: 80 % train, 10 % val, 10 % test.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Another one, other scenes.")
+@click.option(
+    "--count", type=int, required=True, help="Number of images: 80 % train, 10 % val, 10 % test."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the scenes.")
 @click.option(
     "--side",
     type=int,
     default=160,
     show_default=True,
     metavar="PIXELS",
-    help="Width and height of each image; captions do not depend on it.",
+    help="Width and height of each image; it does not change the captions.",
 )
 @click.option(
     "--spurious",
@@ -26,12 +28,12 @@ from a2cap.pipeline.cli.options import log, verbose_option
     default=0.0,
     show_default=True,
     metavar="PROBABILITY",
-    help="Of a kind's companion among the clutter to stand beside it, in train alone.",
+    help="Probability that an object's companion category appears beside it, in train only.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Processes that draw the same bytes; without it as many as there are cores.",
+    help="Number of drawing processes; it does not change the bytes.  [default: number of cores]",
 )
 @verbose_option
 def scenes(
@@ -43,10 +45,10 @@ def scenes(
     workers: int | None,
     verbose: bool,
 ) -> None:
-    """Draws images of known things with five true captions each into a new FOLDER.
+    """Draw images of known objects, with five true captions each, into a new FOLDER.
 
-    Beside the images lie Karpathy's dataset_coco.json, COCO's instances.json and captions.json,
-    and grounding.json: which things each word is about. The same arguments give the same bytes.
+    FOLDER also gets Karpathy's dataset_coco.json, COCO's instances.json and captions.json, and
+    grounding.json, the objects that each word refers to. Equal arguments give equal bytes.
 
     \b
     Example:
@@ -69,20 +71,20 @@ def scenes(
             progress=progress.advance,
         )
         if not written:
-            progress.advance(count)  # or a terminal would keep a bar of nothing
+            progress.advance(count)  # else the terminal keeps an empty bar
     if not written:
-        click.echo(f"nothing to do: {str(folder)!r} holds these scenes already")
-    _say_contents(folder, count)
+        click.echo(f"nothing to do: {str(folder)!r} already contains these scenes")
+    _print_contents(folder, count)
 
 
-def _say_contents(folder: Path, count: int) -> None:
+def _print_contents(folder: Path, count: int) -> None:
     from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
     from a2cap.pipeline.config import override
 
     click.echo(
         f"{folder}: {count:,} images (images), {CAPTIONS_PER_SCENE * count:,} captions "
         "(dataset_coco.json, captions.json), boxes and attributes (instances.json), "
-        "the things of each word (grounding.json)"
+        "objects of each word (grounding.json)"
     )
     fields = {"data.images": "images", "data.annotations": "dataset_coco.json"}
     settings = [f"--set {shlex.quote(override(f, folder / n))}" for f, n in fields.items()]

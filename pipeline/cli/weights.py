@@ -1,4 +1,4 @@
-"""The commands `a2 weights`: files that a2 can fetch by name, and detectors of any known layout."""
+"""Commands `a2 weights`: downloads by name, and detector weights of all known layouts."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.options import Commands, log, verbose_option
 
 @click.group(cls=Commands)
 def weights() -> None:
-    """Files that some parts need and that no package brings: which, fetching, importing, showing.
+    """List, download, import and show weights that are not part of a package.
 
     \b
     Example:
@@ -19,12 +19,11 @@ def weights() -> None:
 
 
 @weights.command("list")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_weights(as_json: bool) -> None:
-    """What comes along or can be fetched by name, and where it is.
+    """List bundled and downloadable weights and their paths.
 
-    Detectors are for extract.weights; whether the addresses of published ones still answer shows
-    when they are fetched.
+    Detectors are for extract.weights.
 
     \b
     Example:
@@ -41,12 +40,12 @@ def list_weights(as_json: bool) -> None:
     rows += [(name, known.purpose, downloaded_detector(name)) for name, known in PUBLISHED.items()]
     if as_json:
         keys = ("name", "purpose", "place")
-        named = [dict(zip(keys, (n, p, path and str(path)), strict=True)) for n, p, path in rows]
-        click.echo(json.dumps(named, indent=1))
+        listed = [(name, purpose, path and str(path)) for name, purpose, path in rows]
+        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in listed], indent=1))
         return
-    for name, purpose, place in rows:
+    for name, purpose, path in rows:
         click.echo(f"{name:<20} {purpose}")
-        click.echo(f"{'':<20} {place or f'not here; a2 weights fetch {name}'}")
+        click.echo(f"{'':<20} {path or f'not downloaded; run a2 weights fetch {name}'}")
 
 
 @weights.command()
@@ -55,11 +54,11 @@ def list_weights(as_json: bool) -> None:
     "--from",
     "source",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that holds the files of spice; without it, mvn or their own address is asked.",
+    help="Copy the files of spice from this folder instead of downloading them.",
 )
 @verbose_option
 def fetch(name: str, source: Path | None, verbose: bool) -> None:
-    """Fetches files by name into the cache folder (A2_CACHE), checked by their sha256.
+    """Download files by name into the cache folder (A2_CACHE) and check their sha256.
 
     \b
     Example:
@@ -75,12 +74,12 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
         return
     if name in PUBLISHED:
         if source is not None:
-            raise click.UsageError('a detector\'s file is read by "a2 weights import FILE"')
+            raise click.UsageError('--from is for spice; use "a2 weights import FILE" instead')
         click.echo(f"{name}: {download_detector(name)}")
         return
     if name not in DOWNLOADS:
         names = ", ".join([*DOWNLOADS, *BUNDLED, *PUBLISHED])
-        raise click.UsageError(f"no weights are called {name!r}; names: {names}")
+        raise click.UsageError(f"unknown weights: {name!r}; choose one of {names}")
     for path in download_files(name, source=source):
         click.echo(f"{name}: {path}")
 
@@ -89,10 +88,11 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @verbose_option
 def import_weights(file: Path, verbose: bool) -> None:
-    """Keeps a detector's file of any known layout as safetensors, whatever its name.
+    """Import a detector's weights file of any known layout as safetensors.
 
-    Known are caffe's .caffemodel, the pickles of airsplay and detectron2, the torch files of
-    Hugging Face and MILVLG, and safetensors of ours. No code in them is run.
+    The layout is recognised by the content: caffe's .caffemodel, the pickles of airsplay and
+    detectron2, the torch files of Hugging Face and MILVLG, and a2's safetensors. No code in the
+    file is run.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def import_weights(file: Path, verbose: bool) -> None:
 @weights.command()
 @click.argument("named", metavar="FILE|NAME")
 def show(named: str) -> None:
-    """What a detector is, and the conventions that belong to its weights.
+    """Show the architecture of a detector and the conventions of its weights.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Checks before, of and after runs."""
+"""Checks: preflight before a run, integrity of results, and cleaning of artifacts."""

@@ -1,8 +1,8 @@
-"""What may go of the artifacts: stale results, unfinished work, leftovers and old locks.
+"""Removable artifacts: stale results, unfinished work, leftovers and old locks.
 
-Only what lies in a stage's folder under a stage's key is looked at, and of that nothing that a
-process works on or reads, that this experiment uses, or that holds a file it reads. What is deleted
-is renamed first, so that no directory is ever found half deleted under its own name.
+Only paths with a stage key in a stage's folder are considered. Not removable are paths that a
+process works on or reads, that this experiment uses, or that contain a file it reads. A directory
+is renamed before it is deleted, so that no half-deleted directory keeps its name.
 """
 
 import json
@@ -26,15 +26,15 @@ from a2cap.pipeline.experiment import Experiment
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 RESUMABLE, UNDECIDED = "resumable", "undecided"
 BY_NAME_ONLY = frozenset({RESUMABLE, UNDECIDED})
-"""Kinds that are deleted only by their name: this experiment may still need them."""
+"""Kinds that are deleted only if named, because this experiment may still need them."""
 
 _REMOVED = ".removed"
 _HOLDER = ".holder.json"
 
 
 @dataclass(frozen=True)
-class Removable:
-    """Something that may go: what it is, its size in bytes, and why nothing needs it."""
+class RemovableItem:
+    """A removable path: its kind, its size in bytes, and the reason."""
 
     path: Path
     kind: str
@@ -44,14 +44,14 @@ class Removable:
 
 @dataclass(frozen=True)
 class _Use:
-    """What an experiment uses of a stage: the stage with its key, nothing, or not known yet."""
+    """The part of a stage that an experiment uses: the stage with its key, nothing, or unknown."""
 
     stage: Stage | None = None
     unknown: str | None = None
 
 
-def removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[Removable]:
-    """What may go, by the experiment of `experiment`; `keep`: more files that it reads."""
+def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
+    """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
     read_now = _read_by_running(experiment.artifacts)
     found = []
@@ -68,10 +68,12 @@ def removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[Re
     return found
 
 
-def named(items: Sequence[Removable], names: Sequence[str], artifacts: Path) -> list[Removable]:
-    """The items with these names, paths or paths below the artifacts.
+def select_items(
+    items: Sequence[RemovableItem], names: Sequence[str], artifacts: Path
+) -> list[RemovableItem]:
+    """Select items by their paths, absolute or below the artifacts folder.
 
-    Raises LockedError for one that a process works on, InputError for one that may not go.
+    Raises LockedError for a path that a process works on, InputError for one that is not removable.
     """
     by_path = {item.path.resolve(): item for item in items}
     chosen = []
@@ -85,11 +87,11 @@ def named(items: Sequence[Removable], names: Sequence[str], artifacts: Path) -> 
     return chosen
 
 
-def remove(item: Removable) -> None:
-    """Deletes one item, holding its stage's lock; LockedError where a process works on it."""
+def remove_item(item: RemovableItem) -> None:
+    """Delete one item under its stage's lock; raise LockedError if a process works on it."""
     final = _final(item.path)
     with stage_lock(StagePaths(final).lock, what=f"{final.parent.name} {final.name}"):
-        _refuse_held(final)
+        _require_no_shard_lock(final)
         if item.kind != LOCK:
             removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
             if removed != item.path:
@@ -97,13 +99,13 @@ def remove(item: Removable) -> None:
                 rename_durably(item.path, removed)
             shutil.rmtree(removed)
         if not any(path.is_dir() for path in _of_key(final)):
-            # filelock begins anew when the file that it locked was unlinked, so this does not race
+            # filelock retries if the file that it locked was unlinked, so this does not race
             for path in _locks(final):
                 path.unlink(missing_ok=True)
 
 
-def _judge(path: Path, use: _Use, read_now: Collection[str]) -> Removable | None:
-    """What a path in a stage's folder is, if it may go."""
+def _judge(path: Path, use: _Use, read_now: Collection[str]) -> RemovableItem | None:
+    """Classify a path in a stage's folder; None if it is not removable."""
     final = _final(path)
     if not is_key(final.name) or _held(final) is not None:
         return None
@@ -112,7 +114,7 @@ def _judge(path: Path, use: _Use, read_now: Collection[str]) -> Removable | None
         is_first = path == next(iter(_locks(final)), None)
         if not is_first or any(other.is_dir() for other in _of_key(final)):
             return None
-        return Removable(path, LOCK, 0, "no result has this key")
+        return RemovableItem(path, LOCK, 0, "no result has this key")
     kind = {
         "": _judge_result,
         ".partial": _judge_partial,
@@ -122,12 +124,12 @@ def _judge(path: Path, use: _Use, read_now: Collection[str]) -> Removable | None
     verdict = None if kind is None else kind(path, final, use)
     if verdict is None or _digests(path) & set(read_now):
         return None
-    return Removable(path, verdict[0], size_of(path), verdict[1])
+    return RemovableItem(path, verdict[0], size_of(path), verdict[1])
 
 
 def _judge_result(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
     if use.unknown is not None:
-        return UNDECIDED, f"whether it is used is not known yet: {use.unknown}"
+        return UNDECIDED, f"unknown if it is used: {use.unknown}"
     if use.stage is not None and use.stage.pre_image.key == final.name:
         return None
     try:
@@ -139,21 +141,21 @@ def _judge_result(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
 
 def _judge_partial(path: Path, final: Path, use: _Use) -> tuple[str, str]:
     if use.unknown is not None:
-        return UNDECIDED, f"whether it is used is not known yet: {use.unknown}"
+        return UNDECIDED, f"unknown if it is used: {use.unknown}"
     if use.stage is not None and use.stage.pre_image.key == final.name:
-        return RESUMABLE, "the next run takes it up"
+        return RESUMABLE, "the next run resumes it"
     before = _pre_image(path)
-    return UNFINISHED, "work of other settings" if before is None else _why(before, use)
+    return UNFINISHED, "has other settings" if before is None else _why(before, use)
 
 
 def _judge_replaced(path: Path, final: Path, use: _Use) -> tuple[str, str]:
     if final.is_dir():
-        return LEFTOVER, "was replaced by --force"
-    return UNDECIDED, "what replaces it is not in place yet; run the stage again first"
+        return LEFTOVER, "replaced by --force"
+    return UNDECIDED, "its replacement is not finished; run the stage again first"
 
 
 def _judge_removed(path: Path, final: Path, use: _Use) -> tuple[str, str]:
-    return LEFTOVER, "was being deleted"
+    return LEFTOVER, "left by an interrupted deletion"
 
 
 def _why(before: PreImage, use: _Use) -> str:
@@ -163,7 +165,8 @@ def _why(before: PreImage, use: _Use) -> str:
 
 
 def _use(experiment: Experiment, name: str) -> _Use:
-    if name not in experiment.names and name != TRAIN_DETECTOR:  # beside any experiment
+    # a detector is trained outside the experiment's own stages
+    if name not in experiment.names and name != TRAIN_DETECTOR:
         return _Use()
     try:
         return _Use(stage=experiment.stage(name))
@@ -172,7 +175,7 @@ def _use(experiment: Experiment, name: str) -> _Use:
 
 
 def _inputs(config: Config) -> Iterator[Path]:
-    """Files and folders that an experiment reads, wherever they lie."""
+    """List the files and folders that an experiment reads."""
     data = config.data
     named_in = (data.images, data.annotations, data.split_list, data.instances, data.word_groups)
     yield from (value for _, value in config.detector if isinstance(value, Path))
@@ -182,7 +185,7 @@ def _inputs(config: Config) -> Iterator[Path]:
 
 
 def _read_by_running(artifacts: Path) -> set[str]:
-    """Digests of what stages that run now read, whichever experiment they belong to."""
+    """Return the digests of the inputs of all running stages, of any experiment."""
     found: set[str] = set()
     for partial in artifacts.glob("*/*.partial"):
         before = _pre_image(partial) if _held(_final(partial)) is not None else None
@@ -191,7 +194,7 @@ def _read_by_running(artifacts: Path) -> set[str]:
 
 
 def _digests(path: Path) -> set[str]:
-    """Digests under which another stage may read this result."""
+    """Return the digests by which other stages identify this result."""
     try:
         manifest = read_manifest(path)
     except A2Error:
@@ -216,11 +219,11 @@ def _refusal(name: str, candidates: Sequence[Path]) -> A2Error:
         lock = _held(_final(path)) if path.parent.name in STAGES else None
         if lock is not None:
             return LockedError(f"{name!r} is in use: {lock_holder(lock)}; wait for it, or stop it")
-    return InputError(f'{name!r} is not among what may go; name something that "a2 clean" lists')
+    return InputError(f'{name!r} is not removable; name a path that "a2 clean" lists')
 
 
-def _refuse_held(final: Path) -> None:
-    """LockedError where a process works on a shard; the stage's own lock is held by the caller."""
+def _require_no_shard_lock(final: Path) -> None:
+    """Raise LockedError if a process works on a shard; the caller holds the stage's own lock."""
     for lock in _locks(final):
         if lock != StagePaths(final).lock and lock.suffix == ".lock" and is_locked(lock):
             raise LockedError(
@@ -229,13 +232,13 @@ def _refuse_held(final: Path) -> None:
 
 
 def _held(final: Path) -> Path | None:
-    """The lock of a result, or of one of its shards, that a process holds."""
+    """Return a lock of a result or its shards that a process holds, or None."""
     locks = (path for path in _locks(final) if path.suffix == ".lock")
     return next((lock for lock in locks if is_locked(lock)), None)
 
 
 def _final(path: Path) -> Path:
-    """Where the finished result lies to which a path in a stage's folder belongs."""
+    """Return the path of the finished result that a path in a stage's folder belongs to."""
     return path.with_name(path.name.partition(".")[0])
 
 
@@ -248,11 +251,11 @@ def _locks(final: Path) -> list[Path]:
 
 
 def _is_below(path: Path, artifacts: Path) -> bool:
-    """Whether a path is really in the artifacts, and no link that leads out or around."""
+    """Return True if a path exists inside the artifacts folder and is not a link."""
     inside = path.resolve().is_relative_to(artifacts.resolve())
     return inside and path.exists() and not path.is_symlink()
 
 
 def size_of(path: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Sum the bytes of all files below a folder."""
     return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())

@@ -1,9 +1,10 @@
-"""What a stage will take of disk and memory, reckoned from its configuration.
+"""Estimates of the disk space and memory of stages, computed from the configuration.
 
-Measured peaks, one process on a CPU with torch 2.15, less 0.54 GiB for the libraries: the detector
-of the defaults 1.19 GiB (here 1.08), with `roi_size` 7 0.80 (0.74), ResNet-18 0.50 (0.39); the
-captioner of the defaults with 10,000 words and 50 regions 1.85 (1.80), with 2 layers of 128 0.47
-(0.51).
+Peaks measured with one process on a CPU and torch 2.15, minus 0.54 GiB for the libraries; the
+estimate is in parentheses:
+
+- default detector 1.19 GiB (1.08), with `roi_size` 7 0.80 (0.74), ResNet-18 0.50 (0.39);
+- default captioner, 10,000 tokens, 50 regions 1.85 GiB (1.80), 2 layers of width 128 0.47 (0.51).
 """
 
 import math
@@ -24,18 +25,18 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048
-"""F of the published detectors, for weights whose header does not say."""
+"""Feature width F of the published detectors, for weights without it in their header."""
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
-_FLOAT = 4
+_FLOAT_BYTES = 4
 _CHECKPOINTS = 4
-"""Checkpoints on the disk while one is written: the two newest, the best, and the new one."""
+"""Checkpoints on the disk during a write: the two newest, the best, and the new one."""
 
 
 def feature_width(config: ExtractConfig, weights: Path | None) -> int:
-    """F, the numbers per region; weights: the detector's file, None for calibrated-random ones.
+    """Return the feature width F; `weights` is None for calibrated-random ones.
 
-    Raises WeightsError where a safetensors file cannot be read.
+    Raises WeightsError if a safetensors file is damaged.
     """
     if config.boxes == "grid":
         return grid_width(config)
@@ -53,31 +54,32 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
             return shape[1]
     except SafetensorError as error:
         raise WeightsError(
-            f"weights {weights.name!r} are damaged: {error}; download or make them again"
+            f"weights {weights.name!r} are damaged: {error}; download or create them again"
         ) from error
 
 
 def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> int:
-    """Bytes for an image's regions: the weights twice, a chunk of regions and the first layer."""
+    """Return the bytes of one image: the weights twice, a chunk of regions, the first layer."""
     parameters = weights.stat().st_size if weights is not None else _calibrated_bytes(config)
     if config.boxes == "grid":
-        return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT
-    regions = CHUNK * config.roi_size**2 * width * _FLOAT
-    first_layer = config.min_side * config.max_side * config.width * _FLOAT
+        return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT_BYTES
+    regions = CHUNK * config.roi_size**2 * width * _FLOAT_BYTES
+    first_layer = config.min_side * config.max_side * config.width * _FLOAT_BYTES
     return 2 * parameters + 3 * regions + first_layer
 
 
 def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) -> int:
-    """Numbers in a captioner of these sizes; none of them is made."""
+    """Count a captioner's parameters on the meta device, without allocating them."""
     with torch.device("meta"):
         captioner = TransformerCaptioner(config, feature_width=width, vocabulary_size=vocabulary)
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
 def training_memory(config: Config, *, parameters: int, vocabulary: int, processes: int = 1) -> int:
-    """Bytes that a step takes of each of so many processes.
+    """Return the bytes of a training step on each of `processes` ranks.
 
-    Weights, gradients, two moments, and both passes over the tokens of a part of the batch.
+    Covers weights, gradients, Adam's two moments, and the forward and backward pass over the tokens
+    of one accumulated part of the batch.
     """
     train, model = config.train, config.model
     captions = train.captions_per_image if train.grouping == "image" else 1
@@ -85,16 +87,16 @@ def training_memory(config: Config, *, parameters: int, vocabulary: int, process
     tokens = items * captions * (config.preprocess.max_length + 1)
     regions = train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
-    of_token = 10 * vocabulary + 2 * model.decoder_layers * layer
-    return _FLOAT * (4 * parameters + tokens * of_token)
+    per_token = 10 * vocabulary + 2 * model.decoder_layers * layer
+    return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 
 def self_critical_memory(
     config: Config, *, parameters: int, vocabulary: int, processes: int = 1
 ) -> int:
-    """Bytes that a self-critical step takes of each of so many processes, as `training_memory`.
+    """Return the bytes of a self-critical step on each of `processes` ranks.
 
-    There is one pass over the samples, and where the masks are continued one over true captions.
+    One pass over the samples, and one over reference captions if `scst.mask` is "continued".
     """
     scst, model = config.scst, config.model
     images = math.ceil(scst.batch_size / (scst.accumulate * processes))
@@ -103,16 +105,18 @@ def self_critical_memory(
         tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
     regions = config.train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
-    return _FLOAT * (4 * parameters + tokens * (5 * vocabulary + model.decoder_layers * layer))
+    return _FLOAT_BYTES * (
+        4 * parameters + tokens * (5 * vocabulary + model.decoder_layers * layer)
+    )
 
 
 def training_disk(parameters: int) -> int:
-    """Bytes of a training's checkpoints, each with two moments, and of the trained captioner."""
-    return _FLOAT * parameters * (3 * _CHECKPOINTS + 1)
+    """Return the bytes of the checkpoints, each with Adam's two moments, and of the captioner."""
+    return _FLOAT_BYTES * parameters * (3 * _CHECKPOINTS + 1)
 
 
 def detector_training_disk(config: DetectorConfig) -> int:
-    """Least bytes of a detector's training, as if it knew one class and no attribute."""
+    """Return the minimum bytes of a detector's checkpoints: one class, no attributes."""
     architecture = Architecture(
         depth=config.depth,
         width=config.width,
@@ -135,4 +139,4 @@ def _detector_bytes(architecture: Architecture) -> int:
     with torch.device("meta"):
         meta = caffe_meta(origin="estimate", classes=architecture.classes)
         detector = Detector(architecture, meta)
-    return _FLOAT * sum(int(tensor.numel()) for tensor in detector.state_dict().values())
+    return _FLOAT_BYTES * sum(int(tensor.numel()) for tensor in detector.state_dict().values())

@@ -1,4 +1,4 @@
-"""What this machine offers, in words: versions, device, Java, disk and memory."""
+"""Description of this machine: versions, device, Java, disk and memory."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from a2cap.pipeline.runtime.memory import available_memory
 
 
 def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
-    """Each by its name; artifacts: the folder whose disk is meant."""
+    """Describe versions, device, Java, the disk of `artifacts`, and memory, by name."""
     memory = available_memory()
     folder = next(f for f in (artifacts.absolute(), *artifacts.absolute().parents) if f.is_dir())
     return {
@@ -19,7 +19,7 @@ def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
         "device": _device(runtime),
         "java": _java(),
         "disk": f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free at {str(artifacts)!r}",
-        "memory": "not known" if memory is None else f"{memory / 1e9:.1f} GB available",
+        "memory": "unknown" if memory is None else f"{memory / 1e9:.1f} GB free",
     }
 
 
@@ -31,7 +31,7 @@ def _device(runtime: RuntimeConfig) -> str:
     try:
         device = prepare_device(runtime)
     except ConfigError:
-        return "none that can be used"
+        return "not usable"
     if device.type == "cpu":
         return f"cpu, {torch.get_num_threads()} threads"
     free, total = torch.cuda.mem_get_info(device)

@@ -1,8 +1,9 @@
-"""Whether stages can run, before any model is loaded: all that stands in their way, at once."""
+"""Preflight checks: report everything that keeps stages from running, before a model is loaded."""
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
-from a2cap.pipeline.doctor.resources import NotKnownYet, Resources
+from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
 from a2cap.pipeline.engine.artifacts import (
     CALIBRATE,
     EVALUATE,
@@ -22,21 +23,21 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_XE,
 )
 from a2cap.pipeline.metrics.java import find_java
-from a2cap.pipeline.stages import (
-    preprocess,
-)
+from a2cap.pipeline.stages.preprocess import require_usable
 from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.weights.detectors import weights_file
 
 if TYPE_CHECKING:
+    from a2cap.pipeline.config import Config
     from a2cap.pipeline.experiment import Experiment
 
 
 @dataclass(frozen=True)
 class Check:
-    """One need of a stage: what was found, or the problem, whose text ends in the remedy.
+    """A checked requirement of a stage.
 
-    state: "ok", "problem", or "unknown" where another problem has to be solved first.
+    state: "ok", "problem", or "unknown" if another problem has to be fixed first.
+    found: what was found, or the text of the problem, which ends in its remedy.
     """
 
     stage: str
@@ -46,6 +47,47 @@ class Check:
     problem: A2Error | None = None
 
 
+@dataclass(frozen=True)
+class PlannedRun:
+    """The stages that are about to run.
+
+    force: run them although their results exist; output: path of the result, if it is not in the
+    artifacts folder.
+    """
+
+    experiment: "Experiment"
+    names: Sequence[str]
+    force: bool = False
+    output: Path | None = None
+    _pending: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def config(self) -> "Config":
+        """Configuration of the experiment."""
+        return self.experiment.config
+
+    @cached_property
+    def resources(self) -> Resources:
+        """Disk space and memory of the stages."""
+        return Resources(self.experiment, output=self.output)
+
+    def is_pending(self, stage: str) -> bool:
+        """Return True if the stage has to run, or if that is not known yet."""
+        if stage not in self._pending:
+            self._pending[stage] = self.force or not self._has_result(stage)
+        return self._pending[stage]
+
+    def _has_result(self, stage: str) -> bool:
+        if self.output is not None:
+            return self.output.exists()
+        if not any((self.experiment.artifacts / stage).glob("*/")):
+            return False  # known without the digests of all images, which can take minutes
+        try:
+            return self.experiment.status(stage).state == "done"
+        except A2Error:
+            return False
+
+
 def require_runnable(
     experiment: "Experiment",
     names: Sequence[str],
@@ -53,263 +95,214 @@ def require_runnable(
     force: bool = False,
     output: Path | None = None,
 ) -> None:
-    """Raises everything that keeps the named stages from running as one error.
+    """Raise everything that keeps the named stages from running as one error.
 
-    A single problem is raised as it is; several are a ConfigError where all of them are.
+    A single problem is raised as it is. Several are one ConfigError if all are ConfigErrors, else
+    one A2Error.
     """
-    checks = Preflight(experiment, names, force=force, output=output).checks()
+    checks = run_checks(PlannedRun(experiment, names, force=force, output=output))
     problems = {str(check.problem): check.problem for check in checks if check.problem}
     if len(problems) == 1:
         raise next(iter(problems.values()))
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        text = f"{len(problems)} problems, nothing was begun:{lines}"
+        text = f"{len(problems)} problems, nothing was started:{lines}"
         all_config = all(isinstance(problem, ConfigError) for problem in problems.values())
         raise ConfigError(text) if all_config else A2Error(text)
 
 
-class Preflight:
-    """The needs of the named stages, looked at one by one.
-
-    force: they run although their results are there; output: the place of the result, where that is
-    not in the artifacts.
-    """
-
-    def __init__(
-        self,
-        experiment: "Experiment",
-        names: Sequence[str],
-        *,
-        force: bool = False,
-        output: Path | None = None,
-    ) -> None:
-        self._experiment = experiment
-        self._config = experiment.config
-        self._names = names
-        self._force = force
-        self._output = output
-        self._room = Resources(experiment, output=output)
-        self._runs: dict[str, bool] = {}
-
-    def checks(self) -> list[Check]:
-        """Every need of every stage, in the order in which they run."""
-        return [
-            self._check(stage, need, look)
-            for stage in self._names
-            for need, look in _NEEDS[stage].items()
-        ]
-
-    def _check(self, stage: str, need: str, look: "_Look") -> Check:
-        if need in _COSTLY and not self._will_run(stage):
-            return Check(stage, need, "ok", "the result is there")
-        try:
-            return Check(stage, need, "ok", look(self, stage))
-        except NotKnownYet as error:
-            return Check(stage, need, "unknown", str(error))
-        except A2Error as error:
-            return Check(stage, need, "problem", str(error), error)
-
-    def _will_run(self, stage: str) -> bool:
-        """Whether the stage has to work; True where that cannot be told yet."""
-        if stage not in self._runs:
-            self._runs[stage] = self._force or not self._has_result(stage)
-        return self._runs[stage]
-
-    def _has_result(self, stage: str) -> bool:
-        if self._output is not None:
-            return self._output.exists()
-        if not any((self._experiment.artifacts / stage).glob("*/")):
-            return False  # told without the digests of all images, which may take minutes
-        try:
-            return self._experiment.status(stage).state == "done"
-        except A2Error:
-            return False
-
-    def images(self, stage: str) -> str:
-        """Whether the folder is there, and no more images are missing than may be left out."""
-        images = self._experiment.images
-        missing = [name for name in sorted(images) if images[name] is None]
-        if len(missing) == len(images):
-            folder = str(require_folder(self._config.data.images, "data.images"))
-            raise InputError(
-                f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
-            )
-        gone = [SkippedItem(name, "image file not found") for name in missing]
-        check_skip_limit(gone, len(images), "images")
-        return f"{len(images):,}, {len(missing):,} of them missing"
-
-    def weights(self, stage: str) -> str:
-        """Whether detector weights are named, and their header can be read."""
-        path = weights_file(self._config.extract)
-        return f"{path or 'calibrated-random'}, {self._room.feature_width:,} numbers per region"
-
-    def boxes(self, stage: str) -> str:
-        """Whether every image has boxes, where they are given."""
-        boxes = self._config.extract.boxes
-        return f"{self._room.given_regions:,} are given" if boxes == "given" else boxes
-
-    def annotations(self, stage: str) -> str:
-        """Whether captions can be read, are in splits, and few enough have to be left out."""
-        data = self._config.data
-        path = require_file(data.annotations, "data.annotations")
-        if data.split_list is not None:
-            require_file(data.split_list, "data.split_list")
-        found = self._experiment.annotations
-        unusable = preprocess.require_usable(found, path)
-        return f"{len(found.images):,} images, {len(unusable):,} items left out"
-
-    def baseline(self, stage: str) -> str:
-        """Whether the metrics to compare with are there."""
-        baseline = self._config.evaluate.baseline
-        return "none" if baseline is None else str(require_file(baseline, "evaluate.baseline"))
-
-    def ensemble(self, stage: str) -> str:
-        """Whether the further captioners of an ensemble are there."""
-        folders = self._config.evaluate.ensemble
-        found = [str(captioner_folder(folder, "evaluate.ensemble")) for folder in folders]
-        return ", ".join(found) or "none"
-
-    def things(self, stage: str) -> str:
-        """Whether the annotated boxes are there with which the attention is compared."""
-        instances = self._config.data.instances
-        if instances is None or self._config.evaluate.attention == "none":
-            return "none"
-        return str(require_file(instances, "data.instances"))
-
-    def word_groups(self, stage: str) -> str:
-        """Whether the groups of words that are scored apart can be read."""
-        path = self._config.data.word_groups
-        if path is None:
-            return "none"
-        return ", ".join(read_word_groups(require_file(path, "data.word_groups")))
-
-    def labels(self, stage: str) -> str:
-        """Whether labels, names and lists are there that a detector is trained from."""
-        return ", ".join(str(path) for _, path in input_files(self._config.detector))
-
-    def labelled_images(self, stage: str) -> str:
-        """Whether the folders are there, and what of them may be trained and validated on."""
-        folders = image_files(self._config.detector).items()
-        return ", ".join(f"{len(files):,} in detector.{field}" for field, files in folders)
-
-    def start(self, stage: str) -> str:
-        """Whether a detector's training can begin with the weights that are named."""
-        from a2cap.pipeline.training.detector.train import start_tensors
-
-        start = self._config.detector.start
-        if start is None:
-            return "random"
-        tensors = start_tensors(require_file(start, "detector.start"))
-        return f"{start}, {len(tensors):,} tensors"
-
-    def java(self, stage: str) -> str:
-        """Whether captions can be tokenised and scored."""
-        return str(find_java())
-
-    def spice(self, stage: str) -> str:
-        """Whether SPICE can run; where it cannot, the stage does without."""
-        from a2cap.pipeline.metrics.score import spice_obstacle
-
-        if not self._config.evaluate.spice:
-            return "not asked for"
-        obstacle = spice_obstacle()
-        return "ready" if obstacle is None else f"will not run: {obstacle}"
-
-    def device(self, stage: str) -> str:
-        """Whether torch has the device."""
-        from a2cap.pipeline.runtime.device import prepare_device
-
-        return str(prepare_device(self._config.runtime))
-
-    def memory(self, stage: str) -> str:
-        """Whether the largest model of the stage fits."""
-        if stage == TRAIN_XE:
-            return self._room.for_training()
-        if stage == TRAIN_SCST:
-            return self._room.for_self_critical()
-        return self._room.for_detector()
-
-    def disk(self, stage: str) -> str:
-        """Whether what the stage writes fits."""
-        if stage == EXTRACT:
-            return self._room.for_features()
-        before = () if stage == TRAIN_DETECTOR else (EXTRACT, TRAIN_XE)
-        earlier = [
-            name
-            for name in before
-            if name != stage and name in self._names and self._will_run(name)
-        ]
-        return self._room.for_checkpoints(stage, after=earlier)
-
-    def place(self, stage: str) -> str:
-        """Whether a file can be made where the result will lie."""
-        folder = self._room.folder(stage)
-        try:
-            with tempfile.TemporaryFile(dir=folder):
-                return str(folder)
-        except OSError as error:
-            raise A2Error(
-                f"cannot write in {str(folder)!r} ({error.strerror}); "
-                "mend that, or name another place"
-            ) from error
+def run_checks(run: PlannedRun) -> list[Check]:
+    """Check every requirement of every stage, in the order in which the stages run."""
+    return [
+        _check(run, stage, need, look)
+        for stage in run.names
+        for need, look in _NEEDS[stage].items()
+    ]
 
 
-_Look = Callable[[Preflight, str], str]
+def _check(run: PlannedRun, stage: str, need: str, look: "_Look") -> Check:
+    if need in _COSTLY and not run.is_pending(stage):
+        return Check(stage, need, "ok", "the result exists")
+    try:
+        return Check(stage, need, "ok", look(run, stage))
+    except UnknownRequirement as error:
+        return Check(stage, need, "unknown", str(error))
+    except A2Error as error:
+        return Check(stage, need, "problem", str(error), error)
 
+
+def _images(run: PlannedRun, stage: str) -> str:
+    """Check that the folder exists and that no more images are missing than may be skipped."""
+    images = run.experiment.images
+    missing = [name for name in sorted(images) if images[name] is None]
+    if len(missing) == len(images):
+        folder = str(require_folder(run.config.data.images, "data.images"))
+        raise InputError(
+            f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
+        )
+    skipped = [SkippedItem(name, "image file not found") for name in missing]
+    check_skip_limit(skipped, len(images), "images")
+    return f"{len(images):,}, {len(missing):,} of them missing"
+
+
+def _weights(run: PlannedRun, stage: str) -> str:
+    """Check that detector weights are named and that their header can be read."""
+    path = weights_file(run.config.extract)
+    return f"{path or 'calibrated-random'}, feature width {run.resources.feature_width:,}"
+
+
+def _boxes(run: PlannedRun, stage: str) -> str:
+    """Check that every image has boxes, if they are given."""
+    boxes = run.config.extract.boxes
+    return f"{run.resources.given_regions:,} given" if boxes == "given" else boxes
+
+
+def _annotations(run: PlannedRun, stage: str) -> str:
+    """Check that the captions can be read, that each split has images, and the limit of skips."""
+    data = run.config.data
+    path = require_file(data.annotations, "data.annotations")
+    if data.split_list is not None:
+        require_file(data.split_list, "data.split_list")
+    found = run.experiment.annotations
+    unusable = require_usable(found, path)
+    return f"{len(found.images):,} images, {len(unusable):,} items skipped"
+
+
+def _baseline(run: PlannedRun, stage: str) -> str:
+    """Check that the metrics to compare with exist."""
+    baseline = run.config.evaluate.baseline
+    return "none" if baseline is None else str(require_file(baseline, "evaluate.baseline"))
+
+
+def _ensemble(run: PlannedRun, stage: str) -> str:
+    """Check that the further captioners of an ensemble exist."""
+    folders = run.config.evaluate.ensemble
+    found = [str(captioner_folder(folder, "evaluate.ensemble")) for folder in folders]
+    return ", ".join(found) or "none"
+
+
+def _instances(run: PlannedRun, stage: str) -> str:
+    """Check that the annotated boxes that the attention is compared with exist."""
+    instances = run.config.data.instances
+    if instances is None or run.config.evaluate.attention == "none":
+        return "none"
+    return str(require_file(instances, "data.instances"))
+
+
+def _word_groups(run: PlannedRun, stage: str) -> str:
+    """Check that the word groups, which are scored separately, can be read."""
+    path = run.config.data.word_groups
+    if path is None:
+        return "none"
+    return ", ".join(read_word_groups(require_file(path, "data.word_groups")))
+
+
+def _labels(run: PlannedRun, stage: str) -> str:
+    """Check that the labels, names and id lists of a detector's training exist."""
+    return ", ".join(str(path) for _, path in input_files(run.config.detector))
+
+
+def _labelled_images(run: PlannedRun, stage: str) -> str:
+    """Check that the folders of training and validation images exist, and count the images."""
+    folders = image_files(run.config.detector).items()
+    return ", ".join(f"{len(files):,} in detector.{field}" for field, files in folders)
+
+
+def _start(run: PlannedRun, stage: str) -> str:
+    """Check that a detector's training can start from the named weights."""
+    from a2cap.pipeline.training.detector.train import start_tensors
+
+    start = run.config.detector.start
+    if start is None:
+        return "random"
+    tensors = start_tensors(require_file(start, "detector.start"))
+    return f"{start}, {len(tensors):,} tensors"
+
+
+def _java(run: PlannedRun, stage: str) -> str:
+    """Check that Java can tokenize and score captions."""
+    return str(find_java())
+
+
+def _spice(run: PlannedRun, stage: str) -> str:
+    """Report if SPICE can run; the stage runs without it too."""
+    from a2cap.pipeline.metrics.score import spice_obstacle
+
+    if not run.config.evaluate.spice:
+        return "not requested"
+    obstacle = spice_obstacle()
+    return "ready" if obstacle is None else f"will not run: {obstacle}"
+
+
+def _device(run: PlannedRun, stage: str) -> str:
+    """Check that torch has the device."""
+    from a2cap.pipeline.runtime.device import prepare_device
+
+    return str(prepare_device(run.config.runtime))
+
+
+def _memory(run: PlannedRun, stage: str) -> str:
+    """Check that the stage's largest model fits into memory."""
+    return run.resources.check_memory(stage)
+
+
+def _disk(run: PlannedRun, stage: str) -> str:
+    """Check that the output of the stage, and of the stages before it, fits on the disk."""
+    if stage == EXTRACT:
+        return run.resources.check_features()
+    before = () if stage == TRAIN_DETECTOR else (EXTRACT, TRAIN_XE)
+    earlier = [n for n in before if n != stage and n in run.names and run.is_pending(n)]
+    return run.resources.check_checkpoints(stage, after=earlier)
+
+
+def _folder(run: PlannedRun, stage: str) -> str:
+    """Check that a file can be created where the result will be."""
+    folder = run.resources.folder(stage)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        raise A2Error(
+            f"cannot write in {str(folder)!r} ({error.strerror}); "
+            "fix its permissions, or name another folder"
+        ) from error
+
+
+_Look = Callable[[PlannedRun, str], str]
+
+_MODEL_NEEDS: dict[str, _Look] = {
+    "device": _device,
+    "memory": _memory,
+    "disk": _disk,
+    "folder": _folder,
+}
 _NEEDS: dict[str, dict[str, _Look]] = {
-    CALIBRATE: {
-        "images": Preflight.images,
-        "device": Preflight.device,
-        "memory": Preflight.memory,
-        "place": Preflight.place,
-    },
-    EXTRACT: {
-        "images": Preflight.images,
-        "weights": Preflight.weights,
-        "boxes": Preflight.boxes,
-        "device": Preflight.device,
-        "memory": Preflight.memory,
-        "disk": Preflight.disk,
-        "place": Preflight.place,
-    },
-    PREPROCESS: {
-        "annotations": Preflight.annotations,
-        "java": Preflight.java,
-        "place": Preflight.place,
-    },
-    TRAIN_XE: {
-        "device": Preflight.device,
-        "memory": Preflight.memory,
-        "disk": Preflight.disk,
-        "place": Preflight.place,
-    },
-    TRAIN_SCST: {
-        "device": Preflight.device,
-        "memory": Preflight.memory,
-        "disk": Preflight.disk,
-        "place": Preflight.place,
-    },
+    CALIBRATE: {"images": _images, "device": _device, "memory": _memory, "folder": _folder},
+    EXTRACT: {"images": _images, "weights": _weights, "boxes": _boxes, **_MODEL_NEEDS},
+    PREPROCESS: {"annotations": _annotations, "java": _java, "folder": _folder},
+    TRAIN_XE: _MODEL_NEEDS,
+    TRAIN_SCST: _MODEL_NEEDS,
     TRAIN_DETECTOR: {
-        "labels": Preflight.labels,
-        "labelled images": Preflight.labelled_images,
-        "start": Preflight.start,
-        "device": Preflight.device,
-        "disk": Preflight.disk,
-        "place": Preflight.place,
+        "labels": _labels,
+        "labelled images": _labelled_images,
+        "start": _start,
+        "device": _device,
+        "disk": _disk,
+        "folder": _folder,
     },
     EVALUATE: {
-        "java": Preflight.java,
-        "spice": Preflight.spice,
-        "baseline": Preflight.baseline,
-        "things": Preflight.things,
-        "word groups": Preflight.word_groups,
-        "ensemble": Preflight.ensemble,
-        "images": Preflight.images,
-        "device": Preflight.device,
-        "place": Preflight.place,
+        "java": _java,
+        "spice": _spice,
+        "baseline": _baseline,
+        "instances": _instances,
+        "word groups": _word_groups,
+        "ensemble": _ensemble,
+        "images": _images,
+        "device": _device,
+        "folder": _folder,
     },
 }
-"""Stage -> what it needs -> where that is looked at."""
+"""Stage -> name of each requirement -> its check."""
 
 _COSTLY = frozenset({"weights", "start", "boxes", "device", "memory", "disk"})
-"""Needs that load torch or read much: not looked at where the stage's result is there."""
+"""Requirements whose check loads torch or reads much; skipped if the stage's result exists."""

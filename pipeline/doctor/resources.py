@@ -1,7 +1,7 @@
-"""Whether disk and memory hold what stages will take, reckoned before a model is loaded.
+"""Disk space and memory that stages need, estimated before a model is loaded.
 
-Refused is only what cannot go well: features are reckoned at their fewest, and what an unfinished
-run has written already counts as free.
+Only certain failures are rejected: a feature store is estimated at its minimum size, and the files
+of an unfinished run count as free space.
 """
 
 import shutil
@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error, StoreError
+from a2cap.data.errors import A2Error
 from a2cap.data.files.paths import require_file
 from a2cap.pipeline.doctor.clean import size_of
 from a2cap.pipeline.engine.artifacts import (
     EXTRACT,
     PREPROCESS,
     TRAIN_DETECTOR,
+    TRAIN_SCST,
     TRAIN_XE,
     VOCABULARY,
 )
 from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.extraction.disk_space import check_feature_space
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages import preprocess
@@ -37,14 +39,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class NotKnownYet(Exception):
-    """What is needed follows from something that is a problem of its own."""
+class UnknownRequirement(Exception):
+    """A requirement that cannot be computed before another problem is fixed."""
 
 
 class Resources:
-    """Disk and memory of the stages of a experiment.
+    """Disk space and memory of an experiment's stages.
 
-    output: the place of the result, where that is not in the artifacts.
+    output: path of the result, if it is not in the artifacts folder.
     """
 
     def __init__(self, experiment: "Experiment", *, output: Path | None = None) -> None:
@@ -52,21 +54,18 @@ class Resources:
         self._config = experiment.config
         self._output = output
 
-    def for_features(self) -> str:
-        """The disk that features take; StoreError where the fewest do not fit."""
+    def check_features(self) -> str:
+        """Return the disk space of the features; raise StoreError if it exceeds the free space."""
         least, most = self._feature_bytes()
         free = self._free(EXTRACT)
-        if least > free and least > free + self._begun(EXTRACT):
-            raise StoreError(
-                f"disk too small for the features: at least {_gb(least)} are needed, "
-                f"{_gb(free)} are free; make room, or lower extract.min_regions"
-            )
-        return f"features take {_gb(least)} to {_gb(most)}, {_gb(free)} are free"
+        if least > free:
+            free += self._unfinished_bytes(EXTRACT)
+        return check_feature_space(least, most, free=free)
 
-    def for_checkpoints(self, stage: str, *, after: Sequence[str] = ()) -> str:
-        """The disk that a stage of training takes; A2Error where it does not fit.
+    def check_checkpoints(self, stage: str, *, after: Sequence[str] = ()) -> str:
+        """Return the disk space of a stage's checkpoints; raise A2Error if it is too small.
 
-        after: stages that will take their part before.
+        after: stages that write to the same disk before.
         """
         needed = self._checkpoint_bytes(stage)
         parts = {
@@ -75,14 +74,14 @@ class Resources:
         }
         free = self._free(stage) - sum(parts.values())
         if needed > free:
-            free += self._begun(stage)
-            free += sum(min(part, self._begun(name)) for name, part in parts.items())
+            free += self._unfinished_bytes(stage)
+            free += sum(min(part, self._unfinished_bytes(name)) for name, part in parts.items())
         if needed > free:
             raise A2Error(
-                f"disk too small for checkpoints: {_gb(needed)} are needed, "
-                f"{_gb(max(free, 0))} are left by then; make room"
+                f"disk too small for checkpoints: {_gb(needed)} needed, {_gb(max(free, 0))} free "
+                "after the earlier stages; free disk space"
             )
-        return f"checkpoints take {_gb(needed)}, {_gb(free)} are left by then"
+        return f"checkpoints take {_gb(needed)}, {_gb(free)} free after the earlier stages"
 
     def _checkpoint_bytes(self, stage: str) -> int:
         from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
@@ -91,52 +90,50 @@ class Resources:
             return detector_training_disk(self._config.detector)
         return training_disk(self._parameters)
 
-    def for_detector(self) -> str:
-        """The memory that describing an image takes; A2Error where it does not fit."""
-        from a2cap.pipeline.doctor.estimates import detector_memory
+    def check_memory(self, stage: str) -> str:
+        """Return the memory that a stage needs; raise A2Error if it exceeds the free memory.
 
-        config = self._config.extract
-        width = _known(lambda: self.feature_width)
-        needed = detector_memory(config, weights_file(config), width)
-        return self._fits(needed, "the detector", "lower extract.roi_size or extract.max_side")
-
-    def for_training(self) -> str:
-        """The memory that a step of training takes; A2Error where it does not fit.
-
-        On a CPU the processes of torchrun on this machine share it.
+        On a CPU the ranks of this machine share the memory.
         """
-        from a2cap.pipeline.doctor.estimates import training_memory
+        from a2cap.pipeline.doctor.estimates import (
+            detector_memory,
+            self_critical_memory,
+            training_memory,
+        )
 
-        return self._fits(self._of_all(training_memory), "training", "raise train.accumulate")
+        if stage == TRAIN_XE:
+            needed = self._training_bytes(training_memory)
+            return self._check_available(needed, "training", "raise train.accumulate")
+        if stage == TRAIN_SCST:
+            needed = self._training_bytes(self_critical_memory)
+            return self._check_available(needed, "self-critical training", "raise scst.accumulate")
+        extract = self._config.extract
+        width = _known(lambda: self.feature_width)
+        needed = detector_memory(extract, weights_file(extract), width)
+        remedy = "lower extract.roi_size or extract.max_side"
+        return self._check_available(needed, "the detector", remedy)
 
-    def for_self_critical(self) -> str:
-        """The memory that a step of self-critical training takes; A2Error where it does not fit."""
-        from a2cap.pipeline.doctor.estimates import self_critical_memory
-
-        needed = self._of_all(self_critical_memory)
-        return self._fits(needed, "self-critical training", "raise scst.accumulate")
-
-    def _of_all(self, step: Callable[..., int]) -> int:
-        """What a step takes of the device, of all processes of torchrun that share it."""
+    def _training_bytes(self, estimate: Callable[..., int]) -> int:
+        """Return the bytes of a training step on one device."""
         started = launch()
-        needed = step(
+        needed = estimate(
             self._config,
             parameters=self._parameters,
-            vocabulary=self._vocabulary,
+            vocabulary=self._vocabulary_size,
             processes=started.ranks,
         )
         return needed * (started.local_ranks if self._device.type == "cpu" else 1)
 
     @cached_property
     def feature_width(self) -> int:
-        """F, the numbers per region."""
+        """Feature width F of a region."""
         from a2cap.pipeline.doctor.estimates import feature_width
 
         return feature_width(self._config.extract, weights_file(self._config.extract))
 
     @cached_property
     def given_regions(self) -> int:
-        """Given boxes of all images that have a file; InputError where an image has none."""
+        """Number of given boxes of the images with a file; InputError if an image has none."""
         from a2cap.pipeline.extraction.extract import given_boxes
 
         path = require_file(self._config.data.instances, "data.instances")
@@ -145,23 +142,24 @@ class Resources:
         return sum(len(given[name]) for name, file in images.items() if file is not None)
 
     def folder(self, stage: str) -> Path:
-        """The folder nearest to where a stage's result will lie that is there already."""
-        place = self._experiment.artifacts / stage / "key" if self._output is None else self._output
-        return next(folder for folder in place.absolute().parents if folder.is_dir())
+        """Return the nearest existing folder above a stage's result."""
+        result = self._experiment.artifacts / stage / "key"
+        path = result if self._output is None else self._output
+        return next(folder for folder in path.absolute().parents if folder.is_dir())
 
-    def _fits(self, needed: int, what: str, remedy: str) -> str:
+    def _check_available(self, needed: int, what: str, remedy: str) -> str:
         available = self._available()
         if available is None:
-            return f"{what} takes about {_gb(needed)}; the system does not say what it has"
+            return f"{what} takes about {_gb(needed)}; the system does not report its free memory"
         if needed > available:
             raise A2Error(
-                f"memory too small for {what}: about {_gb(needed)} are needed, "
-                f"{_gb(available)} are available; end other programs, or {remedy}"
+                f"memory too small for {what}: about {_gb(needed)} needed, {_gb(available)} free; "
+                f"end other programs, or {remedy}"
             )
-        return f"{what} takes about {_gb(needed)}, {_gb(available)} are available"
+        return f"{what} takes about {_gb(needed)}, {_gb(available)} free"
 
     def _available(self) -> int | None:
-        """Bytes that the device has left."""
+        """Return the free bytes of the device, or None if the system does not report them."""
         import torch
 
         device = self._device
@@ -174,8 +172,8 @@ class Resources:
         return _known(lambda: prepare_device(self._config.runtime))
 
     @cached_property
-    def _vocabulary(self) -> int:
-        """V, as preprocessing has found or will find it."""
+    def _vocabulary_size(self) -> int:
+        """Vocabulary size V: that of the preprocessed captions, else that of the annotations."""
         try:
             done = self._experiment.result(PREPROCESS, needed_by=TRAIN_XE)
             return len(Vocabulary.load(done.directory / VOCABULARY))
@@ -189,22 +187,23 @@ class Resources:
         from a2cap.pipeline.doctor.estimates import captioner_parameters
 
         width = _known(lambda: self.feature_width)
-        return captioner_parameters(self._config.model, width=width, vocabulary=self._vocabulary)
+        size = self._vocabulary_size
+        return captioner_parameters(self._config.model, width=width, vocabulary=size)
 
     def _feature_bytes(self) -> tuple[int, int]:
-        """Fewest and most bytes of all features."""
+        """Return the fewest and the most bytes of all features."""
         config = self._config.extract
-        each = _known(lambda: self.feature_width) * np.dtype(config.dtype).itemsize
+        region_bytes = _known(lambda: self.feature_width) * np.dtype(config.dtype).itemsize
         if config.boxes == "given":
             count = _known(lambda: self.given_regions)
-            return count * each, count * each
+            return count * region_bytes, count * region_bytes
         images = _known(lambda: self._experiment.images)
         count = sum(file is not None for file in images.values())
         least, most = config.region_counts
-        return least * count * each, most * count * each
+        return least * count * region_bytes, most * count * region_bytes
 
-    def _begun(self, name: str) -> int:
-        """Bytes that an unfinished run of a stage has written."""
+    def _unfinished_bytes(self, name: str) -> int:
+        """Return the bytes that an unfinished run of a stage has written."""
         if self._output is not None:
             return size_of(StagePaths(self._output).partial)
         try:
@@ -218,11 +217,11 @@ class Resources:
 
 
 def _known(find: Callable[[], T]) -> T:
-    """What `find` returns; NotKnownYet where that is a problem, which is told where it belongs."""
+    """Call `find`; raise UnknownRequirement for a problem that another check reports."""
     try:
         return find()
     except A2Error as error:
-        raise NotKnownYet("told once the other problems are solved") from error
+        raise UnknownRequirement("unknown until the other problems are fixed") from error
 
 
 def _gb(count: int) -> str:

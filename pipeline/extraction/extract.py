@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import read_boxes
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
-from a2cap.data.errors import InputError, StoreError
+from a2cap.data.errors import InputError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
@@ -24,6 +24,7 @@ from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.extraction.disk_space import check_feature_space
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -198,19 +199,10 @@ class Extraction:
         else:
             least = most = sum(len(self.boxes[image_id]) for image_id in image_ids)
         region_bytes = self.extractor.feature_width * np.dtype(config.dtype).itemsize
-        least, most = least * region_bytes, most * region_bytes
         free = shutil.disk_usage(folder).free
-        if least > free:
-            raise StoreError(
-                f"disk too small for the features: at least {least / 1e9:.1f} GB are needed, "
-                f"{free / 1e9:.1f} GB are free; free disk space, or lower extract.min_regions"
-            )
-        if most > free:
-            logger.warning(
-                "the disk may become full: features take up to %.1f GB, %.1f GB are free",
-                most / 1e9,
-                free / 1e9,
-            )
+        estimate = check_feature_space(least * region_bytes, most * region_bytes, free=free)
+        if most * region_bytes > free:
+            logger.warning("the disk may become full: %s", estimate)
 
 
 def _is_in(image_id: str, shard: Shard | None) -> bool:

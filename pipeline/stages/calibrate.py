@@ -1,6 +1,6 @@
-"""Stage calibrate: random detector weights whose activations are set by eight of the images.
+"""Stage calibrate: random detector weights with activations calibrated on eight images.
 
-For smoke runs and benchmarks only, and only when `extract.weights` asks for `calibrated-random`.
+It runs only if `extract.weights` is `calibrated-random`, for smoke runs and benchmarks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ _FIELDS = {"depth", "width", "seed", "roi_size", "min_side", "max_side"}
 
 
 def chosen_images(images: Mapping[str, Path | None]) -> dict[str, Path]:
-    """The images with the eight lowest ids among those that have a file."""
+    """Choose the images with the eight lowest ids among those with a file."""
     found = ((image_id, path) for image_id, path in sorted(images.items()) if path is not None)
     return dict(list(found)[:_IMAGES])
 
 
 def calibrate_stage(config: ExtractConfig, *, images: Mapping[str, Path], content: Input) -> Stage:
-    """The stage over the chosen images."""
+    """Build the stage; `content` carries the digest of the chosen images."""
     return Stage(
         name=CALIBRATE,
         code_version=CODE_VERSION,
         params={"extract": config.model_dump(mode="json", include=_FIELDS)},
-        inputs={"pictures": content},
+        inputs={"pictures": content},  # earlier name of "images", kept in keys
         outputs=plain_outputs(WEIGHTS),
         work=partial(_calibrate, config, list(images.values())),
     )

@@ -31,7 +31,7 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
         load_config(path, ["evaluate.beam_size=0", "nonsense"])
     lines = str(raised.value).splitlines()
     assert lines[0] == "5 problems in the configuration:"
-    assert lines[1] == "  'nonsense' is no override; write section.field=value"
+    assert lines[1] == "  'nonsense' is not an override; write section.field=value"
     assert set(lines[2:]) == {
         "  train.bach_size: unknown field; did you mean 'batch_size'?",
         "  train.epochs: input should be a valid integer, unable to parse string as an integer: "

@@ -24,7 +24,7 @@ def spoken(folder):
     """Runs the demo; returns what it said of each stage, and the evaluation's directory."""
     said = []
     directory = run_demo(
-        folder, SMALL, say=lambda name, outcome: said.append((name, outcome.ran)), scenes=60
+        folder, SMALL, report=lambda name, outcome: said.append((name, outcome.ran)), scenes=60
     )
     return said, directory
 
@@ -68,4 +68,5 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "scenes" / "letter.txt").write_text("dear")
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path)])
     assert answer.exit_code == 1
-    assert answer.stderr.startswith(f"a2: {str(tmp_path / 'scenes')!r} already contains other files")
+    folder = str(tmp_path / "scenes")
+    assert answer.stderr.startswith(f"a2: {folder!r} already contains other files")

@@ -177,7 +177,7 @@ def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp
         with pytest.raises(UnfinishedStageError) as raised:
             opened.run("train-xe")
         assert str(raised.value) == (
-            'extract needs calibrate, which is not done; run "a2 extract" or "a2 run"'
+            'extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"'
         )
     weights = experiment.directory("calibrate") / "weights.safetensors"
     with experiment.open(
@@ -186,7 +186,7 @@ def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp
         with pytest.raises(UnfinishedStageError) as raised:
             opened.run("train-xe")
         assert str(raised.value) == (
-            'train-xe needs extract, which is not done; run "a2 extract" or "a2 run"'
+            'train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"'
         )
 
 
@@ -294,8 +294,8 @@ def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_pat
             with pytest.raises(InputError) as raised:
                 opened.run("extract", force=True, output=place)
             assert str(raised.value) == (
-                f"output {str(place)!r} is there already and is no result of extract; "
-                "name a place that does not exist"
+                f"output {str(place)!r} exists and is not a result of extract; "
+                "name a path that does not exist"
             )
     assert sorted(tmp_path.rglob("*")) == before
 

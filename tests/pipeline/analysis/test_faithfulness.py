@@ -147,7 +147,7 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     again = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
     assert again.exit_code == 1
     assert again.stderr == (
-        f"a2: {str(tmp_path / 'a')!r} holds an analysis already; name another folder, or use "
+        f"a2: {str(tmp_path / 'a')!r} already contains an analysis; name another folder, or use "
         "--force\n"
     )
     folder = experiment.artifacts / "train-xe"

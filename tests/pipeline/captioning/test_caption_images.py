@@ -229,7 +229,7 @@ def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
     monkeypatch.setattr(captioning, "caption_files", stopped)
     answer = a2_words("x.jpg")
     assert answer.exit_code == 143
-    assert answer.stderr == "a2: stopped; the same command begins anew\n"
+    assert answer.stderr == "a2: stopped; run the same command again to restart\n"
 
 
 @pytest.mark.slow

@@ -258,7 +258,7 @@ def test_an_evaluation_that_is_stopped_begins_anew(trained, monkeypatch):
     monkeypatch.setattr(detector_evaluation, "evaluate_detector", stop)
     answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
     assert answer.exit_code == 143
-    assert answer.stderr == "a2: stopped; the same command begins anew\n"
+    assert answer.stderr == "a2: stopped; run the same command again to restart\n"
 
 
 # what is left out, and what is refused
@@ -288,7 +288,7 @@ def test_training_without_labels_names_all_that_is_missing():
     answer = a2("detector", "train")
     assert answer.exit_code == 2
     assert answer.stderr == (
-        "a2: 2 problems, nothing was begun:\n"
+        "a2: 2 problems, nothing was started:\n"
         "  detector.labels is not set; name the file with --set detector.labels=FILE\n"
         "  detector.images is not set; name the folder with --set detector.images=DIR\n"
     )

@@ -271,8 +271,8 @@ def test_a_disk_that_is_too_small_is_noticed_before_extraction(copy, monkeypatch
     answer = copy("extract", "--force")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        "a2: disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
-        "make room, or lower extract.min_regions\n"
+        "a2: disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
+        "free disk space, or lower extract.min_regions\n"
     )
 
 
@@ -293,7 +293,7 @@ def test_training_before_extraction_names_the_command(experiment, tmp_path):
     answer = a2("train", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        'a2: extract needs calibrate, which is not done; run "a2 extract" or "a2 run"\n'
+        'a2: extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"\n'
     )
 
 
@@ -374,7 +374,7 @@ def test_a_place_that_cannot_be_written_is_named(experiment, tmp_path):
     assert answer.exit_code == 1
     assert answer.stderr == (
         f"a2: Not a directory: {str(place)!r}; "
-        "check the place and its free space, then run the command again\n"
+        "check the path and the free disk space, then run the command again\n"
     )
 
 
@@ -388,7 +388,7 @@ def test_a_read_only_folder_is_named(experiment, tmp_path):
     assert answer.exit_code == 1
     assert answer.stderr == (
         f"a2: Permission denied: {str(tmp_path / 'mine' / 'artifacts')!r}; "
-        "check the place and its free space, then run the command again\n"
+        "check the path and the free disk space, then run the command again\n"
     )
 
 
@@ -419,7 +419,7 @@ def test_a_second_run_finds_every_stage_up_to_date(copy):
         [stage, "up to date"]
         for stage in ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
     ]
-    assert lines[5] == "nothing to do: every result is there; --force reruns a stage"
+    assert lines[5] == "nothing to do: every result exists; --force reruns a stage"
     assert copy.finished() == before
 
 
@@ -600,7 +600,7 @@ def test_bad_images_are_listed_and_leave_training_and_evaluation(
     )
     again = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
     assert again.exit_code == 3
-    assert "nothing to do: every result is there" in again.stdout
+    assert "nothing to do: every result exists" in again.stdout
 
 
 def test_too_many_bad_images_stop_extraction(experiment, damaged):
@@ -713,7 +713,7 @@ def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
     assert again.exit_code == 0
     assert again.stdout.splitlines() == [
         f"extract: up to date: {store}",
-        "nothing to do: every result is there; --force reruns a stage",
+        "nothing to do: every result exists; --force reruns a stage",
     ]
     other = (*images_and_weights, *settings("extract.max_regions=6"), "--output", store)
     refused = a2("extract", *other)
@@ -735,8 +735,8 @@ def test_a_folder_of_others_is_not_taken_for_a_store(images_and_weights, tmp_pat
         answer = a2("extract", *images_and_weights, "--output", tmp_path / "letters", *force)
         assert answer.exit_code == 1
         assert answer.stderr == (
-            f"a2: output {str(tmp_path / 'letters')!r} is there already and is no result of "
-            "extract; name a place that does not exist\n"
+            f"a2: output {str(tmp_path / 'letters')!r} exists and is not a result of "
+            "extract; name a path that does not exist\n"
         )
     assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
 
@@ -780,7 +780,7 @@ def interrupt(arguments, *, image, how):
     )
 
 
-STOPPED = "a2: stopped; the same command takes up where this one left"
+STOPPED = "a2: stopped; run the same command again to resume"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 

@@ -37,7 +37,7 @@ def contents(folder):
 def said_of_three(folder):
     return (
         f"{folder}: 3 images (images), 15 captions (dataset_coco.json, captions.json), "
-        "boxes and attributes (instances.json), the things of each word (grounding.json)\n"
+        "boxes and attributes (instances.json), objects of each word (grounding.json)\n"
         "use: a2 run -c configs/smoke.yaml "
         f"--set 'data.images=\"{folder}/images\"' "
         f"--set 'data.annotations=\"{folder}/dataset_coco.json\"'\n"
@@ -62,7 +62,7 @@ def test_the_same_arguments_again_do_nothing_and_say_so(tmp_path):
     answer = a2("scenes", folder, "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert answer.stdout == (
-        f"nothing to do: {str(folder)!r} holds these scenes already\n{said_of_three(folder)}"
+        f"nothing to do: {str(folder)!r} already contains these scenes\n{said_of_three(folder)}"
     )
     assert contents(folder) == before
 
@@ -165,5 +165,5 @@ def test_a_stop_leaves_nothing_behind_and_says_that_the_command_begins_anew(
     # ends when the last process that has them closes its outputs
     printed, complaints = running.communicate(timeout=60)
     assert (running.returncode, printed) == (code, ""), complaints
-    assert complaints == "a2: stopped; the same command begins anew\n"
+    assert complaints == "a2: stopped; run the same command again to restart\n"
     assert list(tmp_path.iterdir()) == []

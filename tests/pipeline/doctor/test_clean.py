@@ -1,4 +1,4 @@
-"""Cleaning: what may go, and that nothing else does."""
+"""Cleaning: which artifacts are removable, and that nothing else is deleted."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from a2cap.data.errors import InputError, LockedError
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.clean import named, removable, remove, size_of
+from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items, size_of
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
@@ -17,7 +17,7 @@ from a2cap.pipeline.experiment import Experiment
 
 
 class Copy:
-    """The experiment's results in a folder of its own, which a test may clean."""
+    """A copy of the experiment's results that a test may clean."""
 
     def __init__(self, experiment, folder):
         self.config_file, self.artifacts = experiment.config_file, folder / "my artifacts"
@@ -25,7 +25,7 @@ class Copy:
         shutil.copytree(experiment.artifacts, self.artifacts, ignore=passing)
 
     def found(self, *overrides, keep=()):
-        """What may go, by path below the artifacts: its kind and why."""
+        """Map the removable paths below the artifacts folder to their kind and reason."""
         return {
             item.path.relative_to(self.artifacts).as_posix(): (item.kind, item.why)
             for item in self.items(*overrides, keep=keep)
@@ -33,14 +33,14 @@ class Copy:
 
     def items(self, *overrides, keep=()):
         with Experiment(load_config(self.config_file, overrides), self.artifacts) as opened:
-            return removable(opened, keep=keep)
+            return find_removable(opened, keep=keep)
 
     def result(self, stage):
         [found] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
         return found
 
     def left(self):
-        """Every folder and lock of a stage that is there."""
+        """List every folder and lock of the stages."""
         return {path.relative_to(self.artifacts).as_posix() for path in self.artifacts.glob("*/*")}
 
     def a2(self, command, *arguments):
@@ -55,12 +55,12 @@ def copy(experiment, tmp_path):
 
 @pytest.fixture
 def plain_weights(experiment):
-    """Calibrated weights by their file: the keys of all stages are then known at once."""
+    """Name the calibrated weights by their file, so that the keys of all stages are known."""
     weights = experiment.directory("calibrate") / "weights.safetensors"
     return override("extract.weights", weights)
 
 
-# --- what may go --------------------------------------------------------------------------------
+# --- removable --------------------------------------------------------------------------------
 
 
 def test_of_an_experiment_that_is_in_use_nothing_may_go(copy):
@@ -83,7 +83,7 @@ def test_its_size_is_that_of_all_its_files(copy):
 def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
     trained, evaluated = (f"{s}/{copy.result(s).name}" for s in ("train-xe", "evaluate"))
     waits = (
-        "whether it is used is not known yet: evaluate needs train-xe, which is not done; "
+        "unknown if it is used: evaluate needs train-xe, which is not finished; "
         'run "a2 train" or "a2 run"'
     )
     assert copy.found("train.seed=1") == {
@@ -94,7 +94,7 @@ def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
 
 def test_without_a_configuration_nothing_is_decided(copy):
     with Experiment(load_config(None), copy.artifacts) as opened:
-        kinds = {item.path.parent.name: item.kind for item in removable(opened)}
+        kinds = {item.path.parent.name: item.kind for item in find_removable(opened)}
     assert kinds == {
         "calibrate": "stale",
         "extract": "undecided",
@@ -109,7 +109,7 @@ def test_a_trained_detector_is_beside_every_experiment_and_goes_only_by_its_name
     trained.mkdir(parents=True)
     (trained / "detector.safetensors").write_bytes(b"weights")
     unknown = (
-        "whether it is used is not known yet: detector.labels is not set; "
+        "unknown if it is used: detector.labels is not set; "
         "name the file with --set detector.labels=FILE"
     )
     assert copy.found() == {"train-detector/0123456789ab": ("undecided", unknown)}
@@ -142,7 +142,7 @@ def test_a_result_whose_manifest_cannot_be_read_is_stale_under_other_settings(co
 
 
 def unfinished(copy, stage):
-    """Makes a result unfinished, as a run that was stopped leaves it."""
+    """Make a result unfinished, as a stopped run leaves it."""
     final = copy.result(stage)
     partial = final.rename(f"{final}.partial")
     pre_image = read_manifest(partial).pre_image
@@ -154,31 +154,29 @@ def unfinished(copy, stage):
 def test_unfinished_work_may_go_but_what_a_run_takes_up_is_told_apart(copy):
     partial = unfinished(copy, "evaluate")
     name = f"evaluate/{partial.name}"
-    assert copy.found() == {name: ("resumable", "the next run takes it up")}
+    assert copy.found() == {name: ("resumable", "the next run resumes it")}
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
     (partial / "key.json").write_text("{")
-    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "work of other settings")}
+    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "has other settings")}
 
 
 def test_unfinished_work_of_a_stage_that_waits_is_not_decided(copy):
     partial = unfinished(copy, "evaluate")
     kind, why = copy.found("train.seed=1")[f"evaluate/{partial.name}"]
     assert kind == "undecided"
-    assert why.startswith("whether it is used is not known yet: evaluate needs train-xe")
+    assert why.startswith("unknown if it is used: evaluate needs train-xe")
 
 
 def test_a_replaced_result_may_go_once_its_successor_is_in_place(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.replaced")
-    assert copy.found() == {
-        f"evaluate/{final.name}.replaced": ("leftover", "was replaced by --force")
-    }
+    assert copy.found() == {f"evaluate/{final.name}.replaced": ("leftover", "replaced by --force")}
     final.rename(f"{final}.partial")
     assert copy.found() == {
-        f"evaluate/{final.name}.partial": ("resumable", "the next run takes it up"),
+        f"evaluate/{final.name}.partial": ("resumable", "the next run resumes it"),
         f"evaluate/{final.name}.replaced": (
             "undecided",
-            "what replaces it is not in place yet; run the stage again first",
+            "its replacement is not finished; run the stage again first",
         ),
     }
 
@@ -186,7 +184,9 @@ def test_a_replaced_result_may_go_once_its_successor_is_in_place(copy):
 def test_what_was_being_deleted_may_go(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.removed")
-    assert copy.found() == {f"evaluate/{final.name}.removed": ("leftover", "was being deleted")}
+    assert copy.found() == {
+        f"evaluate/{final.name}.removed": ("leftover", "left by an interrupted deletion")
+    }
 
 
 def test_locks_may_go_where_their_result_is_gone(copy):
@@ -198,7 +198,7 @@ def test_locks_may_go_where_their_result_is_gone(copy):
     assert copy.found() == {"extract/0123456789ab.lock": ("lock", "no result has this key")}
 
 
-# --- what may not -------------------------------------------------------------------------------
+# --- not removable -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
@@ -265,7 +265,7 @@ def test_what_is_removed_is_gone_with_its_locks_and_all_else_is_sound(copy):
         final.with_name(f"{final.name}.{lock}").touch()
     before = copy.left()
     [item] = copy.items("evaluate.beam_size=3")
-    remove(item)
+    remove_item(item)
     assert before - copy.left() == {
         f"evaluate/{final.name}{ending}" for ending in ("", ".lock", ".holder.json", ".shards.lock")
     }
@@ -276,7 +276,7 @@ def test_the_lock_of_a_result_that_stays_is_kept(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.replaced")
     [item] = copy.items()
-    remove(item)
+    remove_item(item)
     assert copy.left() >= {f"evaluate/{final.name}", f"evaluate/{final.name}.lock"}
     assert not final.with_name(f"{final.name}.replaced").exists()
 
@@ -285,7 +285,7 @@ def test_old_locks_are_removed_together(copy):
     for name in ("0123456789ab.lock", "0123456789ab.shards.lock"):
         (copy.artifacts / "extract" / name).touch()
     [item] = copy.items()
-    remove(item)
+    remove_item(item)
     assert not list((copy.artifacts / "extract").glob("0123456789ab*"))
 
 
@@ -299,12 +299,12 @@ def test_a_deletion_that_is_stopped_leaves_no_half_result(copy, monkeypatch):
 
     monkeypatch.setattr(shutil, "rmtree", stop)
     with pytest.raises(KeyboardInterrupt):
-        remove(item)
+        remove_item(item)
     monkeypatch.undo()
     assert not final.exists()
     [item] = copy.items("evaluate.beam_size=3")
     assert (item.path.name, item.kind) == (f"{final.name}.removed", "leftover")
-    remove(item)
+    remove_item(item)
     assert not list(final.parent.glob(f"{final.name}*"))
 
 
@@ -314,7 +314,7 @@ def test_what_was_taken_up_since_it_was_listed_is_not_removed(copy, lock):
     [item] = copy.items("evaluate.beam_size=3")
     held = stage_lock(partial.with_name(lock.format(partial.stem)), what="a test")
     with held, pytest.raises(LockedError) as raised:
-        remove(item)
+        remove_item(item)
     assert str(raised.value).endswith("; wait for it, or stop it")
     assert partial.is_dir()
 
@@ -326,16 +326,16 @@ def test_an_item_is_named_by_its_path_or_its_path_below_the_artifacts(copy):
     items = copy.items("evaluate.beam_size=3")
     name = f"evaluate/{copy.result('evaluate').name}"
     for names in ([name], [str(copy.artifacts / name)], [name, name]):
-        assert named(items, names, copy.artifacts) == items
+        assert select_items(items, names, copy.artifacts) == items
 
 
 def test_what_may_not_go_is_refused_by_name_and_nothing_is_deleted(copy):
     trained = copy.result("train-xe")
     for name in (str(trained), "/", str(copy.artifacts), "none", f"{trained}/config.yaml"):
         with pytest.raises(InputError) as raised:
-            named(copy.items("evaluate.beam_size=3"), [name], copy.artifacts)
+            select_items(copy.items("evaluate.beam_size=3"), [name], copy.artifacts)
         assert str(raised.value) == (
-            f'{name!r} is not among what may go; name something that "a2 clean" lists'
+            f'{name!r} is not removable; name a path that "a2 clean" lists'
         )
 
 
@@ -343,7 +343,7 @@ def test_what_is_in_use_is_refused_with_its_holder(copy):
     partial = unfinished(copy, "evaluate")
     held = stage_lock(partial.with_suffix(".lock"), what="a test")
     with held, pytest.raises(LockedError) as raised:
-        named(copy.items("evaluate.beam_size=3"), [str(partial)], copy.artifacts)
+        select_items(copy.items("evaluate.beam_size=3"), [str(partial)], copy.artifacts)
     assert str(raised.value).startswith(f"{str(partial)!r} is in use: process ")
     assert str(raised.value).endswith("; wait for it, or stop it")
 
@@ -360,15 +360,15 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     assert answer.stdout.splitlines() == [
         f"stale       {size:>9}  {final}",
         "                       evaluate.beam_size 2 -> 3",
-        f"1 may go, {size}; name what shall go, or --yes",
+        f"1 removable, {size}; name paths to delete, or use --yes",
     ]
     assert copy.left() == before
 
 
 def test_the_command_says_where_nothing_may_go(copy):
-    for yes, said in ([], "nothing may go\n"), (["--yes"], ""):
+    for yes, printed in ([], "nothing is removable\n"), (["--yes"], ""):
         answer = copy.a2("clean", *yes)
-        assert (answer.exit_code, answer.stdout) == (0, said)
+        assert (answer.exit_code, answer.stdout) == (0, printed)
 
 
 def test_the_command_deletes_what_is_named_alone(copy):
@@ -400,7 +400,7 @@ def test_the_command_refuses_names_with_exit_codes(copy):
     answer = copy.a2("clean", "nothing")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        "a2: 'nothing' is not among what may go; name something that \"a2 clean\" lists\n"
+        "a2: 'nothing' is not removable; name a path that \"a2 clean\" lists\n"
     )
     with stage_lock(partial.with_suffix(".lock"), what="a test"):
         assert copy.a2("clean", partial).exit_code == 75

@@ -1,4 +1,4 @@
-"""Estimates: sizes read without a model, and figures that were measured."""
+"""Estimates of disk space and memory, compared with measured peaks."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_a_cut_weights_file_is_refused_by_its_header(tmp_path):
         feature_width(ExtractConfig(), path)
     text = str(raised.value)
     assert text.startswith("weights 'weights.safetensors' are damaged: ")
-    assert text.endswith("; download or make them again")
+    assert text.endswith("; download or create them again")
 
 
 def test_parameters_are_counted_without_making_any():
@@ -76,16 +76,16 @@ CAPTIONERS = [((), 1.85), (SMALL, 0.47)]
 @pytest.mark.parametrize(("fields", "measured"), DETECTORS)
 def test_the_detector_s_memory_is_near_what_was_measured(fields, measured):
     config = ExtractConfig(**fields)
-    reckoned = detector_memory(config, None, feature_width(config, None)) / GIB
-    assert 0.7 * measured < reckoned < 1.1 * measured
+    estimate = detector_memory(config, None, feature_width(config, None)) / GIB
+    assert 0.7 * measured < estimate < 1.1 * measured
 
 
 @pytest.mark.parametrize(("fields", "measured"), CAPTIONERS)
 def test_the_memory_of_training_is_near_what_was_measured(fields, measured):
     config = load_config(None, ["train.max_regions=50", *(f"model.{f}" for f in fields)])
     parameters = captioner_parameters(config.model, width=2048, vocabulary=10_000)
-    reckoned = training_memory(config, parameters=parameters, vocabulary=10_000) / GIB
-    assert 0.7 * measured < reckoned < 1.1 * measured
+    estimate = training_memory(config, parameters=parameters, vocabulary=10_000) / GIB
+    assert 0.7 * measured < estimate < 1.1 * measured
 
 
 def test_more_captions_in_a_batch_take_more_memory():

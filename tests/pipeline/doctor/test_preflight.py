@@ -1,4 +1,4 @@
-"""Preflight: every problem at once, each with its remedy, before anything is begun."""
+"""Preflight: all problems at once, each with its remedy, before any work."""
 
 import json
 import os
@@ -12,10 +12,9 @@ from safetensors.torch import save_file
 from a2cap.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor import machine, preflight
-from a2cap.pipeline.doctor import resources as room
+from a2cap.pipeline.doctor import machine, preflight, resources
 from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
-from a2cap.pipeline.doctor.preflight import Preflight, require_runnable
+from a2cap.pipeline.doctor.preflight import PlannedRun, require_runnable, run_checks
 from a2cap.pipeline.doctor.resources import Resources
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import java
@@ -39,7 +38,7 @@ def without_java(monkeypatch, tmp_path):
 
 @pytest.fixture
 def new(experiment, tmp_path):
-    """Makes a plan of the experiment over artifacts where nothing is done."""
+    """Open the experiment over an empty artifacts folder, with overrides."""
 
     def opened(*overrides):
         return experiment.open(*overrides, artifacts=tmp_path / "new")
@@ -48,15 +47,15 @@ def new(experiment, tmp_path):
 
 
 def problems(opened, *names, **options):
-    """What keeps the stages, or all of them, from running; each text once."""
+    """List the problems of the stages, by default of all, each text once."""
     with opened:
-        checks = Preflight(opened, names or opened.names, **options).checks()
+        checks = run_checks(PlannedRun(opened, names or opened.names, **options))
     return list(dict.fromkeys(check.found for check in checks if check.problem))
 
 
 def found(opened, stage, need, **options):
     with opened:
-        checks = Preflight(opened, opened.names, **options).checks()
+        checks = run_checks(PlannedRun(opened, opened.names, **options))
     [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
     return check
 
@@ -78,7 +77,7 @@ def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
         require_runnable(opened, opened.names)
     first, *lines = str(raised.value).splitlines()
     assert type(raised.value) is A2Error
-    assert first == "6 problems, nothing was begun:"
+    assert first == "6 problems, nothing was started:"
     assert lines[0] == f"  {NO_IMAGES}"
     assert lines[1].startswith("  no detector weights are named: extract.weights is null; ")
     assert lines[2:] == [
@@ -96,7 +95,9 @@ def test_problems_that_are_all_of_the_configuration_are_a_configuration_error(ne
         pytest.raises(ConfigError) as raised,
     ):
         require_runnable(opened, ["calibrate", "preprocess"])
-    assert str(raised.value) == (f"2 problems, nothing was begun:\n  {NO_IMAGES}\n  {NO_CAPTIONS}")
+    assert str(raised.value) == (
+        f"2 problems, nothing was started:\n  {NO_IMAGES}\n  {NO_CAPTIONS}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,12 +133,12 @@ def test_groups_of_words_must_be_readable(new, tmp_path):
 
 def test_boxes_that_the_attention_is_compared_with_must_be_there(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
-    check = found(new(gone, "extract.boxes=detect"), "evaluate", "things")
+    check = found(new(gone, "extract.boxes=detect"), "evaluate", "instances")
     missing = f"file of data.instances not found: {str(tmp_path / 'none.json')!r}; check the path"
     assert (check.state, check.found) == ("problem", missing)
     for unread in ("data.instances=null", "evaluate.attention=none"):
         opened = new(gone, "extract.boxes=detect", unread)
-        assert found(opened, "evaluate", "things").found == "none"
+        assert found(opened, "evaluate", "instances").found == "none"
 
 
 def test_a_stage_has_only_its_own_needs(new, without_java):
@@ -151,7 +152,7 @@ def test_a_stage_has_only_its_own_needs(new, without_java):
 
 def test_what_follows_from_another_problem_is_not_told_twice(new):
     check = found(new("extract.weights=null"), "extract", "disk")
-    assert (check.state, check.found) == ("unknown", "told once the other problems are solved")
+    assert (check.state, check.found) == ("unknown", "unknown until the other problems are fixed")
     assert len(problems(new("extract.weights=null"))) == 1
     assert len(problems(new("data.images=null"))) == 1
 
@@ -161,7 +162,7 @@ def test_what_follows_from_another_problem_is_not_told_twice(new):
 
 @pytest.fixture
 def scenes(experiment, tmp_path):
-    """A copy of the scenes that a test may damage, and the overrides for it."""
+    """Copy the scenes, which a test may damage; return the folder and the overrides."""
     folder = tmp_path / "scenes"
     shutil.copytree(experiment.scenes, folder)
     places = {
@@ -212,7 +213,7 @@ def test_images_without_boxes_are_known_before_any_work(new, scenes):
 def test_given_boxes_are_counted(experiment, new):
     content = json.loads((experiment.scenes / "instances.json").read_text())
     check = found(new(), "extract", "boxes")
-    assert check.found == f"{len(content['annotations'])} are given"
+    assert check.found == f"{len(content['annotations'])} given"
 
 
 def test_captions_that_preprocessing_would_refuse_stop_extraction(new, scenes):
@@ -263,8 +264,8 @@ def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatc
     free(monkeypatch, least - 1)
     [problem] = problems(new(*detection, *wide), "extract")
     assert problem == (
-        "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
-        "make room, or lower extract.min_regions"
+        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
+        "free disk space, or lower extract.min_regions"
     )
     with new(*detection, *wide) as opened, pytest.raises(StoreError):
         require_runnable(opened, ["extract"])
@@ -273,7 +274,7 @@ def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatc
 def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
     free(monkeypatch, 0)
     assert problems(experiment.open()) == []
-    assert found(experiment.open(), "extract", "disk").found == "the result is there"
+    assert found(experiment.open(), "extract", "disk").found == "the result exists"
     [problem] = problems(experiment.open(), "extract", force=True)
     assert problem.startswith("disk too small for the features: ")
 
@@ -318,7 +319,8 @@ def test_checkpoints_come_after_the_features(new, monkeypatch):
     assert problems(new(*many)) == []
     free(monkeypatch, features + checkpoints - 1)
     assert problems(new(*many)) == [
-        "disk too small for checkpoints: 0.0 GB are needed, 0.0 GB are left by then; make room"
+        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
+        "free disk space"
     ]
 
 
@@ -330,7 +332,8 @@ def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
     assert problems(new("scst.epochs=1")) == []
     free(monkeypatch, features + 2 * one - 1)
     assert problems(new("scst.epochs=1")) == [
-        "disk too small for checkpoints: 0.0 GB are needed, 0.0 GB are left by then; make room"
+        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
+        "free disk space"
     ]
     assert problems(new()) == []
 
@@ -341,7 +344,7 @@ def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
 @pytest.fixture
 def memory(monkeypatch):
     def available(count):
-        monkeypatch.setattr(room, "available_memory", lambda: count)
+        monkeypatch.setattr(resources, "available_memory", lambda: count)
 
     return available
 
@@ -349,23 +352,21 @@ def memory(monkeypatch):
 def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
     memory(10**6)
     assert problems(new()) == [
-        "memory too small for the detector: about 0.0 GB are needed, 0.0 GB are available; "
+        "memory too small for the detector: about 0.0 GB needed, 0.0 GB free; "
         "end other programs, or lower extract.roi_size or extract.max_side",
-        "memory too small for training: about 0.0 GB are needed, 0.0 GB are available; "
+        "memory too small for training: about 0.0 GB needed, 0.0 GB free; "
         "end other programs, or raise train.accumulate",
     ]
     memory(10**9)
     assert problems(new()) == []
-    assert found(new(), "train-xe", "memory").found == (
-        "training takes about 0.0 GB, 1.0 GB are available"
-    )
+    assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
 
 
 def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, memory):
     memory(10**5)
     assert problems(new("scst.epochs=1"))[-1] == (
-        "memory too small for self-critical training: about 0.0 GB are needed, 0.0 GB are "
-        "available; end other programs, or raise scst.accumulate"
+        "memory too small for self-critical training: about 0.0 GB needed, 0.0 GB free; "
+        "end other programs, or raise scst.accumulate"
     )
 
 
@@ -373,7 +374,7 @@ def test_where_memory_is_not_known_nothing_is_refused(new, memory):
     memory(None)
     assert problems(new()) == []
     assert found(new(), "extract", "memory").found == (
-        "the detector takes about 0.0 GB; the system does not say what it has"
+        "the detector takes about 0.0 GB; the system does not report its free memory"
     )
 
 
@@ -382,15 +383,15 @@ def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, 
     captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
     config = load_config(None, ["extract.weights=calibrated-random", captions])
     assert problems(Experiment(config, tmp_path), "train-xe") == [
-        "memory too small for training: about 1.4 GB are needed, 1.0 GB are available; "
+        "memory too small for training: about 1.4 GB needed, 1.0 GB free; "
         "end other programs, or raise train.accumulate"
     ]
 
 
 def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
-    done = Resources(experiment.open())._vocabulary
-    assert Resources(new())._vocabulary == done
-    assert Resources(new("preprocess.min_count=100"))._vocabulary < done
+    done = Resources(experiment.open())._vocabulary_size
+    assert Resources(new())._vocabulary_size == done
+    assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -408,12 +409,12 @@ def test_the_place_of_a_result_is_tried(new, monkeypatch):
     opened = new()
     assert problems(opened) == [
         f"cannot write in {str(opened.artifacts)!r} (Permission denied); "
-        "mend that, or name another place"
+        "fix its permissions, or name another folder"
     ]
 
 
 def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
-    check = found(new(), "extract", "place", output=tmp_path / "some" / "store")
+    check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
     assert check.found == str(tmp_path)
 
 
@@ -421,7 +422,7 @@ def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
 def test_a_read_only_place_is_a_problem(new):
     opened = new()
     opened.artifacts.chmod(0o555)
-    assert problems(opened, "preprocess")[0].endswith("mend that, or name another place")
+    assert problems(opened, "preprocess")[0].endswith("fix its permissions, or name another folder")
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -435,11 +436,11 @@ def test_every_command_that_works_tells_all_problems_first(tmp_path, without_jav
     for command in ("run", "preprocess"):
         answer = a2(command, "--artifacts", tmp_path / "new")
         assert answer.exit_code == 1
-        assert " problems, nothing was begun:\n" in answer.stderr
+        assert " problems, nothing was started:\n" in answer.stderr
         assert f"  {NO_CAPTIONS}\n" in answer.stderr
         assert f"  {NO_JAVA}\n" in answer.stderr
     answer = a2("extract", "--artifacts", tmp_path / "new", "--shard", "0/2")
-    assert answer.stderr.startswith("a2: 2 problems, nothing was begun:\n")
+    assert answer.stderr.startswith("a2: 2 problems, nothing was started:\n")
 
 
 def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
@@ -477,14 +478,14 @@ def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, wit
     assert f"evaluate    problem  java: {NO_JAVA}" in lines
     assert lines[-1] == "1 problem"
     answer = a2("doctor", *place, "--set", "runtime.device=tpu")
-    assert answer.stdout.splitlines()[1] == "device      none that can be used"
+    assert answer.stdout.splitlines()[1] == "device      not usable"
     assert answer.stdout.splitlines()[-1] == "2 problems"
 
 
 def test_the_doctor_says_where_memory_is_not_known(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: None)
     answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
-    assert answer.stdout.splitlines()[4] == "memory      not known"
+    assert answer.stdout.splitlines()[4] == "memory      unknown"
 
 
 # --- SPICE --------------------------------------------------------------------------------------
@@ -494,7 +495,7 @@ def test_doctor_tells_whether_spice_will_run_and_its_absence_is_no_problem(new, 
     needs = 'will not run: SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
     check = found(new(), "evaluate", "spice")
     assert (check.state, check.found) == ("ok", needs)
-    assert found(new("evaluate.spice=false"), "evaluate", "spice").found == "not asked for"
+    assert found(new("evaluate.spice=false"), "evaluate", "spice").found == "not requested"
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
     assert found(new(), "evaluate", "spice").found == "ready"
 
@@ -510,7 +511,7 @@ def detector_plan(labelled, artifacts, **changes):
 
 def of_detector(opened, **options):
     with opened:
-        checks = Preflight(opened, ["train-detector"], **options).checks()
+        checks = run_checks(PlannedRun(opened, ["train-detector"], **options))
     return {check.need: check.found for check in checks}
 
 
@@ -521,7 +522,7 @@ def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
     assert found["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
     assert found["start"] == "random"
     assert found["disk"].startswith("checkpoints take 0.0 GB, ")
-    assert found["place"] == str(tmp_path / "new")
+    assert found["folder"] == str(tmp_path / "new")
 
 
 def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
@@ -547,12 +548,13 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
     needed = detector_training_disk(opened.config.detector)
     free(monkeypatch, needed)
     assert of_detector(opened)["disk"] == (
-        f"checkpoints take {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB are left by then"
+        f"checkpoints take {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB free "
+        "after the earlier stages"
     )
     free(monkeypatch, needed - 1)
     assert of_detector(opened)["disk"] == (
-        f"disk too small for checkpoints: {needed / 1e9:.1f} GB are needed, "
-        f"{needed / 1e9:.1f} GB are left by then; make room"
+        f"disk too small for checkpoints: {needed / 1e9:.1f} GB needed, "
+        f"{needed / 1e9:.1f} GB free after the earlier stages; free disk space"
     )
 
 

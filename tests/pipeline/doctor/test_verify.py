@@ -1,4 +1,4 @@
-"""Verification: what is sound, what is damaged, and the line that gets it back."""
+"""Verification: intact and damaged items, and the remedy of each damage."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def a2(*arguments):
 
 @pytest.fixture
 def artifacts(experiment, tmp_path):
-    """The experiment's results in a folder of its own, which a test may damage."""
+    """Copy the experiment's results, which a test may damage."""
     folder = tmp_path / "my artifacts"
     passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
     shutil.copytree(experiment.artifacts, folder, ignore=passing)
@@ -36,7 +36,7 @@ def result(artifacts, stage):
 
 
 def checkpoints_of(artifacts):
-    """The last two, and that of the best epoch, which need not be one of them."""
+    """List the last two checkpoints, and that of the best epoch if it is another."""
     return sorted((result(artifacts, "train-xe") / "checkpoints").iterdir())
 
 
@@ -45,7 +45,7 @@ def checkpoint(artifacts):
 
 
 def damages(path, *, data=False):
-    """Every line of damage that is found, with the path of what it is found in."""
+    """List every damage with the path of its item."""
     return [(v.path, line) for v in verify(path, data=data) for line in v.damages]
 
 
@@ -53,20 +53,20 @@ def cut(path, size):
     os.truncate(path, size)
 
 
-def flip(path, place=-1):
+def flip(path, offset=-1):
     content = bytearray(path.read_bytes())
-    content[place] ^= 4
+    content[offset] ^= 4
     path.write_bytes(content)
 
 
 def forced(artifacts, stage):
-    """The remedy of a stage's result."""
+    """Return the remedy of a stage's result."""
     command = {"train-xe": "train --phase xe"}.get(stage, stage)
     config = shlex.quote(str(result(artifacts, stage) / "config.yaml"))
     return f'run "a2 {command} --force -c {config} --artifacts {shlex.quote(str(artifacts))}"'
 
 
-# --- sound --------------------------------------------------------------------------------------
+# --- intact --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [False, True])
@@ -258,10 +258,10 @@ def test_a_cut_store_is_found_by_its_size(artifacts):
     assert damages(artifacts) == [(store.parent, line)]
 
 
-@pytest.mark.parametrize("place", [-1, 4096 * 3, 4096 * 8 + 17])
-def test_a_flipped_bit_of_a_store_is_found_whatever_it_hits(artifacts, place):
+@pytest.mark.parametrize("offset", [-1, 4096 * 3, 4096 * 8 + 17])
+def test_a_flipped_bit_of_a_store_is_found_whatever_it_hits(artifacts, offset):
     store = result(artifacts, "extract") / "features.lmdb"
-    flip(store / "data.mdb", place)
+    flip(store / "data.mdb", offset)
     line = f"{str(store / 'data.mdb')!r} differs from its seal; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
     assert damages(artifacts, data=True) == [(store.parent, line)]
@@ -416,13 +416,13 @@ def test_the_command_says_what_is_sound_and_how_it_looked(artifacts):
     answer = a2("verify", "--artifacts", artifacts)
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"sound    calibrate   {result(artifacts, 'calibrate')}"
+    assert lines[0] == f"intact   calibrate   {result(artifacts, 'calibrate')}"
     count = 5 + len(checkpoints_of(artifacts))
     assert lines[-1] == f"{count} verified, 0 damaged: structure only, --data reads every byte"
     answer = a2("verify", result(artifacts, "preprocess"), "--data")
     assert answer.exit_code == 0
     assert answer.stdout.splitlines() == [
-        f"sound    preprocess  {result(artifacts, 'preprocess')}",
+        f"intact   preprocess  {result(artifacts, 'preprocess')}",
         "1 verified, 0 damaged: every byte was read",
     ]
 

@@ -293,7 +293,7 @@ def test_the_command_names_the_list_of_skipped_images(store, tmp_path):
     target = tmp_path / "store"
     answer = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.tsv"), str(target)])
     assert answer.exit_code == 3
-    assert answer.stderr.endswith(f"a2: 1 could not be read: {target}.skipped.jsonl\n")
+    assert answer.stderr.endswith(f"a2: 1 skipped, listed in {target}.skipped.jsonl\n")
 
 
 @pytest.mark.shared

@@ -259,7 +259,7 @@ def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, m
     with pytest.raises(StoreError) as raised:
         run(images)
     assert str(raised.value) == (
-        "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
+        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
         "free disk space, or lower extract.min_regions"
     )
 
@@ -271,7 +271,7 @@ def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog)
     with caplog.at_level(logging.WARNING):
         run(images)
     assert caplog.messages == [
-        "the disk may become full: features take up to 0.0 GB, 0.0 GB are free"
+        "the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"
     ]
 
 

@@ -19,7 +19,7 @@ HALF_OF_A_FILE = {
     "train-xe": 60_000,
     "evaluate": 30_000,
 }
-REMEDY = "check the place and its free space, then run the command again"
+REMEDY = "check the path and the free disk space, then run the command again"
 
 
 @contextmanager
@@ -82,12 +82,13 @@ def test_a_full_disk_ends_a_stage_with_one_line(
     [
         (
             "extract",
-            "disk too small for the features: at least 0.0 GB are needed, 0.0 GB are free; "
-            "make room, or lower extract.min_regions",
+            "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
+            "free disk space, or lower extract.min_regions",
         ),
         (
             "train-xe",
-            "disk too small for checkpoints: 0.0 GB are needed, 0.0 GB are left by then; make room",
+            "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
+            "free disk space",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_pipeline_runs_below_a_path_with_spaces_and_unicode(experiment, tmp_
 def read_only_error(path):
     return (
         f"a2: cannot write in {str(path)!r} (Read-only file system); "
-        "mend that, or name another place\n"
+        "fix its permissions, or name another folder\n"
     )
 
 

@@ -259,7 +259,7 @@ def test_under_torchrun_a_stopped_stage_resumes_and_ends_as_if_left_alone(
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate(timeout=120)
     assert started.returncode != 0
-    assert said.count("a2: stopped; the same command takes up where this one left") == 2, said
+    assert said.count("a2: stopped; run the same command again to resume") == 2, said
     assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
     ended = torchrun(experiment, artifacts, *settings)

@@ -608,7 +608,7 @@ def test_a_signal_to_the_command_and_its_loaders_ends_it_resumable(experiment, t
     os.killpg(process.pid, sent)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + sent
-    assert said.endswith("a2: stopped; the same command takes up where this one left\n"), said
+    assert said.endswith("a2: stopped; run the same command again to resume\n"), said
     assert Checkpoints(partial / "checkpoints").latest() is not None
     resumed = opened.run("train-xe")
     opened.close()

@@ -170,6 +170,6 @@ def test_the_command_imports_a_file(published, tmp_path):
 def test_an_unknown_name_is_refused_with_the_names():
     answer = CliRunner().invoke(cli, ["weights", "fetch", "nothing"])
     assert answer.exit_code == 2
-    assert "no weights are called 'nothing'; names: spice, scenes, theirs" in answer.stderr
+    assert "unknown weights: 'nothing'; choose one of spice, scenes, theirs" in answer.stderr
     answer = CliRunner().invoke(cli, ["weights", "fetch", "theirs", "--from", "."])
     assert 'a detector\'s file is read by "a2 weights import FILE"' in answer.stderr

@@ -205,7 +205,7 @@ def test_the_command_prints_the_files_and_refuses_unknown_names(wanted, tmp_path
     answer = a2_weights("fetch", "spices")
     assert answer.exit_code == 2
     assert answer.stderr.splitlines()[-1].startswith(
-        "Error: no weights are called 'spices'; names: parser, scenes, caffe-36, "
+        "Error: unknown weights: 'spices'; choose one of parser, scenes, caffe-36, "
     )
 
 
