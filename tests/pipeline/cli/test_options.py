@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.decoding.beam_search import beam_search
 from a2cap.pipeline.cli.options import Commands, ExperimentOptions, distributed
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
@@ -88,9 +87,11 @@ def invoke(work):
 
 
 def test_an_error_of_the_model_is_one_line_and_exit_code_1():
-    answer = invoke(lambda: beam_search(None, None, beam_size=0, max_length=5))
-    assert answer.exit_code == 1
-    assert answer.stderr == "a2: beam size is too small: 0; choose 1 (greedy) or more\n"
+    def work():
+        raise ModelError("2 beams, 3 groups; choose a divisor")
+
+    answer = invoke(work)
+    assert (answer.exit_code, answer.stderr) == (1, "a2: 2 beams, 3 groups; choose a divisor\n")
 
 
 def test_other_value_errors_keep_their_traceback():

@@ -270,9 +270,7 @@ def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog)
     free(12_000)
     with caplog.at_level(logging.WARNING):
         run(images)
-    assert caplog.messages == [
-        "the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"
-    ]
+    assert caplog.messages == ["the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"]
 
 
 def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch):
