@@ -107,7 +107,9 @@ def make_corpus(sizes: Sizes) -> Corpus:
         torch.tensor(rows), torch.tensor(list(counts.values())), documents=sizes.corpus
     )
     return Corpus(
-        references, CaptionReward(frequencies, References.of(references), eos=False), plain
+        references,
+        CaptionReward(frequencies, References.from_sentences(references), eos=False),
+        plain,
     )
 
 

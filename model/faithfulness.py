@@ -1,8 +1,8 @@
-"""How faithful attention is to what a word depends on (A2, analysis section, Fig. 2, 5 and 6).
+"""Faithfulness of attention to gradient importance (A2, analysis section, Fig. 2, 5 and 6).
 
-The yardstick is gradient importance, tau_i = |grad_{h_i} p(y_t | y_<t, x)|_2 on the encoder's
-output h_i. Kendall's tau says how alike a layer's attention and its masks rank the regions, word by
-word; the Jensen-Shannon divergence (Eq. 13) how far alignment moves the attention.
+Gradient importance is |grad_{h_i} p(y_t | y_<t, x)|_2 on the encoder's output h_i. Kendall's tau
+compares its ranking of the regions with those of a layer's attention and masks, token by token. The
+Jensen-Shannon divergence (Eq. 13) measures how far alignment moves the attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from a2cap.model.captioner import Captioner, Memory, decoder_input, trace_attent
 
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
-    """Kendall's tau-b of two rankings: concordant less discordant pairs, corrected for ties.
+    """Compute Kendall's tau-b of two rankings: concordant minus discordant pairs, tie-corrected.
 
     first, second: (N, R) float; valid: (N, R) bool, True where a value counts. Returns (N,) float64
-    in [-1, 1], NaN where one side has no two different values.
+    in [-1, 1], NaN where all values of one side are equal.
     """
     pairs = (valid[:, :, None] & valid[:, None, :]).float()  # -> (N, R, R), each pair twice
     one, other = (
@@ -33,11 +33,11 @@ def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
 
 
 def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
-    """Eq. 13, in nats: the divergence of two distributions from their mean, in [0, log 2].
+    """Compute the Jensen-Shannon divergence of two distributions (Eq. 13), nats in [0, log 2].
 
     first, second: (..., R) float, rows sum to 1. Returns (...) float64.
     """
-    # As a difference of entropies it would drown in rounding where alignment changes little.
+    # a difference of entropies would drown small divergences in rounding
     first, second = first.double(), second.double()
     mean = (first + second) / 2
     return (_relative_entropy(first, mean) + _relative_entropy(second, mean)) / 2
@@ -50,9 +50,9 @@ def _relative_entropy(values: Tensor, reference: Tensor) -> Tensor:
 
 @contextmanager
 def differentiable_masks(captioner: Captioner) -> Iterator[None]:
-    """Inside, the masks of the aligned pass let gradients through, whatever `detach_mask` says.
+    """Let gradients pass through the masks of the aligned pass, despite `detach_mask`.
 
-    What training holds constant, a derivative of p(y_t | x) must not.
+    Training may detach the masks; the exact derivative of p(y_t | x) must not.
     """
     modules = captioner.modules() if isinstance(captioner, nn.Module) else ()
     alignments = [module for module in modules if isinstance(module, Alignment)]
@@ -69,17 +69,17 @@ def differentiable_masks(captioner: Captioner) -> Iterator[None]:
 def gradient_importance(
     captioner: Captioner, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
 ) -> Tensor:
-    """|grad_{h_i} p(y_t | y_<t, x)|_2 of each region for each word of one caption per image.
+    """Compute |grad_{h_i} p(y_t | y_<t, x)|_2 per region and token of one caption per image.
 
-    features, boxes, region_mask: as for `encode`; captions: (B, L) int64, words, <eos>, padding.
+    features, boxes, region_mask: as for `encode`; captions: (B, L) int64, tokens, <eos>, padding.
     Returns (B, L, R), 0 on padding regions.
     """
     with torch.enable_grad(), differentiable_masks(captioner):
         memory = captioner.encode(features, boxes, region_mask)
-        fed = decoder_input(captions, bos=captioner.special.bos)
-        log_probs = captioner.forward(memory, fed[:, None])[:, 0]  # -> (B, L, V)
+        tokens = decoder_input(captions, bos=captioner.special.bos)
+        log_probs = captioner.forward(memory, tokens[:, None])[:, 0]  # -> (B, L, V)
         probabilities = log_probs.gather(-1, captions[..., None])[..., 0].exp()
-        # Images do not see each other, so one sum over them has all their gradients.
+        # images are independent, so that one backward pass of their sum serves all
         steps = [
             torch.autograd.grad(step.sum(), memory.states, retain_graph=True)[0].norm(dim=-1)
             for step in probabilities.unbind(dim=1)
@@ -89,12 +89,12 @@ def gradient_importance(
 
 @dataclass(frozen=True)
 class LayerFaithfulness:
-    """Means over the words of all captions, of one decoder layer; None where nothing is defined.
+    """Means over the tokens of all captions of one decoder layer; None where undefined.
 
-    layer: 1 is the lowest; words: <eos> included; attention, aligned, evidence: Kendall's tau of
-    alpha, alpha^a and 1 - m, each averaged over heads, against gradient importance; divergence:
-    JSD(alpha, alpha^a) in nats, alpha^a renormalised, per head; keep, gate: means of m and g;
-    constant: words at which 1 - m ranks no region above another.
+    layer: 1 is the lowest; words: number of tokens, <eos> included; attention, aligned, evidence:
+    Kendall's tau of alpha, alpha^a and 1 - m, averaged over heads, with gradient importance;
+    divergence: JSD(alpha, alpha^a) in nats, alpha^a renormalised, per head; keep, gate: means of m
+    and g; constant: tokens with equal 1 - m for all regions.
     """
 
     layer: int
@@ -110,14 +110,14 @@ class LayerFaithfulness:
 
 @dataclass
 class _Mean:
-    """A running mean of what is a number."""
+    """A running mean that skips NaN."""
 
     total: float = 0.0
     count: int = 0
     undefined: int = 0
 
     def add(self, values: Tensor) -> None:
-        """values: any shape, float; NaN does not count."""
+        """Add values of any shape, float."""
         defined = values[~values.isnan()].double()
         self.total += defined.sum().item()
         self.count += len(defined)
@@ -130,6 +130,8 @@ class _Mean:
 
 @dataclass
 class _LayerMeans:
+    """Running means of one layer; fields as in `LayerFaithfulness`."""
+
     words: int = 0
     attention: _Mean = field(default_factory=_Mean)
     aligned: _Mean = field(default_factory=_Mean)
@@ -138,50 +140,52 @@ class _LayerMeans:
     keep: _Mean = field(default_factory=_Mean)
     gate: _Mean = field(default_factory=_Mean)
 
-    def add(self, paid: AlignedAttention, importance: Tensor, region_mask: Tensor) -> None:
-        """paid: (N, H, R) each, of N words; importance, region_mask: (N, R)."""
+    def add(self, weights: AlignedAttention, importance: Tensor, region_mask: Tensor) -> None:
+        """Add N tokens; weights: (N, H, R) each; importance, region_mask: (N, R)."""
         self.words += len(importance)
-        self.attention.add(kendall_tau(paid.original.mean(1), importance, region_mask))
-        if paid.keep is None:
+        self.attention.add(kendall_tau(weights.original.mean(1), importance, region_mask))
+        if weights.keep is None:
             return
-        self.aligned.add(kendall_tau(paid.used.mean(1), importance, region_mask))
+        self.aligned.add(kendall_tau(weights.used.mean(1), importance, region_mask))
         # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
-        dropped = (1 - paid.keep.double()).mean(1)
+        dropped = (1 - weights.keep.double()).mean(1)
         self.evidence.add(kendall_tau(dropped, importance.double(), region_mask))
-        self.divergence.add(_divergence(paid))
-        self.keep.add(paid.keep.mean(1)[region_mask])
-        if paid.gate is not None:
-            self.gate.add(paid.gate)
+        self.divergence.add(_divergence(weights))
+        self.keep.add(weights.keep.mean(1)[region_mask])
+        if weights.gate is not None:
+            self.gate.add(weights.gate)
 
 
 def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
-    """Mean JSD(alpha, alpha^a) in nats over the words of a caption per image, lowest layer first.
+    """Return the mean JSD(alpha, alpha^a) in nats over all tokens per layer, lowest layer first.
 
-    captions: (B, L) int64, words, <eos>, padding. 0 for a layer that is not aligned.
+    captions: (B, L) int64, tokens, <eos>, padding. 0 for a layer that is not aligned.
     """
     steps = trace_attention(captioner, memory, captions)
     is_token = captions != captioner.special.pad
     layers = [
-        _words([step.layers[number] for step in steps], is_token)
+        _select_tokens([step.layers[number] for step in steps], is_token)
         for number in range(len(steps[0].layers))
     ]
-    return [0.0 if paid.keep is None else _divergence(paid).mean().item() for paid in layers]
+    return [
+        0.0 if weights.keep is None else _divergence(weights).mean().item() for weights in layers
+    ]
 
 
-def _divergence(paid: AlignedAttention) -> Tensor:
-    """Of each word and head, (N, H) float64."""
-    return jensen_shannon(paid.original, renormalise(paid.used))
+def _divergence(weights: AlignedAttention) -> Tensor:
+    """Compute the divergence of each token and head, (N, H) float64."""
+    return jensen_shannon(weights.original, renormalise(weights.used))
 
 
-class Faithfulness:
-    """Measures one captioner over batches of images with a caption each."""
+class FaithfulnessMeter:
+    """Measurement of one captioner over batches of images with one caption each."""
 
     def __init__(self, captioner: Captioner) -> None:
         self._captioner = captioner
         self._layers: list[_LayerMeans] = []
 
     def add(self, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor) -> None:
-        """Takes in a batch; arguments as for `gradient_importance`."""
+        """Measure a batch; arguments as for `gradient_importance`."""
         importance = gradient_importance(
             self._captioner, features, boxes, region_mask, captions
         ).detach()
@@ -191,11 +195,11 @@ class Faithfulness:
         is_token = captions != self._captioner.special.pad
         self._layers = self._layers or [_LayerMeans() for _ in steps[0].layers]
         for number, means in enumerate(self._layers):
-            paid = _words([step.layers[number] for step in steps], is_token)
-            means.add(paid, importance[is_token], region_mask[_image_of(is_token)])
+            weights = _select_tokens([step.layers[number] for step in steps], is_token)
+            means.add(weights, importance[is_token], region_mask[is_token.nonzero()[:, 0]])
 
     def layers(self) -> list[LayerFaithfulness]:
-        """What was measured so far, the lowest layer first."""
+        """Return the means of all batches so far, the lowest layer first."""
         return [
             LayerFaithfulness(
                 layer=number,
@@ -212,10 +216,10 @@ class Faithfulness:
         ]
 
 
-def _words(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
-    """Attention of L steps, (B, H, R) each, as that of all words, (N, H, R), image by image."""
+def _select_tokens(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
+    """Stack L steps of (B, H, R) and select the tokens, (N, H, R), image by image."""
 
-    def chosen(values: Sequence[Tensor | None]) -> Tensor | None:
+    def select(values: Sequence[Tensor | None]) -> Tensor | None:
         present = [value for value in values if value is not None]
         return torch.stack(present, dim=1)[is_token] if present else None
 
@@ -224,10 +228,5 @@ def _words(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttent
         for values in ([step.original for step in steps], [step.used for step in steps])
     )
     return AlignedAttention(
-        original, used, chosen([s.keep for s in steps]), chosen([s.gate for s in steps])
+        original, used, select([s.keep for s in steps]), select([s.gate for s in steps])
     )
-
-
-def _image_of(is_token: Tensor) -> Tensor:
-    """The image's number of every word; (B, L) bool -> (N,) int64."""
-    return is_token.nonzero()[:, 0]

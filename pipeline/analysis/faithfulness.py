@@ -19,7 +19,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.model.config import AlignmentConfig
-from a2cap.model.faithfulness import Faithfulness, LayerFaithfulness
+from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.runs import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
@@ -80,7 +80,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     chosen = [image_id for image_id in every if image_id not in skipped][:images]
     if not chosen:
         raise InputError(f"no image of split {split!r} has features; set --split to another one")
-    meter = Faithfulness(saved.captioner)
+    meter = FaithfulnessMeter(saved.captioner)
     batches = image_batches(
         store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
     )

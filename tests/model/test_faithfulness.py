@@ -7,7 +7,7 @@ import torch
 
 from a2cap.model.captioner import decoder_input, trace_attention
 from a2cap.model.faithfulness import (
-    Faithfulness,
+    FaithfulnessMeter,
     differentiable_masks,
     divergence_by_layer,
     gradient_importance,
@@ -169,7 +169,7 @@ def test_divergence_alone_is_what_is_measured_beside_the_rest(tiny, images, fusi
 
 
 def _measured(captioner, images, *parts):
-    meter = Faithfulness(captioner)
+    meter = FaithfulnessMeter(captioner)
     for part in parts or (slice(None),):
         meter.add(
             images.features[part],

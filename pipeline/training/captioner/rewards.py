@@ -44,7 +44,7 @@ class ImageRewards:
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }
-        references = References.of(
+        references = References.from_sentences(
             [
                 [[numbers[word] for word in sentence.split()] for sentence in tokens[image_id]]
                 for image_id in image_ids

@@ -1,4 +1,4 @@
-"""N-grams of a batch are counted and weighed as one would one by one."""
+"""N-gram counts and weights of a batch, compared with plain Python."""
 
 import math
 from collections import Counter
@@ -13,15 +13,15 @@ from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
     InverseDocumentFrequencies,
-    inside,
-    occurrences,
+    count_occurrences,
+    ngram_exists,
 )
 
 SENTENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=4)
 
 
 def batch(sentences, end, longest=8):
-    """(L, N) int32."""
+    """Pad sentences to (L, N) int32."""
     return torch.tensor(
         [[*sentence, *[end] * (longest - len(sentence))] for sentence in sentences],
         dtype=torch.int32,
@@ -29,14 +29,14 @@ def batch(sentences, end, longest=8):
 
 
 def ngrams(sentence, size):
-    return [tuple(sentence[place : place + size]) for place in range(len(sentence) - size + 1)]
+    return [tuple(sentence[start : start + size]) for start in range(len(sentence) - size + 1)]
 
 
 @given(SENTENCES, st.lists(st.integers(0, 3), max_size=8))
-def test_every_ngram_is_found_as_often_as_it_stands_there(sentences, other):
+def test_counts_equal_counting_each_ngram(sentences, other):
     words = batch(sentences, END_OF_CAPTION)
     others = batch([other] * len(sentences), END_OF_REFERENCE)
-    found = list(zip(occurrences(words, others), inside(words), strict=True))
+    found = list(zip(count_occurrences(words, others), ngram_exists(words), strict=True))
     assert [len(counts) for counts, _ in found] == [8, 7, 6, 5]
     for size, (counts, valid) in enumerate(found, start=1):
         expected = Counter(ngrams(other, size))
@@ -56,7 +56,7 @@ def table(counts, documents):
 
 
 @given(st.lists(SENTENCES, min_size=1, max_size=4), SENTENCES)
-def test_an_ngram_weighs_the_logarithm_of_documents_by_those_that_hold_it(corpus, asked):
+def test_weights_are_log_inverse_document_frequencies(corpus, asked):
     counts = Counter(
         ngram
         for group in corpus
@@ -70,7 +70,7 @@ def test_an_ngram_weighs_the_logarithm_of_documents_by_those_that_hold_it(corpus
             assert found[: len(here), column].tolist() == pytest.approx(expected)
 
 
-def test_words_that_the_table_does_not_know_weigh_as_in_one_document():
+def test_unknown_ngrams_have_the_weight_of_one_document():
     weights = table({(1,): 2, (1, 2): 1, (2,): 4}, 4)(torch.tensor([[1], [9], [2], [-1]]))
     assert next(weights).flatten().tolist() == pytest.approx(
         [math.log(2), math.log(4), 0, math.log(4)]
@@ -78,15 +78,15 @@ def test_words_that_the_table_does_not_know_weigh_as_in_one_document():
     assert next(weights).flatten().tolist() == pytest.approx([math.log(4)] * 3)
 
 
-def test_an_ngram_without_its_beginning_is_refused():
-    with pytest.raises(ModelError, match="lack the beginning") as error:
+def test_an_ngram_without_its_prefix_is_rejected():
+    with pytest.raises(ModelError, match="lack the prefix") as error:
         table({(1, 2): 1, (2,): 4}, 4)
     assert str(error.value) == (
-        "document frequencies lack the beginning of an n-gram; count them again"
+        "document frequencies lack the prefix of an n-gram; count them again"
     )
 
 
-def test_no_documents_are_refused():
+def test_zero_documents_are_rejected():
     with pytest.raises(ModelError, match="documents") as error:
         table({(1,): 1}, 0)
     assert str(error.value) == "too few documents: 0; count over one image or more"

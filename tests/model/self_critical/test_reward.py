@@ -1,4 +1,4 @@
-"""CIDEr-D and BLEU-4 of a batch are coco-caption's, for the same words."""
+"""CIDEr-D and BLEU-4 of a batch, compared with coco-caption."""
 
 import json
 import math
@@ -25,12 +25,12 @@ CORPUS = st.lists(st.lists(REFERENCE, min_size=1, max_size=5), min_size=1, max_s
 
 
 def text(sentence):
-    # <unk> of a caption is no word of any reference, whatever these hold
+    # <unk> of a caption matches no token of a reference
     return " ".join("<unk>" if word == UNK else str(word) for word in sentence)
 
 
 def table(documents):
-    """Counted one by one; documents: groups of sentences."""
+    """Count document frequencies in plain Python; documents: groups of sentences."""
     counts = Counter()
     for group in documents:
         counts.update(
@@ -50,14 +50,14 @@ def table(documents):
 
 
 def captions(rows, longest):
-    """(B, K, L) int64 of words, <eos>, <pad>."""
+    """Pad captions to (B, K, L) int64 of tokens, <eos>, <pad>."""
     return torch.tensor(
         [[[*c, EOS, *[PAD] * (longest - len(c))][:longest] for c in row] for row in rows]
     )
 
 
-class Everything(list[object]):
-    """Captions of a few images, scored as if those of the whole corpus stood among them."""
+class WholeCorpus(list[object]):
+    """Captions of a few images with the document count of the whole corpus."""
 
     def __init__(self, items, documents):
         super().__init__(items)
@@ -68,7 +68,7 @@ class Everything(list[object]):
 
 
 def cider_d(pairs, documents):
-    """Of (caption, references) by coco-caption, its counts taken over other documents."""
+    """Score (caption, references) by coco-caption with the frequencies of other documents."""
     scorer = CiderScorer()
     for group in documents:
         scorer.cook_append(None, [text(sentence) for sentence in group])
@@ -77,7 +77,7 @@ def cider_d(pairs, documents):
     scored.document_frequency = scorer.document_frequency
     for caption, references in pairs:
         scored.cook_append(text(caption), [text(sentence) for sentence in references])
-    scored.crefs = Everything(scored.crefs, len(documents))
+    scored.crefs = WholeCorpus(scored.crefs, len(documents))
     return scored.compute_cider()
 
 
@@ -90,7 +90,7 @@ def bleu_4(pairs):
 
 @settings(deadline=None)
 @given(CORPUS, st.data(), st.booleans(), st.booleans())
-def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
+def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
     assume(any(sentence for group in corpus for sentence in group))
     rows = data.draw(
         st.lists(
@@ -108,12 +108,14 @@ def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
     everything = captions(rows, 10)
     images = torch.arange(len(corpus))
     frequencies = table(documents)
-    plain = CaptionReward(frequencies, References.of(corpus), eos=eos)(images, everything)
+    plain = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos)(
+        images, everything
+    )
     assert plain.shape == (len(corpus), 2)
     assert plain.dtype == torch.float64
     expected = np.array(cider_d(pairs, documents))
     np.testing.assert_allclose(plain.flatten(), expected, atol=1e-9)
-    mixed = CaptionReward(frequencies, References.of(corpus), eos=eos, bleu_weight=0.5)
+    mixed = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos, bleu_weight=0.5)
     if all(caption and all(group) for caption, group in pairs):
         np.testing.assert_allclose(
             mixed(images, everything).flatten(),
@@ -122,51 +124,51 @@ def test_rewards_are_those_of_coco_caption(corpus, data, eos, by_caption):
         )
 
 
-def test_a_caption_that_is_its_only_reference_earns_ten():
+def test_a_caption_equal_to_its_only_reference_has_reward_ten():
     corpus = [[[4, 5, 6, 7, 8]], [[9, 10]]]
-    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
     found = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
     assert found.tolist() == [[pytest.approx(10), 0, 0]]
 
 
-def test_only_with_eos_does_it_matter_whether_a_caption_ends():
+def test_a_missing_end_lowers_the_reward_only_with_eos():
     corpus = [[[4, 5, 6]], [[7, 8]]]
     whole = torch.tensor([[[4, 5, 6, EOS], [4, 5, 6, PAD]]])
     for eos in (False, True):
         documents = [[[*s, EOS] for s in group] for group in corpus] if eos else corpus
-        reward = CaptionReward(table(documents), References.of(corpus), eos=eos)
+        reward = CaptionReward(table(documents), References.from_sentences(corpus), eos=eos)
         ended, cut = reward(torch.tensor([0]), whole)[0].tolist()
         assert (ended > cut) == eos
         assert (ended == cut) == (not eos)
 
 
-def test_images_are_named_by_number_in_any_order():
+def test_images_may_come_in_any_order():
     corpus = [[[4, 5]], [[6, 7], [8, 9, 4]], [[5, 5, 5, 6]]]
-    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
-    said = [[[6, 7]], [[8, 9]], [[5, 5]]]
-    together = reward(torch.arange(3), captions(said, 5))
+    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+    candidates = [[[6, 7]], [[8, 9]], [[5, 5]]]
+    together = reward(torch.arange(3), captions(candidates, 5))
     order = torch.tensor([2, 0, 1])
-    assert torch.equal(reward(order, captions(said, 5)[order]), together[order])
-    alone = [reward(torch.tensor([b]), captions([said[b]], 5)) for b in range(3)]
+    assert torch.equal(reward(order, captions(candidates, 5)[order]), together[order])
+    alone = [reward(torch.tensor([b]), captions([candidates[b]], 5)) for b in range(3)]
     assert torch.allclose(torch.cat(alone), together)
 
 
-def test_many_equal_words_are_counted_beyond_a_byte():
+def test_counts_above_255_are_correct():
     corpus = [[[4] * 400], [[5]]]
-    reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
+    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
     found = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
     assert found.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
 
 
-def test_references_without_words_are_refused():
-    with pytest.raises(ModelError, match="no reference") as error:
-        CaptionReward(table([[[4]]]), References.of([[[]], [[], []]]), eos=True)
-    assert str(error.value) == "no reference has a word; give each image captions"
+def test_empty_references_are_rejected():
+    with pytest.raises(ModelError, match="references are empty") as error:
+        CaptionReward(table([[[4]]]), References.from_sentences([[[]], [[], []]]), eos=True)
+    assert str(error.value) == "all references are empty; give each image captions"
 
 
 @pytest.mark.shared
-def test_real_captions_earn_what_pycocoevalcap_gives_them():
-    """500 captions of COCO: the first of each image against its others."""
+def test_rewards_of_coco_captions_equal_pycocoevalcap():
+    """500 captions of COCO: each image's captions against its others."""
     file = Path(__file__).parents[3].parent / "shared" / "coco" / "dataset_coco.json"
     if not file.is_file():
         pytest.skip(f"no {file}")
@@ -182,20 +184,20 @@ def test_real_captions_earn_what_pycocoevalcap_gives_them():
             numbers.setdefault(word, len(numbers) + 4)
     compared = 0
     for place in range(5):
-        said = [sentences[place % len(sentences)] for sentences in images]
+        candidates = [sentences[place % len(sentences)] for sentences in images]
         others = [
             [s for n, s in enumerate(sentences) if n != place % len(sentences)]
             for sentences in images
         ]
         _, expected = Cider().compute_score(
             {n: [" ".join(s) for s in group] for n, group in enumerate(others)},
-            {n: [" ".join(caption)] for n, caption in enumerate(said)},
+            {n: [" ".join(caption)] for n, caption in enumerate(candidates)},
         )
         corpus = [[[numbers[word] for word in s] for s in group] for group in others]
-        rows = [[[numbers[word] for word in caption]] for caption in said]
-        reward = CaptionReward(table(corpus), References.of(corpus), eos=False)
-        found = reward(torch.arange(len(corpus)), captions(rows, 1 + max(map(len, said))))
+        rows = [[[numbers[word] for word in caption]] for caption in candidates]
+        reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+        found = reward(torch.arange(len(corpus)), captions(rows, 1 + max(map(len, candidates))))
         np.testing.assert_allclose(found.flatten(), expected, atol=1e-9)
         assert math.isfinite(found.mean().item())
-        compared += len(said)
+        compared += len(candidates)
     assert compared >= 500
