@@ -1,4 +1,4 @@
-# Everything runs from .venv, which the first command makes; it needs python >= 3.11 and make.
+# Every target runs from .venv, which the first one creates; it needs python >= 3.11 and make.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := a2cap pipeline extract model data tests benchmarks
@@ -10,7 +10,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "a2 needs python >= 3.11: set PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "installing into .venv, which takes some minutes the first time"
+	@echo "installing into .venv; the first time takes some minutes"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
@@ -35,6 +35,7 @@ test: lint types
 faults: install
 	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0
 
-# All but the alignment study, which takes an hour: docs/alignment-study.md has its command.
+# The alignment study is excluded because it takes an hour; docs/alignment-study.md has its command.
+BENCHMARKS := $(filter-out alignment_study measure,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install
-	for benchmark in $(filter-out benchmarks/alignment_study.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$benchmark || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done

@@ -1,8 +1,7 @@
-"""Does alignment align? Captioners of every fusion on scenes whose words' places are known.
+"""Alignment study: captioners of every fusion, trained and measured on generated scenes.
 
-Trains all of them, measures them, and writes `results.csv`, `tables.md` and figures into the folder
-of --output. What is there already is not done again, so a study that was stopped goes on. What is
-measured, and what came out, is told in docs/alignment-study.md.
+Writes `results.csv`, `tables.md` and figures into the folder of --output. Finished work is not
+repeated, so a stopped study resumes. docs/alignment-study.md explains the measures and results.
 """
 
 import logging
@@ -11,27 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from a2cap.data.errors import A2Error
 from a2cap.extract.config import CALIBRATED_RANDOM
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import print_machine
-    from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
-    from benchmarks.study.results import Results, Row, row
-    from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
-    from benchmarks.study.tables import all_tables, draw_figures
-    from benchmarks.study.worlds import Images
-else:
-    from measure import print_machine
-    from study.grid import FUSIONS, PARTS, Extent, Trial, trials
-    from study.results import Results, Row, row
-    from study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
-    from study.tables import all_tables, draw_figures
-    from study.worlds import Images
+from benchmarks.measure import print_machine
+from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
+from benchmarks.study.results import Results, Row, row
+from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
+from benchmarks.study.tables import all_tables, draw_figures
+from benchmarks.study.worlds import Images
 
 FULL = Images(drawn=3000, train=1200, validate=200, test=400)
 QUICK = Images(drawn=60, train=30, validate=6, test=6)
@@ -51,22 +40,32 @@ RESULTS, TABLES = "results.csv", "tables.md"
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Few and tiny trainings: two minutes, no insight.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Train a few tiny captioners, only to check that it runs.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("alignment-study"),
     show_default=True,
-    help="Folder of everything; with --quick a temporary one that is deleted.",
+    help="Folder of all output; with --quick a temporary one.",
 )
-@click.option("--weights", default=CALIBRATED_RANDOM, show_default=True, help="Of the detector.")
-@click.option("--seeds", type=click.IntRange(1), help="Seeds of every part; else as the grid says.")
-@click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Only these.")
-@click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Only these parts.")
+@click.option(
+    "--weights", default=CALIBRATED_RANDOM, show_default=True, help="Weights of the detector."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="Seeds per part; by default as in the grid.",
+)
+@click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Train only these.")
+@click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Run only these parts.")
 @click.option(
     "--hours",
     type=float,
-    help="Begins no training later than this from now; 0 collects what is trained.",
+    help="Start no training after this time; 0 collects the trained captioners.",
 )
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def main(
@@ -79,7 +78,7 @@ def main(
     hours: float | None,
     processes: int,
 ) -> None:
-    """Trains and measures the captioners of the alignment study."""
+    """Train and measure the captioners of the alignment study."""
     print_machine()
     logging.disable(logging.WARNING)
     extent = _extent(QUICK_EXTENT if quick else Extent(), seeds, fusions)
@@ -100,7 +99,7 @@ def main(
 
 
 def _extent(extent: Extent, seeds: int | None, fusions: tuple[str, ...]) -> Extent:
-    """The extent with what was asked for instead."""
+    """Return the extent with the requested seeds and fusions."""
     if seeds is not None:
         extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
     if fusions:
@@ -110,7 +109,7 @@ def _extent(extent: Extent, seeds: int | None, fusions: tuple[str, ...]) -> Exte
 
 
 def _run(study: Study, wanted: Sequence[Trial], *, processes: int, until: float) -> None:
-    """Does all that is wanted; tables and figures are brought up to date after each training."""
+    """Run all trials; update tables and figures after each training."""
     prepare(study, list(dict.fromkeys(trial.world for trial in wanted)))
     jobs_left = jobs(study, wanted)
     found: dict[Trial, list[Row]] = {}
@@ -121,12 +120,14 @@ def _run(study: Study, wanted: Sequence[Trial], *, processes: int, until: float)
             found[trial] = [
                 row(trial, finding)
                 for finding in findings
-                if trial.refined or finding.phase == CROSS_ENTROPY
+                if trial.self_critical or finding.phase == CROSS_ENTROPY
             ]
         ordered = [one for trial in wanted for one in found.get(trial, ())]
         _write(Results(ordered), study.folder)
         names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
-        click.echo(f"{number} of {len(jobs_left)}: {names if findings else 'left out, too late'}")
+        click.echo(
+            f"{number} of {len(jobs_left)}: {names if findings else 'not trained, out of time'}"
+        )
     click.echo((study.folder / TABLES).read_text(encoding="utf-8"))
 
 

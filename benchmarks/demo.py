@@ -1,7 +1,7 @@
-"""How long `a2 demo` takes in an empty folder, by stage, and what its captioner gains by seeing.
+"""Duration of `a2 demo` by stage, and CIDEr of its captioner, seeing and blind.
 
-And, not timed, what it would lose without the boxes (`model.box_geometry: none`): features alone
-cannot know left from right.
+And, not timed, its CIDEr without boxes (`model.box_geometry: none`): features alone do not
+distinguish left from right.
 """
 
 import json
@@ -10,26 +10,22 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import SCENES, run_demo
 from a2cap.pipeline.engine.run import Outcome
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import print_machine, print_table, ratio
-else:
-    from measure import print_machine, print_table, ratio
+from benchmarks.measure import print_machine, print_table, ratio
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="60 scenes and one epoch: seconds instead of minutes.")
 def main(quick: bool) -> None:
-    """Runs the demo once, without the start of Python."""
+    """Run the demo once, without the start of Python."""
     print_machine()
-    logging.disable(logging.WARNING)  # one epoch of --quick leaves masks that are warned of
+    logging.disable(logging.WARNING)  # after one epoch of --quick the masks cause a warning
     rows: list[list[str]] = []
 
     def say(name: str, outcome: Outcome) -> None:
@@ -58,7 +54,7 @@ def _metrics(path: Path) -> dict[str, Any]:
 
 
 def _print_groups(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """By group of words: how many are right (F1), and how often they are said of the right noun."""
+    """Print F1 by group of words, and the accuracy of the nouns that they are paired with."""
     rows = [
         [group]
         + [_share(one["word_groups"][group]["words"]["f1"]) for one in found.values()]
@@ -66,7 +62,7 @@ def _print_groups(found: Mapping[str, Mapping[str, Any]]) -> None:
         for group in next(iter(found.values()))["word_groups"]
     ]
     heads = [f"{what}, {name}" for what in ("F1", "accuracy") for name in found]
-    print_table("words, and whether they are said of the right nouns", ["group", *heads], rows)
+    print_table("words, and accuracy of their nouns", ["group", *heads], rows)
 
 
 def _share(value: float | None) -> str:

@@ -1,6 +1,6 @@
-"""How well the detector that comes along finds what is in scenes that it never saw, and how fast.
+"""Average precision and speed of the bundled detector on unseen scenes.
 
-Average precision is pycocotools'; its interval is a bootstrap over images.
+Average precision is computed by pycocotools, its interval by a bootstrap over images.
 """
 
 import logging
@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -26,26 +26,22 @@ from a2cap.pipeline.demo import CONFIG as DEMO
 from a2cap.pipeline.training.detector.average_precision import detection_metrics
 from a2cap.pipeline.training.detector.validation import RECALL_AT, detections_of, detector_figures
 from a2cap.pipeline.weights.detectors import resolve_weights
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import print_machine, print_table
-else:
-    from measure import print_machine, print_table
+from benchmarks.measure import print_machine, print_table
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "detector-scenes.yaml"
 
 UNSEEN, SEED = 500, 1009
-"""Scenes, and their seed: neither that of training nor that of validation or of the demo."""
+"""Number of scenes and their seed, which differs from training, validation and the demo."""
 TIMED = 40
-"""Images whose extraction is timed."""
+"""Number of images whose extraction is timed."""
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="12 scenes and 3 resamples: seconds.")
-@click.option("--weights", default="scenes", show_default=True, help="Of the detector.")
+@click.option("--weights", default="scenes", show_default=True, help="Weights of the detector.")
 def main(quick: bool, weights: str) -> None:
-    """Draws scenes, and looks for their things."""
+    """Draw scenes and detect their objects."""
     print_machine()
     logging.disable(logging.WARNING)
     path = resolve_weights(weights)
@@ -62,7 +58,7 @@ def main(quick: bool, weights: str) -> None:
     values = [figures["AP50"], figures["AP"], figures["AP75"], *figures["proposal_recall"].values()]
     ap50, *others = (f"{value:.3f}" for value in values)
     rows = [[str(len(data.images)), ap50, f"{low:.3f}-{high:.3f}", *others]]
-    print_table("things found", header, rows)
+    print_table("detected objects", header, rows)
     timed = [str(min(TIMED, len(data.images))), f"{seconds:.3f}", f"{regions:.1f}"]
     print_table("extraction as in the demo", ["images", "s per image", "regions"], [timed])
 
@@ -76,24 +72,24 @@ def _drawn(folder: Path, count: int) -> DetectionData:
 def _interval(
     data: DetectionData, found: Mapping[str, Detections], resamples: int
 ) -> tuple[float, float]:
-    """AP50 at 2.5 and 97.5 % of sets of as many images, drawn with replacement."""
+    """Return the 2.5 and 97.5 % quantiles of AP50 over bootstrap samples of the images."""
     draws = np.random.default_rng(0)
     values = []
     for _ in range(resamples):
         chosen = draws.integers(len(data.images), size=len(data.images))
-        images, things = [], {}
+        images, detections = [], {}
         for copy, index in enumerate(chosen):
             image = data.images[index]
             name = f"{image.image_id} {copy}"
             images.append(replace(image, image_id=name))
-            things[name] = found[image.image_id]
-        values.append(detection_metrics(replace(data, images=tuple(images)), things).ap50)
+            detections[name] = found[image.image_id]
+        values.append(detection_metrics(replace(data, images=tuple(images)), detections).ap50)
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 
 
 def _extraction(weights: Path, data: DetectionData) -> tuple[float, float]:
-    """Seconds and regions of an image, by the demo's settings."""
+    """Return seconds and regions per image with the settings of the demo."""
     config = load_config(ROOT / "pipeline" / DEMO).extract
     extractor = Extractor(load_detector(weights), config=config)
     images = [read_image(image.file) for image in data.images[:TIMED]]

@@ -1,7 +1,7 @@
-"""Scoring captions, all metrics but SPICE, against pycocoevalcap in the order of its COCOEvalCap.
+"""Time to score captions with all metrics except SPICE, compared with pycocoevalcap.
 
-5,000 published captions with five references each, where the folder `../shared` has them, else
-captions from the grammar of the generated scenes. All forms must give the same figures to 1e-6.
+Scores 5,000 published captions with five references each if the folder `../shared` has them, else
+captions of generated scenes. All forms must give equal values to 1e-6.
 """
 
 import os
@@ -12,7 +12,6 @@ from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -27,13 +26,9 @@ from a2cap.pipeline.metrics.tokenization import (
     tokenize,
     tokenize_references,
 )
+from benchmarks.measure import Timing, interleaved, print_machine, print_table
 
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table
-else:
-    from measure import Timing, interleaved, print_machine, print_table
-
-PYCOCOEVALCAP, OURS, CACHED = "pycocoevalcap", "ours", "ours, references kept"
+PYCOCOEVALCAP, OURS, CACHED = "pycocoevalcap", "a2", "a2, cached references"
 SCORED = tuple(name for name in METRICS if name != "SPICE")
 TOLERANCE = 1e-6
 
@@ -44,7 +39,7 @@ SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "coco"
 
 
 def published_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Captions of the Karpathy test split by the "init" model of "Where to put the image"."""
+    """Return Karpathy test captions of the "init" model of "Where to put the image"."""
     results = read_results(SHARED / "results" / "where-image2_init_1.json.gz")
     references = read_references(SHARED / "text" / "captions_karpathy_test_gt.json.gz")
     chosen = list(results)[:count]
@@ -52,7 +47,7 @@ def published_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list
 
 
 def make_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """One candidate and five references for each scene, as people write them."""
+    """Return one candidate and five references for each scene, spelt as people write."""
     candidates, references = {}, {}
     rng = np.random.default_rng(1)
     for index in range(count):
@@ -63,7 +58,7 @@ def make_captions(count: int) -> tuple[dict[str, list[str]], dict[str, list[str]
 
 
 def score_by_pycocoevalcap(candidates: Captions, references: Captions) -> dict[str, float]:
-    """What COCOEvalCap.evaluate does, but for SPICE, its prints and its values per image."""
+    """Score like COCOEvalCap.evaluate, without SPICE, messages and values per image."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.meteor.meteor import Meteor
@@ -92,29 +87,29 @@ def _annotations(captions: Captions) -> dict[str, list[dict[str, str]]]:
 def score_by_ours(
     candidates: Captions, references: Captions, *, cache: Path | None = None
 ) -> dict[str, float]:
-    """What `a2 evaluate` does; cache: where it keeps what it knows of references, or nowhere."""
-    with TemporaryDirectory() as nothing:
-        os.environ["A2_CACHE"] = str(cache or nothing)
+    """Score like `a2 evaluate`; cache: folder for tokens of references, none by default."""
+    with TemporaryDirectory() as empty:
+        os.environ["A2_CACHE"] = str(cache or empty)
         return score(tokenize(candidates), tokenize_references(references)).metrics
 
 
 @contextmanager
 def no_space_in_path() -> Iterator[None]:
-    """pycocoevalcap in a path without a space, in which its METEOR would wait for ever."""
+    """Provide pycocoevalcap at a path without a space, with which its METEOR hangs."""
     installed = pycocoevalcap_folder()
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as folder:
         if " " in str(installed):
-            shutil.copytree(installed, Path(place) / installed.name)
-            sys.path.insert(0, place)
+            shutil.copytree(installed, Path(folder) / installed.name)
+            sys.path.insert(0, folder)
         yield
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Drops what pycocoevalcap prints, and what its JVMs write on the standard error."""
+    """Discard the output of pycocoevalcap and of its JVMs."""
     standard_error = os.dup(2)
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-        os.dup2(nowhere.fileno(), 2)
+    with Path(os.devnull).open("w") as null, redirect_stdout(null):
+        os.dup2(null.fileno(), 2)
         try:
             yield
         finally:
@@ -125,9 +120,9 @@ def silence() -> Iterator[None]:
 def time_forms(
     captions: tuple[Captions, Captions], *, rounds: int, cache: Path
 ) -> tuple[dict[str, Timing], dict[str, dict[str, float]]]:
-    """Timings, and what each form found, metric by metric."""
+    """Return the timings and the metrics of each form."""
     candidates, references = captions
-    score_by_ours(candidates, references, cache=cache)  # also brings the jars into memory
+    score_by_ours(candidates, references, cache=cache)  # also caches the jars in memory
     scorings: dict[str, Callable[[], dict[str, float]]] = {
         PYCOCOEVALCAP: partial(score_by_pycocoevalcap, candidates, references),
         OURS: partial(score_by_ours, candidates, references),
@@ -144,19 +139,19 @@ def time_forms(
 
 
 def check_equal(found: Mapping[str, Mapping[str, float]]) -> None:
-    """ClickException where a form has another value than pycocoevalcap, or none."""
+    """Raise ClickException if a form's value differs from pycocoevalcap's or is missing."""
     expected = found[PYCOCOEVALCAP]
     for form, metrics in found.items():
         for name in SCORED:
             if not abs(metrics.get(name, np.nan) - expected[name]) <= TOLERANCE:
                 raise click.ClickException(
                     f"{name} of {form} is {metrics.get(name)}, of {PYCOCOEVALCAP} "
-                    f"{expected[name]}; mend a2cap.pipeline.metrics.score"
+                    f"{expected[name]}; fix a2cap.pipeline.metrics.score"
                 )
 
 
 def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
-    """Seconds, and each as a share of pycocoevalcap's."""
+    """Print seconds, and each as a share of pycocoevalcap's."""
     whole = timings[PYCOCOEVALCAP].median
     rows = [
         [

@@ -1,9 +1,9 @@
-"""Seconds per image: exact and mixed precision against the plain form, by stage, and what agrees.
+"""Extraction time per image in exact and mixed precision, by stage, compared with a plain version.
 
 ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
-800 x 600. Plain is the same network unfused and eager with caffe's 1,600 suppressions; where
-detectron2 is installed, its own modules stand beside it. Stages are timed one after the other as
-`Extractor` runs them, for two numbers of proposals in turn.
+800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
+suppressions; detectron2's modules are added if installed. Stages are timed as `Extractor` runs
+them, alternating two numbers of proposals.
 """
 
 import tempfile
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -36,27 +35,15 @@ from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.calibrated_random import calibrate
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import (
-        Form,
-        Timing,
-        interleaved,
-        peak_memory,
-        print_machine,
-        print_table,
-        ratio,
-    )
-else:
-    from measure import (
-        Form,
-        Timing,
-        interleaved,
-        peak_memory,
-        print_machine,
-        print_table,
-        ratio,
-    )
+from benchmarks.measure import (
+    Form,
+    Timing,
+    interleaved,
+    peak_memory,
+    print_machine,
+    print_table,
+    ratio,
+)
 
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
 PLAIN_SELECTION = "selection, plain"
@@ -67,7 +54,7 @@ QUICK = ExtractConfig(min_side=120, max_side=200, roi_size=7, min_regions=5, max
 
 
 class Laps:
-    """Seconds of each stage, one entry per image."""
+    """Seconds of each stage, one value per image."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -75,21 +62,21 @@ class Laps:
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
-        """Times what is done inside; a stage may come in several pieces of one image."""
+        """Time the block; a stage may consist of several blocks per image."""
         started = time.perf_counter()
         yield
         self._pieces[stage] += time.perf_counter() - started
 
     @contextmanager
     def image(self, *, counts: bool) -> Iterator[None]:
-        """Sums up the pieces of one image, and forgets them unless it counts."""
+        """Sum the blocks of one image, and discard them unless it counts."""
         self._pieces = defaultdict(float)
         yield
         for stage, seconds in self._pieces.items() if counts else ():
             self._seconds[stage].append(seconds)
 
     def timings(self) -> dict[str, Timing]:
-        """Each stage in the order in which it first ran."""
+        """Return the timings of each stage in the order of execution."""
         return {stage: Timing(tuple(seconds)) for stage, seconds in self._seconds.items()}
 
 
@@ -102,7 +89,7 @@ class Scored:
 
 
 def draw_image(path: Path, *, seed: int = 0) -> Path:
-    """A JPEG of 640 x 480: a colour gradient under some ellipses and rectangles."""
+    """Write a JPEG of 640 x 480: ellipses and rectangles on a colour gradient."""
     rng = np.random.default_rng(seed)
     across, down = np.linspace(0, 255, 640), np.linspace(0, 255, 480)
     ground = np.stack(
@@ -122,11 +109,11 @@ def draw_image(path: Path, *, seed: int = 0) -> Path:
 
 
 def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: Laps) -> Scored:
-    """One image through all stages, as `Extractor` goes."""
+    """Run all stages on one image, as `Extractor` does."""
     with laps.lap("decode and resize"):
         blob, size = _read(path, config=config, mean=detector.meta.mean)
     if isinstance(detector.backbone.stem.conv1, FusedConvolution):
-        blob = blob.contiguous(memory_format=torch.channels_last)  # as ours runs; plain ones do not
+        blob = blob.contiguous(memory_format=torch.channels_last)  # as Extractor runs
     with laps.lap("backbone"):
         maps = detector(blob)
     with laps.lap("RPN and proposals"):
@@ -182,8 +169,8 @@ def _select(scored: Scored, *, config: ExtractConfig) -> NDArray[np.int64]:
 
 
 def plain_selection(scored: Scored, *, config: ExtractConfig) -> NDArray[np.int64]:
-    """What `select_regions` does, with a suppression per class, as generate_tsv.py has it."""
-    # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
+    """Select like `select_regions`, with one suppression per class as in generate_tsv.py."""
+    # caffe's boxes include their last pixel: the overlap of continuous boxes one wider
     boxes = torch.from_numpy(scored.boxes + np.array([0, 0, 1, 1], np.float32))
     best = torch.zeros(len(boxes))
     for scores in torch.from_numpy(scored.probabilities).T:
@@ -200,7 +187,7 @@ def plain_selection(scored: Scored, *, config: ExtractConfig) -> NDArray[np.int6
 def time_stages(
     detector: Detector, path: Path, configs: list[ExtractConfig], *, rounds: int
 ) -> tuple[list[dict[str, Timing]], list[Scored]]:
-    """Rounds over the configurations in turn, after one round that does not count."""
+    """Time the configurations in alternation, after one round that does not count."""
     laps = [Laps() for _ in configs]
     last: list[Scored] = []
     for number in range(rounds + 1):
@@ -214,7 +201,7 @@ def time_stages(
 
 
 def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDArray[np.int64]:
-    """An image's regions as the reference implementations go."""
+    """Select an image's regions as the reference implementations do."""
     laps = Laps()
     with laps.image(counts=False):
         scored = run_stages(detector, path, config=config, laps=laps)
@@ -224,7 +211,7 @@ def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDAr
 def time_precisions(
     detector: Detector, path: Path, base: ExtractConfig, *, rounds: int
 ) -> dict[str, Timing]:
-    """The plain form and ours in turn, images decoded each time; by name."""
+    """Time all versions in alternation, including image decoding."""
     forms: dict[str, Form] = {PLAIN: partial(plain_form, detector, path, config=base)}
     if find_spec("detectron2") is not None and detector.architecture.has_bottlenecks:
         forms["detectron2 eager"] = partial(plain_form, rebuild(detector), path, config=base)
@@ -235,7 +222,7 @@ def time_precisions(
 
 
 def fixed(base: ExtractConfig, count: int, *, precision: str) -> ExtractConfig:
-    """A fixed number of regions, or as many as there are proposals."""
+    """Return the configuration with a fixed number of regions, at most the proposals."""
     count = min(count, base.proposals)
     fields = {"min_regions": count, "max_regions": count, "precision": precision}
     return base.model_copy(update=fields)
@@ -246,18 +233,18 @@ def _extract(extractor: Extractor, path: Path) -> Regions:
 
 
 def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
-    """Each form, and by how much it is faster than the plain one."""
+    """Print each version and its speed-up over the plain one."""
     plain = timings[PLAIN].median
     rows = [
         [name, f"{timing.median:.3f}", timing.spread, ratio(plain, timing.median)]
         for name, timing in timings.items()
     ]
     header = ["", "s per image", "s in each round", "faster by"]
-    print_table(f"one image, {proposals} proposals, against the plain form", header, rows)
+    print_table(f"one image, {proposals} proposals, compared with the plain version", header, rows)
 
 
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
-    """Which regions mixed precision keeps of the exact ones, and how far their features are off."""
+    """Print the share of regions that mixed precision keeps, and the error of their features."""
     rows = []
     for count in (36, 100):
         exact, mixed = (
@@ -267,17 +254,18 @@ def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) 
         same = total = 0
         errors = [0.0]
         for path in paths:
-            ours, theirs = _extract(exact, path), _extract(mixed, path)
-            where = {tuple(box): row for row, box in enumerate(ours.boxes.tolist())}
+            expected, found = _extract(exact, path), _extract(mixed, path)
+            rows_of = {tuple(box): row for row, box in enumerate(expected.boxes.tolist())}
             pairs = [
-                (where[tuple(box)], row)
-                for row, box in enumerate(theirs.boxes.tolist())
-                if tuple(box) in where
+                (rows_of[tuple(box)], row)
+                for row, box in enumerate(found.boxes.tolist())
+                if tuple(box) in rows_of
             ]
-            same, total = same + len(pairs), total + len(ours.boxes)
+            same, total = same + len(pairs), total + len(expected.boxes)
             for a, b in pairs:
-                norm = np.linalg.norm(ours.features[a])
-                errors.append(float(np.linalg.norm(ours.features[a] - theirs.features[b]) / norm))
+                norm = np.linalg.norm(expected.features[a])
+                error = np.linalg.norm(expected.features[a] - found.features[b]) / norm
+                errors.append(float(error))
         rows.append(
             [f"{count} boxes", f"{same} of {total}", f"{same / total:.1%}", f"{max(errors):.1e}"]
         )
@@ -286,7 +274,7 @@ def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) 
 
 
 def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
-    """Seconds and share of each stage; the plain selection stands outside the total."""
+    """Print seconds and share of each stage; the total excludes the plain selection."""
     total = sum(t.median for stage, t in timings.items() if stage != PLAIN_SELECTION)
     rows = [
         [stage, f"{timing.median:.4f}", timing.spread, f"{timing.median / total:.1%}"]
@@ -302,19 +290,19 @@ def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
 def print_selection(
     configs: list[ExtractConfig], timings: list[dict[str, Timing]], scored: list[Scored]
 ) -> None:
-    """Pruned against plain selection on the same probabilities."""
+    """Print pruned and plain selection on the same probabilities."""
     rows = []
     for config, measured, regions in zip(configs, timings, scored, strict=True):
-        plain, ours = measured[PLAIN_SELECTION], measured[SELECTION]
+        plain, pruned = measured[PLAIN_SELECTION], measured[SELECTION]
         expected, found = plain_selection(regions, config=config), _select(regions, config=config)
-        alike = len(np.intersect1d(expected, found))
+        same = len(np.intersect1d(expected, found))
         rows.append(
             [
                 f"{config.proposals} proposals",
                 f"{plain.median:.4f}",
-                f"{ours.median:.4f}",
-                ratio(plain.median, ours.median),
-                f"{alike} of {len(expected)}",
+                f"{pruned.median:.4f}",
+                ratio(plain.median, pruned.median),
+                f"{same} of {len(expected)}",
             ]
         )
     header = ["", "NMS per class, s", "pruned, s", "faster by", "same regions"]
@@ -322,7 +310,7 @@ def print_selection(
 
 
 def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -> None:
-    """Peak of the whole process, weights included, over one image by `Extractor` itself."""
+    """Print the peak memory of the process, including weights, while extracting one image."""
     image = read_image(path)
     rows = []
     for config in configs:
@@ -333,7 +321,7 @@ def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A tiny network: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="Use a tiny network, only to check that it runs.")
 def main(quick: bool) -> None:
     """Time the extractor stage by stage."""
     print_machine()

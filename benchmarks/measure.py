@@ -1,7 +1,6 @@
-"""Timing that stands on a noisy machine: the forms of one task take turns, and medians count.
+"""Timing for noisy machines: the forms of one task alternate, and medians are reported.
 
-The other files of this folder are benchmarks and print; this one is what they share and prints
-nothing when it is run.
+The other modules of this folder are benchmarks; this one is shared by them and prints nothing.
 """
 
 import os
@@ -22,27 +21,27 @@ Form = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of each round."""
+    """Seconds per round."""
 
     rounds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The median, in seconds: one slow round does not move it."""
+        """Median in seconds, which one slow round does not change."""
         return statistics.median(self.rounds)
 
     @property
     def spread(self) -> str:
-        """Fastest and slowest round; far apart where something else kept the machine busy."""
+        """Fastest and slowest round; far apart if other programs used the machine."""
         return f"{min(self.rounds):.3g}-{max(self.rounds):.3g}"
 
 
 def interleaved(
     forms: Mapping[str, Form], *, rounds: int, warm_up: int = 1, before: Form | None = None
 ) -> dict[str, Timing]:
-    """Times each form once per round, A B A B, after `warm_up` rounds that do not count.
+    """Time each form once per round, A B A B, after `warm_up` rounds that are not counted.
 
-    before: called ahead of each form, its time not counted.
+    before: called before each form, not timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(warm_up + rounds):
@@ -56,12 +55,12 @@ def interleaved(
 
 
 def ratio(numerator: float, denominator: float) -> str:
-    """How many times greater the one is than the other."""
+    """Format how many times greater the numerator is."""
     return f"{numerator / denominator:.2f}x"
 
 
 def print_machine() -> None:
-    """One line that names the machine, and the load on it before the benchmark began."""
+    """Print one line with the machine and its load before the benchmark."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     facts = [
         f"machine: {_processor()}",
@@ -76,7 +75,7 @@ def print_machine() -> None:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first column is left-aligned, the others are right-aligned."""
+    """Print a table; the first column is left-aligned, the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * width for width in widths]
     click.echo(f"\n{title}")
@@ -86,16 +85,16 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def peak_memory(form: Form) -> float:
-    """Most memory that this process holds while the form runs, in MiB.
+    """Return the peak memory of this process while the form runs, in MiB.
 
-    Where the system cannot forget an earlier peak (outside Linux), that of the process so far.
+    Outside Linux an earlier peak cannot be reset; it is included there.
     """
     reset = Path("/proc/self/clear_refs")
     if not reset.exists():
         form()
         unit = 2**20 if sys.platform == "darwin" else 2**10
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-    reset.write_text("5")  # proc(5): forgets the peak
+    reset.write_text("5")  # proc(5): resets the peak
     form()
     status = Path("/proc/self/status").read_text()
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))

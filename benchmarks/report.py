@@ -1,7 +1,7 @@
-"""The report of 5,000 images: how long it is made, how large it is, how soon it can be used.
+"""Time to write a report of 5,000 images, its size, and the time until it is usable.
 
-Captions are those of generated scenes, images drawn scenes with 36 regions and random attention.
-Times of the page are taken by Chromium itself, from the start of the navigation.
+Captions and images are generated scenes with 36 regions and random attention. Chromium measures
+the times of the page from the start of navigation.
 """
 
 import shutil
@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 import cv2
@@ -19,11 +19,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.generate import draw, make_scene, raw_text
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Report, ReportImage, write_report
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import print_machine, print_table
-else:
-    from measure import print_machine, print_table
+from benchmarks.measure import print_machine, print_table
 
 SIDE, REGIONS = 640, 36
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
@@ -38,7 +34,7 @@ SEARCHING = f"""({TIMED})(() => {{ const search = document.getElementById("searc
 
 
 def make_images(count: int) -> list[ReportImage]:
-    """Scenes with their captions as references and as beams, and random scores."""
+    """Return scenes with their captions as references and as beams, and random scores."""
     rng = np.random.default_rng(0)
     return [_image(index, rng) for index in range(count)]
 
@@ -47,12 +43,12 @@ def _image(index: int, rng: np.random.Generator) -> ReportImage:
     scene = make_scene(index, seed=0, side=160)
     references = [raw_text(caption) for caption in scene.captions]
     scores = dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
-    beams = [(text, -float(place)) for place, text in enumerate(references)]
+    beams = [(text, -float(rank)) for rank, text in enumerate(references)]
     return ReportImage(scene.image_id, references[0], references, scores, beams)
 
 
 def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, ImageCard]]:
-    """Each with an image of its own, regions anywhere and attention to them."""
+    """Yield each image with a drawn file, random regions and attention."""
     rng = np.random.default_rng(1)
     for index, image in enumerate(images):
         path = folder / f"{image.image_id}.jpg"
@@ -62,7 +58,7 @@ def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, 
         original = rng.dirichlet(np.ones(REGIONS), words).astype(np.float32)
         keep = rng.random((words, REGIONS), dtype=np.float32)
         attention = CaptionAttention(original, original * np.exp(1 - keep), keep, keep[:, 0])
-        names, scores = ["some thing"] * REGIONS, rng.random(REGIONS)
+        names, scores = ["some object"] * REGIONS, rng.random(REGIONS)
         yield (
             image.image_id,
             ImageCard(path, SIDE, SIDE, corners, names, scores, attention),
@@ -70,7 +66,7 @@ def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, 
 
 
 def write(path: Path, *, count: int, embedded: int) -> float:
-    """Writes the report; returns the seconds without those of drawing the images."""
+    """Write the report; return the seconds without drawing the images."""
     images = make_images(count)
     report = Report(
         title="Captions of generated scenes",
@@ -91,7 +87,7 @@ def write(path: Path, *, count: int, embedded: int) -> float:
 
 
 def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
-    """Medians of the milliseconds until the page is ready, of sorting and of searching."""
+    """Return medians of the milliseconds until the page is ready, of sorting and searching."""
     from playwright.sync_api import sync_playwright
 
     found: dict[str, list[float]] = {}
@@ -111,9 +107,9 @@ def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="Use a few images, only to check that it runs.")
 def main(quick: bool) -> None:
-    """Write a report, and open it in Chromium where there is one."""
+    """Write a report, and open it in Chromium if that is installed."""
     print_machine()
     count, embedded, rounds = (50, 5, 1) if quick else (5000, 500, 5)
     with tempfile.TemporaryDirectory() as folder:

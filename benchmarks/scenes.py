@@ -1,7 +1,7 @@
-"""`a2 scenes` by one process against one per core, the start of Python included.
+"""Time of `a2 scenes` with one process and with one per core, including the start of Python.
 
-Each form is a command of its own, so that the processes that draw load no more than they do for a
-user: started from here, each would first import what benchmarks share.
+Each form is a separate command, so that the drawing processes import no more than for a user;
+forked from here, each would first import the benchmarks.
 """
 
 import os
@@ -12,30 +12,26 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
-else:
-    from measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
 
 MANY = 20_000
-"""Images whose time is told: two cores are to write them in less than five minutes."""
+"""Number of images whose time is reported; the goal is five minutes on two cores."""
 
 ALONE = "1 process"
 
 
 def write(folder: Path, *, count: int, workers: int) -> None:
-    """Runs the command."""
+    """Run the command."""
     command = [sys.executable, "-m", "a2cap.pipeline", "scenes", str(folder)]
     options = ["--count", str(count), "--workers", str(workers)]
     subprocess.run([*command, *options], check=True, capture_output=True)
 
 
 def time_writing(folder: Path, *, count: int, rounds: int) -> dict[str, Timing]:
-    """Each number of processes in turn, into a folder that is not there."""
+    """Time each number of processes in turn, into a new folder."""
     several = max(os.cpu_count() or 1, 2)
     forms = {
         ALONE: partial(write, folder, count=count, workers=1),
@@ -46,7 +42,7 @@ def time_writing(folder: Path, *, count: int, rounds: int) -> dict[str, Timing]:
 
 
 def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
-    """Rates, the time of MANY images at each, and how many times one process's it is."""
+    """Print rates, the time of MANY images, and the speed-up over one process."""
     rows = [
         [
             name,
@@ -62,7 +58,7 @@ def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="Use a few images, only to check that it runs.")
 def main(quick: bool) -> None:
     """Time writing scenes of 160 pixels, with all their files."""
     print_machine()

@@ -1,14 +1,13 @@
-"""A self-critical step with its reward, and CIDEr-D alone, against plain forms of the same.
+"""Time of a self-critical step with its reward, and of CIDEr-D alone, compared with plain versions.
 
-The plain step draws with a graph and back-propagates through every step of drawing, as M2 does, and
-its reward is pycocoevalcap's Python, given the same document frequencies. The captioner is
-untrained, so nearly every caption has the greatest length: the longest a step can be.
+The plain step samples with a graph and back-propagates through every sampling step, as M2 does. Its
+reward is pycocoevalcap's Python code with the same document frequencies. The captioner is
+untrained, so nearly every caption has maximum length, the slowest case.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 import torch
@@ -20,13 +19,9 @@ from a2cap.model.config import ModelConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
+from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
 
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
-else:
-    from measure import Timing, interleaved, print_machine, print_table, ratio
-
-OURS, PLAIN = "ours", "plain"
+A2, PLAIN = "a2", "plain"
 PAD, BOS, EOS = 0, 1, 2
 FIRST_WORD = 4
 Sentence = list[int]
@@ -36,8 +31,8 @@ Sentence = list[int]
 class Sizes:
     """B images of R regions with K samples of at most L tokens from V words.
 
-    corpus: images that document frequencies are counted over; hypotheses: captions of the second
-    table, five to an image.
+    corpus: images for document frequencies; hypotheses: captions of the second table, five per
+    image.
     """
 
     images: int = 10
@@ -57,26 +52,26 @@ SMALL = ModelConfig(encoder_layers=1, decoder_layers=2, width=32, feed_forward=6
 
 @dataclass(frozen=True)
 class Corpus:
-    """Five references per image, and both forms of the reward made ready."""
+    """Five references per image, and both versions of the reward."""
 
     references: list[list[Sentence]]
-    ours: CaptionReward
+    a2: CaptionReward
     plain: CiderScorer
 
     def plain_reward(self, images: Tensor, captions: Tensor) -> Tensor:
-        """By pycocoevalcap, (B, K) float64."""
+        """Return pycocoevalcap's CIDEr-D, (B, K) float64."""
         scorer = CiderScorer()
         scorer.document_frequency = self.plain.document_frequency
         for image, group in zip(images.tolist(), captions.tolist(), strict=True):
             references = [_text(sentence) for sentence in self.references[image]]
             for caption in group:
                 scorer.cook_append(_text(_words(caption)), references)
-        scorer.crefs = _Many(scorer.crefs, len(self.references))
+        scorer.crefs = _CorpusSized(scorer.crefs, len(self.references))
         return torch.tensor(scorer.compute_cider()).reshape(captions.shape[:2])
 
 
-class _Many(list[object]):
-    """Some captions that say that they are as many as the corpus: its size is in the idf."""
+class _CorpusSized(list[object]):
+    """Captions whose reported number is that of the corpus, which the idf depends on."""
 
     def __init__(self, items: Sequence[object], size: int) -> None:
         super().__init__(items)
@@ -87,7 +82,7 @@ class _Many(list[object]):
 
 
 def make_corpus(sizes: Sizes) -> Corpus:
-    """Sentences of 6 to 14 words, of which few are frequent and most are rare."""
+    """Return sentences of 6 to 14 words; few words are frequent, most are rare."""
     generator = torch.Generator().manual_seed(0)
     ranks = torch.arange(1, sizes.vocabulary - FIRST_WORD + 1, dtype=torch.float64)
 
@@ -113,10 +108,10 @@ def make_corpus(sizes: Sizes) -> Corpus:
     )
 
 
-def our_gradients(
+def a2_gradients(
     captioner: TransformerCaptioner, regions: Sequence[Tensor], reward: Reward, sizes: Sizes
 ) -> Tensor:
-    """Drawn without a graph, one pass with the gradient; returns what was drawn, (B, K, L)."""
+    """Sample without a graph, then run one pass with gradients; return samples, (B, K, L)."""
     memory = captioner.encode(*regions)
     generator = torch.Generator().manual_seed(0)
     found = generate_rollouts(
@@ -141,7 +136,7 @@ def plain_gradients(
     *,
     given: Tensor | None = None,
 ) -> None:
-    """Drawn with a graph that is kept to the end; given: captions to follow instead, (B, K, L)."""
+    """Sample with a graph that is kept; given: captions to follow instead, (B, K, L)."""
     state = captioner.start(captioner.encode(*regions), sizes.samples)
     last = torch.full((sizes.images * sizes.samples,), BOS)
     ended = torch.zeros_like(last, dtype=torch.bool)
@@ -170,19 +165,19 @@ def _draw(log_probs: Tensor) -> Tensor:
 
 
 def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: int) -> None:
-    """Prints what a step takes in both forms, and by how much their gradients differ."""
+    """Print the time of a step in both versions, and the difference of their gradients."""
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
         config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).eval()
-    places = (sizes.images, sizes.regions)
+    shape = (sizes.images, sizes.regions)
     regions = (
-        torch.rand(*places, sizes.feature_width),
-        torch.rand(*places, 5),
-        torch.ones(places, dtype=torch.bool),
+        torch.rand(*shape, sizes.feature_width),
+        torch.rand(*shape, 5),
+        torch.ones(shape, dtype=torch.bool),
     )
     images = torch.arange(sizes.images)
-    ours = partial(our_gradients, captioner, regions, partial(corpus.ours, images), sizes)
+    ours = partial(a2_gradients, captioner, regions, partial(corpus.a2, images), sizes)
     reward = partial(corpus.plain_reward, images)
     plain = partial(plain_gradients, captioner, regions, reward, sizes)
     captions = ours()
@@ -190,7 +185,7 @@ def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: 
     captioner.zero_grad()
     plain(given=captions)
     difference = (ours_gradient - _gradient(captioner)).norm() / ours_gradient.norm()
-    timings = interleaved({OURS: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
+    timings = interleaved({A2: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
     layers = f"{config.encoder_layers}+{config.decoder_layers} layers of {config.width}"
     _print(
         f"self-critical step with reward, {layers}: {sizes.images} images x {sizes.samples} "
@@ -202,21 +197,21 @@ def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: 
 
 
 def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
-    """Prints what CIDEr-D takes in both forms, and by how much it differs."""
+    """Print the time of CIDEr-D in both versions, and the difference of their values."""
     images = torch.arange(sizes.hypotheses // 5) % sizes.corpus
     captions = torch.full((len(images), 5, sizes.tokens), PAD)
     for row, image in enumerate(images.tolist()):
-        for place in range(5):
-            # one reference begins it and another one ends it, so that some of it is found
-            start = corpus.references[image][place][: sizes.tokens // 2]
-            rest = corpus.references[(image + place) % sizes.corpus][0]
+        for number in range(5):
+            # halves of two references, so that some n-grams match
+            start = corpus.references[image][number][: sizes.tokens // 2]
+            rest = corpus.references[(image + number) % sizes.corpus][0]
             words = [*start, *rest][: sizes.tokens - 1]
-            captions[row, place, : len(words) + 1] = torch.tensor([*words, EOS])
+            captions[row, number, : len(words) + 1] = torch.tensor([*words, EOS])
     forms = {
-        OURS: partial(corpus.ours, images, captions),
+        A2: partial(corpus.a2, images, captions),
         PLAIN: partial(corpus.plain_reward, images, captions),
     }
-    difference = (forms[OURS]() - forms[PLAIN]()).abs().max()
+    difference = (forms[A2]() - forms[PLAIN]()).abs().max()
     timings = interleaved(forms, rounds=rounds)
     _print(f"CIDEr-D of {captions.shape[0] * 5} captions, 5 references each", timings, "CIDEr-D")
     click.echo(f"values differ by {difference:.1e}")
@@ -225,12 +220,12 @@ def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
 def _print(title: str, timings: dict[str, Timing], what: str) -> None:
     rows = [[name, f"{timing.median:.4f}", timing.spread] for name, timing in timings.items()]
     print_table(title, ("form", "seconds", "fastest-slowest"), rows)
-    faster = ratio(timings[PLAIN].median, timings[OURS].median)
-    click.echo(f"our {what} is faster by {faster}")
+    faster = ratio(timings[PLAIN].median, timings[A2].median)
+    click.echo(f"{what} of a2 is faster by {faster}")
 
 
 def _gradient(captioner: TransformerCaptioner) -> Tensor:
-    """All gradients in a row."""
+    """Return all gradients, concatenated."""
     return torch.cat([p.grad.flatten() for p in captioner.parameters() if p.grad is not None])
 
 
@@ -243,10 +238,10 @@ def _text(words: Sentence) -> str:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Tiny sizes: shows that it works, measures nothing.")
+@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 def main(quick: bool, rounds: int) -> None:
-    """Times a self-critical step and its reward."""
+    """Time a self-critical step and its reward."""
     sizes = QUICK if quick else Sizes()
     print_machine()
     corpus = make_corpus(sizes)

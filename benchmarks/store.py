@@ -1,7 +1,7 @@
-"""The feature store against one .npz per image and against HDF5 with datasets per image.
+"""Feature store compared with one .npz per image and with HDF5 datasets per image.
 
-Every form keeps and gives back the same regions of the same images. Only ours checks what it
-reads, and only ours is on the disk when the writer returns: the others leave that to the system.
+Every form stores and returns the same regions. Only the feature store verifies what it reads, and
+only its data is on disk when the writer returns; the others leave that to the system.
 """
 
 import shutil
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import h5py
@@ -19,15 +18,11 @@ import numpy as np
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
-
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
-else:
-    from measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
 
 REGIONS, WIDTH = 36, 2048
 DISTINCT = 64
-"""Images whose values differ; the others repeat them, since none of the forms compresses."""
+"""Number of images with different values; the others repeat them, as no form compresses."""
 
 OURS, UNSEALED, NPZ, HDF5 = "LMDB", "LMDB without seal", ".npz", "HDF5"
 
@@ -36,14 +31,14 @@ Images = Mapping[str, Regions]
 
 @dataclass(frozen=True)
 class Format:
-    """write: all images into an empty folder; read: the images with these ids from it."""
+    """write: store all images in an empty folder; read: load the images with these ids."""
 
     write: Callable[[Path, Images], None]
     read: Callable[[Path, Sequence[str]], None]
 
 
 def make_images(count: int) -> dict[str, Regions]:
-    """Random regions under ids like COCO's."""
+    """Return random regions with ids like COCO's."""
     rng = np.random.default_rng(0)
     distinct = [_regions(rng) for _ in range(min(count, DISTINCT))]
     return {f"{index + 1:012d}": distinct[index % len(distinct)] for index in range(count)}
@@ -62,7 +57,7 @@ def _regions(rng: np.random.Generator) -> Regions:
 
 
 def write_lmdb(folder: Path, images: Images, *, seal: bool = False) -> None:
-    """Ours, each batch of images durable; seal: then read back, checked and made readable."""
+    """Write a feature store with durable commits; seal: read back and verify it at the end."""
     with FeatureWriter(folder / "features.lmdb") as writer:
         for image_id, regions in images.items():
             writer.add(image_id, regions)
@@ -71,27 +66,27 @@ def write_lmdb(folder: Path, images: Images, *, seal: bool = False) -> None:
 
 
 def read_lmdb(folder: Path, image_ids: Sequence[str]) -> None:
-    """Ours, checksums included."""
+    """Read a feature store, verifying checksums."""
     store = FeatureStore(folder / "features.lmdb")
     for image_id in image_ids:
         store[image_id]
 
 
 def write_npz(folder: Path, images: Images) -> None:
-    """One uncompressed archive per image."""
+    """Write one uncompressed archive per image."""
     for image_id, regions in images.items():
         np.savez(folder / f"{image_id}.npz", allow_pickle=False, **_arrays(regions))
 
 
 def read_npz(folder: Path, image_ids: Sequence[str]) -> None:
-    """Opens, reads and closes the image's archive."""
+    """Open, read and close the archive of each image."""
     for image_id in image_ids:
         with np.load(folder / f"{image_id}.npz") as archive:
             _as_regions({name: archive[name] for name in archive.files})
 
 
 def write_hdf5(folder: Path, images: Images) -> None:
-    """One file, with datasets ID_features, ID_boxes and so on, as M2's feature file has them."""
+    """Write one file with datasets ID_features, ID_boxes and so on, like M2's feature file."""
     with h5py.File(folder / "features.hdf5", "w") as file:
         for image_id, regions in images.items():
             for name, array in _arrays(regions).items():
@@ -99,7 +94,7 @@ def write_hdf5(folder: Path, images: Images) -> None:
 
 
 def read_hdf5(folder: Path, image_ids: Sequence[str]) -> None:
-    """Opens the file once and looks datasets up by name."""
+    """Open the file once and read datasets by name."""
     names = _arrays(_regions(np.random.default_rng(0)))
     with h5py.File(folder / "features.hdf5", "r") as file:
         for image_id in image_ids:
@@ -132,7 +127,7 @@ FORMATS = {
 
 
 def time_writing(folder: Path, images: Images, *, rounds: int) -> dict[str, Timing]:
-    """Each format, and ours before its seal too, into a folder that is emptied each time."""
+    """Time each format, and the store without its seal, into a folder that is emptied each time."""
 
     def emptied() -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,19 +141,19 @@ def time_writing(folder: Path, images: Images, *, rounds: int) -> dict[str, Timi
 
 
 def time_reading(folder: Path, images: Images, *, rounds: int) -> dict[str, Timing]:
-    """Each format in one random order, from a warm cache."""
+    """Time each format in one random order, from a warm cache."""
     image_ids = [str(image_id) for image_id in np.random.default_rng(1).permutation([*images])]
     forms = {}
     for name, form in FORMATS.items():
-        place = folder / name
-        place.mkdir()
-        form.write(place, images)
-        forms[name] = partial(form.read, place, image_ids)
+        path = folder / name
+        path.mkdir()
+        form.write(path, images)
+        forms[name] = partial(form.read, path, image_ids)
     return interleaved(forms, rounds=rounds)
 
 
 def print_timings(title: str, timings: Mapping[str, Timing], *, images: int) -> None:
-    """Rates, and how many times faster ours is than each."""
+    """Print rates, and the speed-up of the feature store over each."""
     rows = [
         [
             name,
@@ -172,7 +167,7 @@ def print_timings(title: str, timings: Mapping[str, Timing], *, images: int) -> 
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few images: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="Use a few images, only to check that it runs.")
 def main(quick: bool) -> None:
     """Time writing and reading of 36 x 2048 float16 features per image."""
     print_machine()
@@ -180,9 +175,9 @@ def main(quick: bool) -> None:
     images = make_images(count)
     with tempfile.TemporaryDirectory() as folder:
         for title, measure in (("writing", time_writing), ("reading", time_reading)):
-            place = Path(folder) / title
-            place.mkdir()
-            timings = measure(place, images, rounds=rounds)
+            path = Path(folder) / title
+            path.mkdir()
+            timings = measure(path, images, rounds=rounds)
             print_timings(f"{title}, {count} images", timings, images=count)
 
 

@@ -1,15 +1,15 @@
-"""Captions per second of both phases of training, by precision, eager and compiled.
+"""Captions per second of both training tasks, by precision, eager and compiled.
 
-On the GPU where there is one, else on the CPU. An update is the product's own: the batch goes to
-the device, for self-critical training captions are drawn and rewarded, then forward, backward,
-clipping and Adam. Reading features from disk is not in it. For a GPU a profile of some updates says
-which share of them it had nothing to compute.
+Runs on the GPU if there is one, else on the CPU. An update is that of `a2 train`: the batch is
+moved to the device, self-critical training samples and rewards captions, then forward, backward,
+clipping and Adam. Reading features from disk is excluded. On a GPU a profile of some updates gives
+the share of idle time.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import click
 import torch
@@ -26,68 +26,63 @@ from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
+from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
 
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
-    from benchmarks.self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
-else:
-    from measure import Timing, interleaved, print_machine, print_table, ratio
-    from self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
-
-PHASES = ("cross-entropy", "self-critical")
+TASKS = ("cross-entropy", "self-critical")
 EOS = 2
 
 
 @dataclass(frozen=True)
-class Way:
-    """How an update is computed."""
+class Variant:
+    """Precision and compilation of an update."""
 
     precision: Precision
     compiled: bool
 
     @property
     def name(self) -> str:
-        """As a row is called."""
+        """Name of the row."""
         return f"{self.precision}, {'compiled' if self.compiled else 'eager'}"
 
 
-BASE = Way("fp32", compiled=False)
+BASE = Variant("fp32", compiled=False)
 
 
 class Optimisation(Protocol):
-    """One update after the other, of either phase."""
+    """Updates of either training task."""
 
     def step(self, parts: Sequence[Batch], number: int) -> Sequence[object]:
-        """Update `number` on the parts of a batch."""
+        """Run update `number` on the parts of a batch."""
 
 
-def ways(device: torch.device, *, compiled: bool) -> list[Way]:
-    """The plainest first; TF32 is fp32 itself on a CPU."""
+def variants(device: torch.device, *, compiled: bool) -> list[Variant]:
+    """Return the variants, plain fp32 first; on a CPU TF32 equals fp32."""
     precisions: list[Precision] = (
         ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
     )
     forms = (False, True) if compiled else (False,)
-    return [Way(precision, form) for form in forms for precision in precisions]
+    return [Variant(precision, form) for form in forms for precision in precisions]
 
 
 def make_batch(sizes: Sizes, *, pinned: bool) -> Batch:
-    """Random features, and captions of the greatest length."""
-    places = (sizes.images, sizes.regions)
+    """Return random features and captions of maximum length."""
+    shape = (sizes.images, sizes.regions)
     tokens = torch.randint(4, sizes.vocabulary, (sizes.images, sizes.samples, sizes.tokens))
     tokens[..., -1] = EOS
     batch = Batch(
         image_ids=tuple(map(str, range(sizes.images))),
-        features=torch.rand(*places, sizes.feature_width),
-        boxes=torch.rand(*places, 5),
-        region_mask=torch.ones(places, dtype=torch.bool),
+        features=torch.rand(*shape, sizes.feature_width),
+        boxes=torch.rand(*shape, 5),
+        region_mask=torch.ones(shape, dtype=torch.bool),
         tokens=tokens,
     )
     return batch.pin_memory() if pinned else batch
 
 
 def make_optimisation(
-    phase: str,
-    way: Way,
+    task: str,
+    variant: Variant,
     sizes: Sizes,
     model: ModelConfig,
     corpus: Corpus,
@@ -95,28 +90,28 @@ def make_optimisation(
     device: torch.device,
     say: Callable[[str], None],
 ) -> Optimisation:
-    """A captioner of its own, and what trains it; say: told where compiling fails."""
+    """Create a captioner and its updates; say: called if compiling fails."""
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
         model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(device)
-    if way.compiled:
+    if variant.compiled:
         compile_layers(captioner, warn=say)
-    if phase == "cross-entropy":
-        return CrossEntropyOptimizer(captioner, TrainConfig(precision=way.precision))
-    rewards = ImageRewards(corpus.ours.to(device), list(map(str, range(sizes.corpus))))
-    config = ScstConfig(precision=way.precision, samples=sizes.samples, max_length=sizes.tokens)
+    if task == "cross-entropy":
+        return CrossEntropyOptimizer(captioner, TrainConfig(precision=variant.precision))
+    rewards = ImageRewards(corpus.a2.to(device), list(map(str, range(sizes.corpus))))
+    config = ScstConfig(precision=variant.precision, samples=sizes.samples, max_length=sizes.tokens)
     return SelfCriticalOptimizer(captioner, config, rewards)
 
 
 def updates(
-    optimisation: Optimisation, way: Way, batch: Batch, *, count: int, device: torch.device
+    optimisation: Optimisation, variant: Variant, batch: Batch, *, count: int, device: torch.device
 ) -> Callable[[], None]:
-    """Some updates in a row, until the device is done with them."""
+    """Return a function that runs `count` updates and waits for the device."""
     numbers = itertools.count(1)
 
     def run() -> None:
-        with matrix_precision(way.precision):
+        with matrix_precision(variant.precision):
             for number in itertools.islice(numbers, count):
                 optimisation.step([batch], number)
         if device.type == "cuda":
@@ -126,9 +121,9 @@ def updates(
 
 
 def idle_share(busy: Sequence[tuple[float, float]]) -> float:
-    """The share of the time from the first start to the last end in which nothing was computed.
+    """Return the share of idle time between the first start and the last end; 0 without any.
 
-    busy: (start, end) of what was computed, in any unit; they may overlap. 0 for none.
+    busy: (start, end) of each computation, in any unit; they may overlap.
     """
     if not busy:
         return 0.0
@@ -142,7 +137,7 @@ def idle_share(busy: Sequence[tuple[float, float]]) -> float:
 
 
 def idle_of(form: Callable[[], None]) -> float:
-    """That of the GPU while the form runs."""
+    """Return the idle share of the GPU while the form runs."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         form()
     events = found.events() or ()
@@ -150,56 +145,56 @@ def idle_of(form: Callable[[], None]) -> float:
     return idle_share([(span.start, span.end) for span in spans])
 
 
-def print_phase(
-    phase: str,
-    forms: dict[Way, Callable[[], None]],
+def print_task(
+    task: str,
+    forms: dict[Variant, Callable[[], None]],
     timings: dict[str, Timing],
     *,
     captions: int,
     title: str,
     on_gpu: bool,
 ) -> None:
-    """captions: of one form."""
+    """Print one row per variant; captions: number per call of a form."""
     base = timings[BASE.name].median
     rows = [
         [
-            way.name,
-            f"{captions / timings[way.name].median:,.1f}",
-            timings[way.name].spread,
-            ratio(base, timings[way.name].median),
+            variant.name,
+            f"{captions / timings[variant.name].median:,.1f}",
+            timings[variant.name].spread,
+            ratio(base, timings[variant.name].median),
             f"{idle_of(form):.0%}" if on_gpu else "",
         ]
-        for way, form in forms.items()
+        for variant, form in forms.items()
     ]
     header = ["", "captions/s", "s in each round", f"of {BASE.name}", "GPU idle"]
-    print_table(f"{phase}: {title}", header, rows)
+    print_table(f"{task}: {title}", header, rows)
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Tiny sizes: shows that it runs, not how fast.")
-@click.option("--compiled/--eager", default=torch.cuda.is_available(), help="torch.compile too.")
-@click.option("--images", type=click.IntRange(min=1), default=None, help="In a batch.")
+@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
+@click.option("--compiled/--eager", default=torch.cuda.is_available(), help="Use torch.compile.")
+@click.option("--images", type=click.IntRange(min=1), default=None, help="Images per batch.")
 def main(quick: bool, compiled: bool, images: int | None) -> None:
-    """Captions per second of both phases of training, by precision, eager and compiled."""
+    """Measure captions per second of both training tasks, by precision, eager and compiled."""
     print_machine()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.type == "cuda"
-    torch.backends.cudnn.allow_tf32 = False  # as the product has it
+    torch.backends.cudnn.allow_tf32 = False  # as in a2 train
     given = QUICK if quick else Sizes()
     sizes = given if images is None else replace(given, images=images)
     model = SMALL if quick else ModelConfig()
     count, rounds = (1, 1) if quick else (20 if on_gpu else 1, 3)
     corpus = make_corpus(sizes)
     batch = make_batch(sizes, pinned=on_gpu)
-    for phase in PHASES:
+    for task in TASKS:
         forms = {}
-        for way in ways(device, compiled=compiled):
+        for variant in variants(device, compiled=compiled):
             trained = make_optimisation(
-                phase, way, sizes, model, corpus, device=device, say=click.echo
+                task, variant, sizes, model, corpus, device=device, say=click.echo
             )
-            forms[way] = updates(trained, way, batch, count=count, device=device)
+            forms[variant] = updates(trained, variant, batch, count=count, device=device)
         timings = interleaved(
-            {way.name: form for way, form in forms.items()}, rounds=rounds, warm_up=2
+            {variant.name: form for variant, form in forms.items()}, rounds=rounds, warm_up=2
         )
         title = (
             f"{model.encoder_layers}+{model.decoder_layers} layers of {model.width}, "
@@ -207,7 +202,7 @@ def main(quick: bool, compiled: bool, images: int | None) -> None:
             f"{sizes.regions} regions, V {sizes.vocabulary:,}"
         )
         captions = count * sizes.images * sizes.samples
-        print_phase(phase, forms, timings, captions=captions, title=title, on_gpu=on_gpu)
+        print_task(task, forms, timings, captions=captions, title=title, on_gpu=on_gpu)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""One cross-entropy step with both losses of A2, and beam search, against plain forms of the same.
+"""Time of a cross-entropy step with both losses and of beam search, compared with plain versions.
 
-Then how the time of each grows with regions, images and beams.
+Then the growth of both with regions, images and beams.
 
-A plain step runs two separate forwards, encoder included, with log-probabilities of every word, and
-takes from each the gradients of the side that it trains. Plain beam search keeps no cache: each
-step runs the teacher-forced forward over all words so far. Both give what ours gives.
+A plain step runs two separate forward passes, encoder included, with log-probabilities of all
+tokens, and takes from each the gradients of the parameters that it trains. Plain beam search has no
+KV cache: each step runs teacher forcing over the prefix. The results are equal.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 import torch
@@ -25,16 +24,12 @@ from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.precision import mixed_precision
+from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
 
-if TYPE_CHECKING:  # run as a file, a script finds its neighbours without the folder's name
-    from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
-else:
-    from measure import Form, Timing, interleaved, print_machine, print_table, ratio
-
-OURS, PLAIN, MIXED = "ours", "plain", "ours, bf16"
+A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"
 MATMUL, MIXED_MATMUL = "matmul alone", "matmul alone, bf16"
-PEAKS = {OURS: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
-"""Form of a step -> the product of matrices that shows the peak of its precision."""
+PEAKS = {A2: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
+"""Form of a step -> matrix product that measures the peak of its precision."""
 
 BEAM_SIZE, STEPS = 5, 20
 REGIONS, IMAGES, BEAMS = (10, 36, 50, 100), (5, 10, 20), (1, 3, 5, 10)
@@ -43,9 +38,9 @@ CLIP_NORM = 1.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained on: B images of R regions with K captions of L tokens from V words.
+    """Sizes of a batch: B images of R regions with K captions of L tokens from V words.
 
-    matmul: side of the square matrices whose product gives the machine's peak.
+    matmul: side of the square matrices whose product measures the machine's peak.
     """
 
     images: int = 10
@@ -74,29 +69,29 @@ class Batch:
 
     @property
     def is_token(self) -> Tensor:
-        """True everywhere: no caption is padded."""
+        """True everywhere, as no caption is padded."""
         return torch.ones_like(self.captions, dtype=torch.bool)
 
 
 def make_batch(sizes: Sizes) -> Batch:
-    """Random features and words."""
-    places = (sizes.images, sizes.regions)
+    """Return random features and tokens."""
+    shape = (sizes.images, sizes.regions)
     return Batch(
-        features=torch.rand(*places, sizes.feature_width),
-        boxes=torch.rand(*places, 5),
-        region_mask=torch.ones(places, dtype=torch.bool),
+        features=torch.rand(*shape, sizes.feature_width),
+        boxes=torch.rand(*shape, 5),
+        region_mask=torch.ones(shape, dtype=torch.bool),
         captions=torch.randint(4, sizes.vocabulary, (sizes.images, sizes.captions, sizes.tokens)),
     )
 
 
-def our_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
-    """Both losses over one encoded memory, one backward pass."""
+def a2_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
+    """Compute both losses over one encoded memory with one backward pass."""
     memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
     torch.autograd.backward(two_losses(captioner, memory, batch.captions).total())
 
 
 def mixed_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
-    """As ours, with the linear layers in bfloat16."""
+    """Compute the same gradients with the linear layers in bfloat16."""
     with mixed_precision("bfloat16", torch.device("cpu")):
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         losses = two_losses(captioner, memory, batch.captions)
@@ -104,7 +99,7 @@ def mixed_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
 
 
 def plain_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
-    """Each loss by a whole forward pass of its own, differentiated for its own side."""
+    """Compute each loss with a separate forward pass, differentiated for its parameters."""
     sides = (
         (list(captioner.caption_parameters()), _plain_caption_loss),
         (list(captioner.mask_parameters()), _plain_mask_loss),
@@ -133,7 +128,7 @@ def _plain_mask_loss(captioner: TransformerCaptioner, batch: Batch) -> Tensor:
 def _plain_forward(
     captioner: TransformerCaptioner, batch: Batch, *, perturbed: bool
 ) -> tuple[Tensor, tuple[AlignedAttention, ...]]:
-    """Log-probabilities (B, K, L) of the captions' tokens, everything trainable."""
+    """Return log-probabilities (B, K, L) of the captions' tokens, and attention."""
     decoder = captioner.decoder
     states = captioner.encoder(batch.features, batch.boxes, batch.region_mask)
     projections = tuple(attention.project(states) for attention in decoder.cross_attentions())
@@ -149,11 +144,11 @@ def _plain_forward(
 
 
 Gradients = Callable[[TransformerCaptioner, Batch], None]
-EXACT: Mapping[str, Gradients] = {OURS: our_gradients, PLAIN: plain_gradients}
+EXACT: Mapping[str, Gradients] = {A2: a2_gradients, PLAIN: plain_gradients}
 
 
 def training_step(captioner: TransformerCaptioner, gradients: Gradients) -> Callable[[Batch], None]:
-    """One update on a batch: gradients, each side clipped by itself, both optimisers."""
+    """Return an update on a batch: gradients, clipping of each side, both optimisers."""
     sides = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
     optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98), fused=True) for side in sides]
 
@@ -168,9 +163,9 @@ def training_step(captioner: TransformerCaptioner, gradients: Gradients) -> Call
 
 
 def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
-    """Greatest difference between the gradients of both forms, relative to the greatest gradient.
+    """Return the largest gradient difference of both forms, relative to the largest gradient.
 
-    Without dropout, whose draws differ.
+    Computed without dropout, which is random.
     """
     captioner.eval()
     found = []
@@ -186,7 +181,7 @@ def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
 
 
 def floating_operations(form: Callable[[], object]) -> int:
-    """Additions and multiplications in all matrix products of a form."""
+    """Count additions and multiplications in all matrix products of a form."""
     with FlopCounterMode(display=False) as counter:
         form()
     return int(counter.get_total_flops())
@@ -195,7 +190,7 @@ def floating_operations(form: Callable[[], object]) -> int:
 def time_steps(
     captioner: TransformerCaptioner, batch: Batch, *, matmul: int, rounds: int
 ) -> tuple[dict[str, Timing], dict[str, int]]:
-    """Each step and the product of two large matrices: timings and floating operations."""
+    """Time each step and two matrix products; return timings and floating operations."""
     captioner.train()
     square = torch.rand(matmul, matmul)
     halved = square.bfloat16()
@@ -212,7 +207,7 @@ def time_steps(
 def print_steps(
     title: str, timings: dict[str, Timing], operations: dict[str, int], *, tokens: int
 ) -> None:
-    """Tokens count once, though both passes read them."""
+    """Print the steps; tokens count once, although both passes process them."""
     rows = []
     for name, timing in timings.items():
         is_step = name in PEAKS
@@ -228,11 +223,11 @@ def print_steps(
                 f"{operations[name] / 1e9:.1f}",
                 f"{rate / 1e9:.0f}",
                 f"{rate / peak:.0%}",
-                ratio(timing.median, timings[OURS].median) if is_step else "",
+                ratio(timing.median, timings[A2].median) if is_step else "",
             ]
         )
     header = ["", "s", "s in each round", "tokens/s", "GFLOP", "GFLOP/s", "of peak"]
-    print_table(title, [*header, "ours is faster by"], rows)
+    print_table(title, [*header, "a2 is faster by"], rows)
 
 
 class UncachedCaptioner:
@@ -302,9 +297,9 @@ def print_searches(
 
 
 def growing_steps(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
-    """By what is varied: number -> a training step with so many of it, all else as in `sizes`."""
+    """Return varied size -> number -> training step, other sizes as in `sizes`."""
     captioner.train()
-    step = training_step(captioner, our_gradients)
+    step = training_step(captioner, a2_gradients)
     return {
         "regions": {n: partial(step, make_batch(replace(sizes, regions=n))) for n in REGIONS},
         "images": {n: partial(step, make_batch(replace(sizes, images=n))) for n in IMAGES},
@@ -312,7 +307,7 @@ def growing_steps(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, di
 
 
 def growing_searches(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
-    """By what is varied: number -> a search with so many of it, all else as in `sizes`."""
+    """Return varied size -> number -> beam search, other sizes as in `sizes`."""
     captioner.eval()
     by_regions = {n: make_batch(replace(sizes, regions=n)) for n in REGIONS}
     by_images = {n: make_batch(replace(sizes, images=n)) for n in IMAGES}
@@ -325,7 +320,7 @@ def growing_searches(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str,
 
 
 def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: int) -> None:
-    """How time grows with one number."""
+    """Print how time grows with one size."""
     timings = interleaved({str(number): form for number, form in forms.items()}, rounds=rounds)
     first = timings[str(min(forms))].median
     rows = [
@@ -337,7 +332,7 @@ def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: i
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A tiny batch: shows that it runs, not how fast.")
+@click.option("--quick", is_flag=True, help="Use a tiny batch, only to check that it runs.")
 def main(quick: bool) -> None:
     """Time training and beam search of the Transformer captioner with the gate."""
     print_machine()

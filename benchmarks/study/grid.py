@@ -1,15 +1,15 @@
-"""What is trained: the settings that are compared, each with several seeds."""
+"""Settings that the study compares, each with several seeds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .worlds import PLAIN, PLANTED
+from benchmarks.study.worlds import PLAIN, PLANTED
 
 FUSIONS = ("none", "max", "moving", "decay", "gate")
-"""In the order of the paper's Table 3."""
+"""Order of the paper's Table 3."""
 
 WEIGHTS = (0.003, 0.01, 0.035, 0.1, 0.3)
-"""Of the masks' penalty, lambda of Eq. 4."""
+"""Weights of the mask penalty, lambda of Eq. 4."""
 
 ABLATIONS = {
     "linear masks (Eq. 2 to the letter)": ("mask_network=linear",),
@@ -18,7 +18,7 @@ ABLATIONS = {
     "perturbed rows renormalised": ("renormalise_perturbed=true",),
     "caption loss through the masks": ("detach_mask=false",),
 }
-"""What `docs` call an open choice -> the fields of `model.alignment` that take the other one."""
+"""Open choice of the paper -> fields of `model.alignment` that reverse it."""
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
 PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED)
@@ -29,8 +29,8 @@ PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED)
 class Trial:
     """One captioner to train and to measure.
 
-    label: its row in the tables of `part`; overrides: fields that it has of its own; refined:
-    whether self-critical training follows.
+    label: its row in the tables of `part`; overrides: its own fields; self_critical: True if
+    self-critical training follows.
     """
 
     part: str
@@ -38,18 +38,18 @@ class Trial:
     seed: int
     world: str
     overrides: tuple[str, ...]
-    refined: bool
+    self_critical: bool
 
     @property
     def fields(self) -> list[str]:
-        """All that it adds to the common configuration."""
+        """Fields that it adds to the common configuration."""
         seeds = [f"train.seed={self.seed}", f"scst.seed={self.seed}"]
         return [*self.overrides, *seeds]
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is compared: seeds of the fusions, of the planted world, and of all else."""
+    """Size of the study: variants, and seeds of the fusions, the planted world, and other parts."""
 
     fusions: tuple[str, ...] = FUSIONS
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
@@ -61,7 +61,7 @@ class Extent:
 
 
 def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
-    """All trials of these parts, of each part seed by seed, so that what is cut off is seeds."""
+    """Return the trials of these parts, seed by seed, so that stopping early costs seeds only."""
     made = {
         FUSED: lambda: _fused(extent),
         DEVIATED: lambda: _deviated(extent),
@@ -74,29 +74,29 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
 def _fused(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.seeds):
         for fusion in extent.fusions:
-            yield Trial(FUSED, fusion, seed, PLAIN, _fusion(fusion), refined=True)
+            yield Trial(FUSED, fusion, seed, PLAIN, _fusion(fusion), self_critical=True)
 
 
 def _deviated(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.planted_seeds):
         for fusion in extent.planted_fusions:
-            yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), refined=True)
+            yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), self_critical=True)
 
 
 def _weighed(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.other_seeds):
         for weight in extent.weights:
             fields = (*_fusion("gate"), f"model.alignment.penalty_weight={weight}")
-            yield Trial(WEIGHED, str(weight), seed, PLAIN, fields, refined=False)
+            yield Trial(WEIGHED, str(weight), seed, PLAIN, fields, self_critical=False)
 
 
 def _ablated(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.other_seeds):
-        yield Trial(ABLATED, "gate", seed, PLAIN, _fusion("gate"), refined=False)
+        yield Trial(ABLATED, "gate", seed, PLAIN, _fusion("gate"), self_critical=False)
         for label in extent.ablations:
             changed = tuple(f"model.alignment.{field}" for field in ABLATIONS[label])
             fields = (*_fusion("gate"), *changed)
-            yield Trial(ABLATED, label, seed, PLAIN, fields, refined=False)
+            yield Trial(ABLATED, label, seed, PLAIN, fields, self_critical=False)
 
 
 def _fusion(name: str) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
-"""Whether a captioner looks at what a word is about, where `grounding.json` says what that is.
+"""Grounding accuracy of attention on generated scenes, whose word-object pairs are known.
 
 Attention correctness (Liu et al., AAAI 2017, arXiv:1605.09553) over regions, as in
-`a2cap.pipeline.captioning.grounding`, but by the known things of each word instead of names of
-categories, so
-that "left", "two" and "red" count as well as "ball". At each content word of a true caption: the
-share of the attention's mass on regions that overlap (IoU >= 0.5) a box that the word is about, and
-whether the region of most attention is one of them. Words count where at least one region overlaps
-such a box. Chance is what attention spread evenly over the regions has.
+`a2cap.pipeline.captioning.grounding`, but with the objects of each word in `grounding.json` instead
+of names of categories, so that "left", "two" and "red" count like "ball". For each content word of
+a true caption: the share of attention on regions that overlap (IoU >= 0.5) a box of the word, and
+whether the most attended region is one of them. Words count if at least one region overlaps such a
+box. Chance is uniform attention.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,45 +26,45 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GroundedWord:
-    """A word of a true caption, its group of words, and the indices of its things."""
+    """A word of a true caption, its group of words, and the indices of its objects."""
 
     text: str
     group: str
-    things: tuple[int, ...]
+    objects: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What was paid to an image's regions at each word of a caption, averaged over heads.
+class Attention:
+    """Attention over an image's regions at each word of a caption, averaged over heads.
 
-    by_layer: name of the attention -> (layers, L, R), 0 or more; rows need no sum of 1.
+    by_layer: name of the attention -> (layers, L, R), 0 or more; rows need not sum to 1.
     """
 
     by_layer: Mapping[str, Floats]
 
 
 def group_of_words(groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Word form -> its group, of `words.json`."""
+    """Return word form -> group, of the groups of `words.json`."""
     return {word: group for group, words in groups.items() for word in words}
 
 
 def grounded_words(
     caption: Sequence[tuple[str, Sequence[int]]], group_of: Mapping[str, str]
 ) -> list[GroundedWord | None]:
-    """The words of one caption of `grounding.json`; None for those that are about no thing."""
+    """Return the words of one caption of `grounding.json`; None for words without objects."""
     return [
-        GroundedWord(text, group_of[text], tuple(things)) if things and text in group_of else None
-        for text, things in caption
+        GroundedWord(text, group_of[text], tuple(objects)) if objects and text in group_of else None
+        for text, objects in caption
     ]
 
 
-def right_regions(regions: Floats, boxes: Floats) -> Bools:
-    """(R, 4) and (N, 4) x1 y1 x2 y2 -> (R, N): which regions overlap which box enough."""
+def overlapping_regions(regions: Floats, boxes: Floats) -> Bools:
+    """Return which regions overlap which box: (R, 4) and (N, 4) x1 y1 x2 y2 -> (R, N)."""
     return box_iou(regions, boxes) >= MIN_IOU
 
 
 def mass(attention: Floats, right: Bools) -> Floats:
-    """Share of the attention on the right regions; (..., R) and (R,) -> (...), NaN without any."""
+    """Return the share of attention on the right regions: (..., R), (R,) -> (...), NaN for 0."""
     total = attention.sum(axis=-1, dtype=float)
     found = attention[..., right].sum(axis=-1, dtype=float)
     shares: Floats = np.divide(found, total, out=np.full_like(total, np.nan), where=total > 0)
@@ -73,19 +72,21 @@ def mass(attention: Floats, right: Bools) -> Floats:
 
 
 class GroundingMeter:
-    """Sums the grounding of captions; means over words, by group and for all groups together."""
+    """Mean grounding over the words of captions, by group and for all groups together."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], list[float]] = {}
 
-    def add(self, words: Iterable[GroundedWord | None], looks: Looks, overlapping: Bools) -> None:
-        """Takes in a caption; overlapping: (R, N), of `right_regions`."""
-        for place, word in enumerate(words):
+    def add(
+        self, words: Iterable[GroundedWord | None], attention: Attention, overlapping: Bools
+    ) -> None:
+        """Add a caption; overlapping: (R, N), of `overlapping_regions`."""
+        for position, word in enumerate(words):
             if word is None:
                 continue
-            right: Bools = np.logical_or.reduce(overlapping[:, list(word.things)], axis=1)
+            right: Bools = np.logical_or.reduce(overlapping[:, list(word.objects)], axis=1)
             if right.any():
-                measured = _measured(looks, place, right)
+                measured = _measured(attention, position, right)
                 for group in (ALL, word.group):
                     self._take(group, measured)
 
@@ -97,7 +98,7 @@ class GroundingMeter:
                 found[1] += 1
 
     def results(self) -> dict[str, dict[str, float]]:
-        """Group -> what was measured -> its mean; `words` is how many words counted."""
+        """Return group -> measure -> mean; `words` is the number of counted words."""
         found: dict[str, dict[str, float]] = {}
         for (group, name), (total, count) in self._sums.items():
             of_group = found.setdefault(group, {})
@@ -107,11 +108,11 @@ class GroundingMeter:
         return found
 
 
-def _measured(looks: Looks, place: int, right: Bools) -> dict[str, float]:
-    """At one word: chance, and of each attention its mass and pointing, over and by layers."""
+def _measured(attention: Attention, position: int, right: Bools) -> dict[str, float]:
+    """Return chance, and mass and pointing of each attention, averaged and by layer."""
     found = {"chance": float(right.mean())}
-    for name, by_layer in looks.by_layer.items():
-        here = by_layer[:, place]  # -> (layers, R)
+    for name, by_layer in attention.by_layer.items():
+        here = by_layer[:, position]  # -> (layers, R)
         averaged = here.mean(axis=0)
         found[name] = share = float(mass(averaged, right))
         found[f"{name} points"] = np.nan if np.isnan(share) else float(right[averaged.argmax()])

@@ -1,4 +1,4 @@
-"""What is measured of one trained captioner on the images that it never saw."""
+"""Measures of one trained captioner on held-out images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,22 +27,21 @@ from a2cap.pipeline.captioning.saved_captioner import SavedModel, load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
-
-from .grounding import (
+from benchmarks.study.grounding import (
+    Attention,
     GroundedWord,
     GroundingMeter,
-    Looks,
     grounded_words,
     group_of_words,
-    right_regions,
+    overlapping_regions,
 )
-from .worlds import World
+from benchmarks.study.worlds import World
 
 ATTENTION, ALIGNED, EVIDENCE = "attention", "aligned", "evidence"
 """alpha, alpha^a and 1 - m."""
 
 COMPANION = "companions"
-"""The group of words that are paired with clutter, "grounded" in that clutter."""
+"""Group of the words paired with clutter, grounded in that clutter."""
 
 _BATCH, _LONGEST = 50, 20
 
@@ -51,9 +50,9 @@ Measured = dict[str, object]
 
 @dataclass(frozen=True)
 class Subject:
-    """A captioner and the images of a split that it is measured on.
+    """A captioner and the split that it is measured on.
 
-    model, features, captions: results of the stages; analysed: images whose gradients are taken.
+    model, features, captions: results of stages; analysed: number of images for gradients.
     """
 
     model: Path
@@ -65,29 +64,29 @@ class Subject:
 
     @cached_property
     def image_ids(self) -> list[str]:
-        """The images."""
+        """Ids of the images."""
         return CaptionFile(self.captions / CAPTIONS).image_ids(self.split)
 
     @cached_property
     def saved(self) -> SavedModel:
-        """The captioner, on the CPU."""
+        """Captioner on the CPU."""
         return load_model(self.model, device=torch.device("cpu"))
 
     @cached_property
     def instances(self) -> dict[str, Instances]:
-        """The true boxes by image id: things, then clutter."""
+        """True boxes by image id: objects, then clutter."""
         return read_instances(self.world.folder / "instances.json")
 
     def batches(self) -> list[Batch]:
-        """All images, without captions."""
+        """Return all images, without captions."""
         store = self.features / FEATURES
         return list(image_batches(store, self.image_ids, batch_size=_BATCH))
 
 
 def measure(subject: Subject, *, artifacts: Path) -> Measured:
-    """Everything, as plain numbers for JSON."""
+    """Return all measures as plain numbers for JSON."""
     torch.set_num_threads(1)
-    captions = said_captions(subject)
+    captions = greedy_captions(subject)
     references = load_reference_tokens(subject.captions / REFERENCES)
     grounding, companions = ground(subject)
     run = read_run("study", subject.model, artifacts, split=subject.split)
@@ -118,8 +117,8 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     }
 
 
-def said_captions(subject: Subject) -> dict[str, str]:
-    """The greedy caption of each image."""
+def greedy_captions(subject: Subject) -> dict[str, str]:
+    """Return the greedy caption of each image."""
     decoded = caption_batches(
         subject.saved.captioner,
         subject.batches(),
@@ -131,7 +130,7 @@ def said_captions(subject: Subject) -> dict[str, str]:
 
 
 def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """The grounding of all true captions, by group of words, and that in planted clutter."""
+    """Return the grounding of all true captions by group of words, and in planted clutter."""
     meter, companions = GroundingMeter(), GroundingMeter()
     group_of = group_of_words(subject.world.word_groups)
     store = FeatureStore(subject.features / FEATURES)
@@ -141,13 +140,13 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
         for row, image_id in enumerate(batch.image_ids):
             regions = store[image_id].boxes
             found = subject.instances[image_id]
-            overlapping = right_regions(regions, found.boxes)
+            overlapping = overlapping_regions(regions, found.boxes)
             for number, caption in enumerate(captions[row]):
                 cells = (slice(None), row, number, slice(None), slice(len(regions)))
-                looks = Looks({name: values[cells] for name, values in layers.items()})
-                meter.add(grounded_words(caption[:_LONGEST], group_of), looks, overlapping)
+                attention = Attention({name: values[cells] for name, values in layers.items()})
+                meter.add(grounded_words(caption[:_LONGEST], group_of), attention, overlapping)
                 paired = companion_words(caption[:_LONGEST], found, subject.world.companions)
-                companions.add(paired, looks, overlapping)
+                companions.add(paired, attention, overlapping)
     return meter.results(), companions.results().get(COMPANION, {})
 
 
@@ -155,7 +154,7 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
 def teacher_forced(
     saved: SavedModel, batch: Batch, captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]]
 ) -> dict[str, NDArray[np.float64]]:
-    """Attention at each word of given captions: name -> (layers, B, K, L, R), mean over heads."""
+    """Return attention at each word of captions: name -> (layers, B, K, L, R), mean over heads."""
     tokens = _encoded(saved, captions)
     memory = saved.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     attention = saved.captioner.score(memory, tokens).attention
@@ -168,7 +167,7 @@ def teacher_forced(
 
 
 def _evidence(layer: AlignedAttention) -> Tensor:
-    """1 - m, 0 on padding and in a layer without masks; double, as m is often near 1."""
+    """Return 1 - m in float64, as m is often near 1; 0 on padding and in layers without masks."""
     if layer.keep is None:
         return torch.zeros_like(layer.original)
     return 1 - layer.keep.double()
@@ -177,7 +176,7 @@ def _evidence(layer: AlignedAttention) -> Tensor:
 def _encoded(
     saved: SavedModel, captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]]
 ) -> Tensor:
-    """(B, K, L) int64, words, <eos>, padding; images with fewer captions are filled up."""
+    """Return tokens, (B, K, L) int64, with <eos> and padding; missing captions are padding."""
     most = max(map(len, captions))
     tokens = torch.full((len(captions), most, _LONGEST + 1), PAD, dtype=torch.int64)
     for row, of_image in enumerate(captions):
@@ -189,7 +188,7 @@ def _encoded(
 
 
 def _stacked(layers: Sequence[Tensor], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """(B, H, K * L, R) per layer -> (layers, B, K, L, R)."""
+    """Stack (B, H, K * L, R) per layer to (layers, B, K, L, R), averaged over heads."""
     found: NDArray[np.float64] = (
         torch.stack([layer.double().mean(dim=1).reshape(shape) for layer in layers]).cpu().numpy()
     )
@@ -201,13 +200,13 @@ def companion_words(
     instances: Instances,
     companions: Mapping[str, str],
 ) -> list[GroundedWord | None]:
-    """The caption's words of paired kinds, about the companions that the image shows of them."""
-    kinds = _kind_of_forms(companions)
+    """Return the caption's words of paired categories, grounded in companions in the image."""
+    categories = _category_of_forms(companions)
     found: list[GroundedWord | None] = []
     for text, _ in caption:
-        companion = companions[kinds[text]] if text in kinds else None
-        places = tuple(i for i, name in enumerate(instances.names) if name == companion)
-        found.append(GroundedWord(text, COMPANION, places) if places else None)
+        companion = companions[categories[text]] if text in categories else None
+        objects = tuple(i for i, name in enumerate(instances.names) if name == companion)
+        found.append(GroundedWord(text, COMPANION, objects) if objects else None)
     return found
 
 
@@ -216,29 +215,29 @@ def companion_errors(
     instances: Mapping[str, Instances],
     companions: Mapping[str, str],
 ) -> dict[str, float | None]:
-    """How often a kind is said that is not there, where its companion is and where it is not.
+    """Return how often an absent category is predicted, with and without its companion present.
 
-    Over (image, paired kind that it lacks): `with companion` and `without companion` are shares,
-    `cases with` and `cases without` what they are shares of.
+    Over pairs (image, absent paired category): `with companion` and `without companion` are shares,
+    `cases with` and `cases without` the numbers of pairs.
     """
-    forms = _kind_of_forms(companions)
-    said: dict[bool, list[bool]] = {True: [], False: []}
+    forms = _category_of_forms(companions)
+    predicted: dict[bool, list[bool]] = {True: [], False: []}
     for image_id, caption in captions.items():
         shown = set(instances[image_id].names)
-        spoken = {forms[word] for word in caption.split() if word in forms}
-        for kind, companion in companions.items():
-            if kind not in shown:
-                said[companion in shown].append(kind in spoken)
+        named = {forms[word] for word in caption.split() if word in forms}
+        for category, companion in companions.items():
+            if category not in shown:
+                predicted[companion in shown].append(category in named)
     return {
-        "with companion": _share(said[True]),
-        "without companion": _share(said[False]),
-        "cases with": len(said[True]),
-        "cases without": len(said[False]),
+        "with companion": _share(predicted[True]),
+        "without companion": _share(predicted[False]),
+        "cases with": len(predicted[True]),
+        "cases without": len(predicted[False]),
     }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are defined."""
+    """Return the mean of the defined values."""
     found = [value for value in values if value is not None]
     return sum(found) / len(found) if found else None
 
@@ -247,6 +246,6 @@ def _share(found: Sequence[bool]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _kind_of_forms(companions: Mapping[str, str]) -> dict[str, str]:
-    """Singular and plural -> the paired kind."""
-    return {form: kind for kind in companions for form in (kind, PLURALS[kind])}
+def _category_of_forms(companions: Mapping[str, str]) -> dict[str, str]:
+    """Return singular and plural -> paired category."""
+    return {form: name for name in companions for form in (name, PLURALS[name])}

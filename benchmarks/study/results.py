@@ -1,4 +1,4 @@
-"""The figures of all trials as one table of plain rows, on disk a CSV file."""
+"""Results of all trials as rows, stored as a CSV file."""
 
 import csv
 import io
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .grid import Trial
-from .running import Finding
-from .statistics import Interval, interval
+from benchmarks.study.grid import Trial
+from benchmarks.study.running import Finding
+from benchmarks.study.statistics import Interval, interval
 
 _NAMED = ("part", "label", "phase", "seed")
 _DIGITS = 5
@@ -17,7 +17,7 @@ _DIGITS = 5
 
 @dataclass(frozen=True)
 class Row:
-    """What was found of one trial after one phase; values: by name, only what is defined."""
+    """Values of one trial after one training task; undefined values are left out."""
 
     part: str
     label: str
@@ -27,7 +27,7 @@ class Row:
 
 
 def row(trial: Trial, finding: Finding) -> Row:
-    """The figures of a finding under the names that tables ask for."""
+    """Return the values of a finding under the names that the tables use."""
     values = {
         **dict(_flat(finding.measured, "")),
         **_training(finding.training),
@@ -38,7 +38,7 @@ def row(trial: Trial, finding: Finding) -> Row:
 
 
 def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:
-    """Numbers by their path, "grounding/kinds/attention"; layers count from 1."""
+    """Yield numbers with their path, "grounding/kinds/attention"; layers count from 1."""
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
@@ -53,7 +53,7 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:
 
 
 def _training(epochs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """First and last epoch of what training reports."""
+    """Return the first and last epoch of the values that training reports."""
     found = {}
     for name in ("loss", "reward", "CIDEr"):
         if name in epochs[0]:
@@ -64,21 +64,21 @@ def _training(epochs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Results:
-    """Rows, and what their means over seeds are."""
+    """Rows, and their means over seeds."""
 
     rows: Sequence[Row]
 
     def labels(self, part: str, phase: str) -> list[str]:
-        """Rows of a table, in the order in which they were tried."""
+        """Return the rows of a table in the order of the trials."""
         found = [row.label for row in self.rows if (row.part, row.phase) == (part, phase)]
         return list(dict.fromkeys(found))
 
     def names(self) -> list[str]:
-        """Of everything that was measured anywhere."""
+        """Return the names of all values."""
         return sorted({name for row in self.rows for name in row.values})
 
     def by_seed(self, part: str, label: str, phase: str, name: str) -> dict[int, float]:
-        """Seed -> value, where it is defined."""
+        """Return seed -> value where it is defined."""
         return {
             row.seed: row.values[name]
             for row in self.rows
@@ -86,24 +86,24 @@ class Results:
         }
 
     def mean(self, part: str, label: str, phase: str, name: str) -> Interval | None:
-        """Over seeds; None where it is defined for none."""
+        """Return the mean over seeds; None if it is undefined for all."""
         found = self.by_seed(part, label, phase, name)
         return interval(list(found.values())) if found else None
 
     def write(self, path: Path) -> None:
-        """As CSV, a column per name."""
+        """Write a CSV file with a column per name."""
         text = io.StringIO()
         names = self.names()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_NAMED, *names])
         for found in self.rows:
-            values = [_spelt(found.values.get(name)) for name in names]
+            values = [_format(found.values.get(name)) for name in names]
             writer.writerow([found.part, found.label, found.phase, found.seed, *values])
         path.write_text(text.getvalue(), encoding="utf-8")
 
 
 def read_results(path: Path) -> Results:
-    """The results that `write` wrote."""
+    """Read the results that `write` wrote."""
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
@@ -114,5 +114,5 @@ def read_results(path: Path) -> Results:
     return Results(rows)
 
 
-def _spelt(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.{_DIGITS}g}"

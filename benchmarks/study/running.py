@@ -1,4 +1,4 @@
-"""Trains and measures trials, several at a time; what is there already is not done again."""
+"""Training and measuring of trials in parallel; finished work is not repeated."""
 
 import hashlib
 import json
@@ -19,15 +19,14 @@ from a2cap.pipeline.engine.artifacts import CALIBRATE, EXTRACT, PREPROCESS, TRAI
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
-
-from .grid import Trial
-from .measuring import Subject, measure
-from .worlds import Images, World, draw_world
+from benchmarks.study.grid import Trial
+from benchmarks.study.measuring import Subject, measure
+from benchmarks.study.worlds import Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
 MEASURING_VERSION = 1
-"""Raised when something else is measured, so that kept figures are not taken for it."""
+"""Increment when the measures change, so that cached figures are not reused."""
 
 CROSS_ENTROPY, SELF_CRITICAL = "XE", "SCST"
 
@@ -36,10 +35,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Study:
-    """What all trials share.
+    """Settings of all trials.
 
-    folder: of everything that is made; weights: of the detector; overrides: of the common
-    configuration; analysed: images whose gradients are taken.
+    folder: output of the study; weights: of the detector; overrides: of the common configuration;
+    analysed: number of images whose gradients are computed.
     """
 
     folder: Path
@@ -50,23 +49,23 @@ class Study:
 
     @property
     def artifacts(self) -> Path:
-        """Results of the stages."""
+        """Folder of the results of stages."""
         return self.folder / "artifacts"
 
     def config(self, world: World, *fields: str) -> Config:
-        """The configuration of an experiment on a world."""
+        """Return the configuration of an experiment on a world."""
         return load_config(CONFIG, [*world.overrides(self.weights), *self.overrides, *fields])
 
     def world(self, name: str) -> World:
-        """A world, whether it is drawn yet or not."""
+        """Return a world, drawn or not."""
         return World(name, self.folder / f"{name}-scenes")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was measured of a captioner after one phase of training.
+    """Measures of a captioner after one training task.
 
-    training: of each epoch, what it reported; seconds: of the training, by the wall.
+    training: values that training reported per epoch; seconds: wall-clock time of training.
     """
 
     phase: str
@@ -77,9 +76,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Job:
-    """One captioner to train, for one trial or several that ask for the same.
+    """One captioner to train, for all trials with the same configuration.
 
-    config: of its experiment, without self-critical training where no trial asks for that.
+    config: its experiment, without self-critical training if no trial needs it.
     """
 
     world: World
@@ -88,7 +87,7 @@ class Job:
 
 
 def prepare(study: Study, names: Sequence[str]) -> None:
-    """Draws these worlds, extracts their features and preprocesses their captions."""
+    """Draw these worlds, extract their features and preprocess their captions."""
     for name in names:
         world = study.world(name)
         draw_world(world, study.images)
@@ -99,33 +98,35 @@ def prepare(study: Study, names: Sequence[str]) -> None:
 
 
 def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
-    """What has to be trained, each captioner once, in the order of the trials."""
-    alike: dict[str, list[Trial]] = {}
+    """Return the captioners to train, each once, in the order of the trials."""
+    groups: dict[str, list[Trial]] = {}
     configs: dict[str, Config] = {}
     for trial in trials:
         config = study.config(study.world(trial.world), *trial.fields)
-        alike.setdefault(config.to_yaml(), []).append(trial)
+        groups.setdefault(config.to_yaml(), []).append(trial)
         configs[config.to_yaml()] = config
     return [
         Job(
-            study.world(asking[0].world),
-            configs[key] if any(trial.refined for trial in asking) else _unrefined(configs[key]),
-            tuple(asking),
+            study.world(group[0].world),
+            configs[key]
+            if any(trial.self_critical for trial in group)
+            else _without_self_critical(configs[key]),
+            tuple(group),
         )
-        for key, asking in alike.items()
+        for key, group in groups.items()
     ]
 
 
-def _unrefined(config: Config) -> Config:
+def _without_self_critical(config: Config) -> Config:
     return config.model_copy(update={"scst": config.scst.model_copy(update={"epochs": 0})})
 
 
 def run_jobs(
     study: Study, wanted: Sequence[Job], *, processes: int, until: float
 ) -> Iterator[tuple[Job, list[Finding]]]:
-    """Yields each job as it is done, with its findings after each phase.
+    """Yield each finished job with its findings after each training task.
 
-    None is trained after `until`, seconds since 1970: such jobs have no findings.
+    No training starts after `until` (seconds since 1970); such jobs have no findings.
     """
     spawning = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=spawning) as pool:
@@ -136,7 +137,7 @@ def run_jobs(
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Libraries read their number of threads when a process begins."""
+    """Set one thread per process; libraries read that number when a process starts."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -150,7 +151,7 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def run_job(study: Study, job: Job, until: float) -> list[Finding]:
-    """Trains a captioner and measures it after each phase; nothing where it is too late for it."""
+    """Train a captioner and measure it after each training task, unless it is too late."""
     logging.disable(logging.WARNING)
     found = []
     with Experiment(job.config, study.artifacts) as opened:
@@ -180,8 +181,8 @@ def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Fi
 
 
 def _measured_once(study: Study, subject: Subject) -> dict[str, Any]:
-    """What was measured of this captioner on these images, now or before."""
-    about = (
+    """Return the measures of this captioner on these images, from the cache if possible."""
+    identity = (
         MEASURING_VERSION,
         read_manifest(subject.model).digest,
         read_manifest(subject.features).digest,
@@ -189,7 +190,7 @@ def _measured_once(study: Study, subject: Subject) -> dict[str, Any]:
         subject.world.name,
         subject.analysed,
     )
-    key = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
     path = study.folder / "measured" / f"{key}.json"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)

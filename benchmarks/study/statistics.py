@@ -1,4 +1,4 @@
-"""Means over seeds and their 95 % intervals, by Student's t."""
+"""Means over seeds with 95 % intervals of Student's t."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and half the width of its interval, NaN where one value alone says nothing of it."""
+    """A mean and half the width of its interval, NaN for a single value."""
 
     mean: float
     half_width: float
@@ -19,7 +19,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
+        """True if the interval is on one side of 0."""
         return abs(self.mean) > self.half_width
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent values with its t-interval; at least one value."""
+    """Return the mean of one or more independent values with its t-interval."""
     found = np.asarray(values, dtype=float)
     if len(found) < 2:
         return Interval(float(found.mean()), math.nan, len(found))
@@ -40,7 +40,7 @@ def interval(values: Sequence[float]) -> Interval:
 def paired_difference(
     values: Mapping[int, float], baseline: Mapping[int, float]
 ) -> Interval | None:
-    """Of values less the baseline's of the same seed; None where they share no seed."""
+    """Return the mean difference from the baseline by seed; None without common seeds."""
     shared = sorted(values.keys() & baseline.keys())
     if not shared:
         return None
@@ -48,9 +48,10 @@ def paired_difference(
 
 
 def t_quantile(degrees: int) -> float:
-    """What Student's t of so many degrees of freedom exceeds in amount with 5 % probability.
+    """Return the two-sided 95 % quantile of Student's t with `degrees` degrees of freedom.
 
-    By integration: with t = sqrt(n) tan(u) the density is that of cos(u)^(n - 1) on a half circle.
+    Computed by integration: with t = sqrt(n) tan(u) the density is that of cos(u)^(n - 1) on a half
+    circle.
     """
     angles = np.linspace(0, math.pi / 2, 200_001)
     density = np.cos(angles) ** (degrees - 1)

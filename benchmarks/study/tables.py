@@ -1,15 +1,14 @@
-"""The study's tables as markdown, and its figures."""
+"""Markdown tables and figures of the study."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-
-from .grid import ABLATED, DEVIATED, FUSED, WEIGHED
-from .measuring import ALIGNED, ATTENTION, EVIDENCE
-from .results import Results
-from .running import CROSS_ENTROPY, SELF_CRITICAL
-from .statistics import Interval, paired_difference
+from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, WEIGHED
+from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
+from benchmarks.study.results import Results
+from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
+from benchmarks.study.statistics import Interval, paired_difference
 
 BASELINE = "none"
 
@@ -20,7 +19,7 @@ PHASES = (CROSS_ENTROPY, SELF_CRITICAL)
 _EMPTY = "–"
 
 Column = tuple[str, str]
-"""Its head, and the name of its value in the results."""
+"""Heading of a column, and the name of its value in the results."""
 
 GENERAL: tuple[Column, ...] = (
     ("CIDEr", "CIDEr"),
@@ -38,15 +37,15 @@ COMPANIONS: tuple[Column, ...] = (
     ("α^a on companion", "companions/aligned"),
     ("1−m on companion", "companions/evidence"),
     ("chance", "companions/chance"),
-    ("said, companion there", "errors/with companion"),
-    ("said, companion not there", "errors/without companion"),
+    ("predicted, companion present", "errors/with companion"),
+    ("predicted, companion absent", "errors/without companion"),
 )
 
 
 def all_tables(results: Results) -> str:
-    """Every table for which there are results, each under its heading."""
+    """Return every table with results, each under its heading."""
     parts = (
-        _refinement(results),
+        _self_critical_gains(results),
         *(_general(results, FUSED, phase) for phase in PHASES),
         *(_gains(results, FUSED, phase) for phase in PHASES),
         *(_groups(results, FUSED, phase) for phase in PHASES),
@@ -63,7 +62,7 @@ def all_tables(results: Results) -> str:
 _TITLES = {
     FUSED: "Fusions",
     WEIGHED: "Gate by the penalty λ",
-    ABLATED: "Gate with one open choice taken the other way",
+    ABLATED: "Gate with one open choice reversed",
     DEVIATED: "Planted companions",
 }
 
@@ -80,9 +79,9 @@ def _general(results: Results, part: str, phase: str) -> str:
 
 
 def _gains(results: Results, part: str, phase: str) -> str:
-    """Differences to the captioner without masks, paired by seed.
+    """Return differences from the captioner without masks, paired by seed.
 
-    That has no aligned attention: its own attention is what the aligned one stands beside.
+    It has no aligned attention, so aligned attention is compared with its plain attention.
     """
     columns = {
         "CIDEr": ("CIDEr", "CIDEr"),
@@ -90,7 +89,7 @@ def _gains(results: Results, part: str, phase: str) -> str:
         "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
         "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,
         "points α^a": (f"{_ACCURACY[ALIGNED]} points", f"{_ACCURACY[ATTENTION]} points"),
-        "grounding α^a less own α": (_ACCURACY[ALIGNED], None),
+        "grounding α^a − own α": (_ACCURACY[ALIGNED], None),
     }
     rows = [
         [
@@ -100,7 +99,7 @@ def _gains(results: Results, part: str, phase: str) -> str:
         for label in results.labels(part, phase)
         if label != BASELINE
     ]
-    title = f"{_title(part, phase)}: less α of “{BASELINE}” with the same seed"
+    title = f"{_title(part, phase)}: difference from α of “{BASELINE}” with the same seed"
     return _table(title, ["", *columns], rows)
 
 
@@ -110,7 +109,7 @@ _ACCURACY = {kind: f"grounding/all/{kind}" for kind in SYMBOLS}
 def _gain(
     results: Results, part: str, label: str, phase: str, name: str, other: str | None
 ) -> Interval | None:
-    """Of `name` over the baseline's `other`, or without one over the label's own attention."""
+    """Return `name` minus the baseline's `other`, by default minus the label's own attention."""
     values = results.by_seed(part, label, phase, name)
     compared = (
         results.by_seed(part, label, phase, _ACCURACY[ATTENTION])
@@ -165,20 +164,20 @@ def _layer_numbers(results: Results) -> list[int]:
 
 
 def _companions(results: Results, phase: str) -> str:
-    """Of captioners that learnt with planted companions, and of those that learnt without."""
+    """Return measures of captioners trained with and without planted companions."""
     rows = [
-        [f"{label}, learnt with {'companions' if part == DEVIATED else 'clutter by chance'}"]
+        [f"{label}, trained with {'companions' if part == DEVIATED else 'random clutter'}"]
         + [_cell(results.mean(part, label, phase, name)) for _, name in COMPANIONS]
         for label in results.labels(DEVIATED, phase)
         for part in (DEVIATED, FUSED)
         if results.by_seed(part, label, phase, COMPANIONS[0][1])
     ]
-    title = f"{_title(DEVIATED, phase)}: attention at words of paired kinds, and false words"
+    title = f"{_title(DEVIATED, phase)}: attention at words of paired categories, and false words"
     return _table(title, ["", *(head for head, _ in COMPANIONS)], rows)
 
 
-def _refinement(results: Results) -> str:
-    """What self-critical training does to validation CIDEr and to the reward of its samples."""
+def _self_critical_gains(results: Results) -> str:
+    """Return validation CIDEr and rewards before and after self-critical training."""
     rows = []
     for part in (FUSED, DEVIATED):
         for label in results.labels(part, SELF_CRITICAL):
@@ -198,7 +197,7 @@ def _refinement(results: Results) -> str:
                 ]
             )
     heads = ["after XE", "after SCST", "gain", "seeds that gain"]
-    rewards = ["samples' reward, first epoch", "last epoch"]
+    rewards = ["reward of samples, first epoch", "last epoch"]
     return _table("Validation CIDEr before and after SCST", ["", *heads, *rewards], rows)
 
 
@@ -211,7 +210,7 @@ def _seeds(results: Results, part: str, label: str, phase: str) -> str:
 
 
 def _cell(found: Interval | None, *, sign: bool = False) -> str:
-    """A mean with its interval; a difference that excludes 0 is bold."""
+    """Format a mean with its interval; a difference that excludes 0 is bold."""
     if found is None:
         return _EMPTY
     if not sign:
@@ -225,7 +224,7 @@ def _plain(found: Interval | None) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown, or nothing without rows."""
+    """Format a Markdown table; an empty string without rows."""
     lines = ["| " + " | ".join(cells) + " |" for cells in rows]
     if not lines:
         return ""
@@ -234,7 +233,7 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def draw_figures(results: Results, folder: Path) -> list[Path]:
-    """Figures of what there are results for: faithfulness by layer, and the sweep of lambda."""
+    """Draw faithfulness by layer and the sweep of lambda, as far as results exist."""
     drawn = []
     for phase in PHASES:
         panels = {
@@ -278,13 +277,13 @@ def _sweep(results: Results) -> list[Curve]:
 
 def _curves(
     labels: Iterable[str],
-    places: Sequence[float],
+    positions: Sequence[float],
     value: Callable[[str, float], Interval | None],
 ) -> list[Curve]:
     found = []
     for label in labels:
-        means = [(place, value(label, place)) for place in places]
-        points = [(float(place), mean.mean) for place, mean in means if mean is not None]
+        means = [(position, value(label, position)) for position in positions]
+        points = [(float(position), mean.mean) for position, mean in means if mean is not None]
         if points:
             found.append(Curve(label, points))
     return found

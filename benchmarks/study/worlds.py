@@ -1,7 +1,7 @@
-"""The worlds of the study: drawn scenes with known groundings, their features and captions.
+"""Worlds of the study: generated scenes with known groundings, their features and captions.
 
-A planted world differs from the plain one in its training images alone: there a clutter thing
-stands wherever its kind of thing does, and nowhere else. The held-out images are the same.
+A planted world differs from the plain one only in its training images: there a piece of clutter is
+beside every object of its paired category, and nowhere else. The held-out images are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ from a2cap.pipeline.engine.progress import track
 PLAIN, PLANTED = "plain", "planted"
 
 PLANTED_SHARE = 0.95
-"""Of the training images with a paired kind that show its companion too, in the planted world."""
+"""Share of the training images with a paired category that show its companion, if planted."""
 
 SIDE = 224
-"""Pixels; what the trained detector was made for."""
+"""Pixels; the size that the bundled detector was trained on."""
 
 _HELD_OUT = ("val", "test")
 
 
 @dataclass(frozen=True)
 class Images:
-    """How many images are drawn, and how many of them train, validate and test.
+    """Numbers of images to draw, and of them to train, validate and test with.
 
-    A fifth of those drawn is held out, in which nothing is planted; the rest can train.
+    A fifth of the drawn images is held out and has no planted clutter; the rest can train.
     """
 
     drawn: int
@@ -54,7 +54,7 @@ class World:
         return self.folder.with_suffix(".json")
 
     def overrides(self, weights: str) -> list[str]:
-        """What an experiment on this world is configured by; given boxes where nothing detects."""
+        """Return the fields of an experiment on this world; calibrated-random needs given boxes."""
         given = weights == CALIBRATED_RANDOM
         return [
             override("data.images", self.folder / "images"),
@@ -66,7 +66,7 @@ class World:
 
     @cached_property
     def captions(self) -> dict[str, list[list[tuple[str, list[int]]]]]:
-        """Image id -> its captions, each its words with the indices of their things."""
+        """Image id -> captions as words with the indices of their objects."""
         found: Any = read_json(self.folder / "grounding.json")
         return dict(found)
 
@@ -78,13 +78,13 @@ class World:
 
     @cached_property
     def companions(self) -> dict[str, str]:
-        """Kind of thing -> the kind of clutter that a planted world puts beside it."""
+        """Category of objects -> category of clutter that a planted world puts beside it."""
         found: Any = read_json(self.folder / "scenes.json")
         return dict(found["companions"])
 
 
 def draw_world(world: World, images: Images) -> None:
-    """Draws a world that is not there yet, and chooses its images."""
+    """Draw a world unless it exists, and choose its images."""
     with track(f"draw {world.name} scenes", total=images.drawn) as progress:
         write_scenes(
             world.folder,
@@ -100,9 +100,9 @@ def draw_world(world: World, images: Images) -> None:
 
 
 def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[dict[str, Any]]:
-    """So many images of each split, the first ones; what is held out is divided anew.
+    """Return the first images of each split, held-out images being split again.
 
-    ValueError where too few were drawn.
+    Raises ValueError if too few were drawn.
     """
     held_out = [image for image in images if SPLITS[image["split"]] in _HELD_OUT]
     training = [image for image in images if SPLITS[image["split"]] not in _HELD_OUT]
@@ -115,6 +115,6 @@ def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[d
     for split, (source, first, count) in wanted.items():
         part = source[first : first + count]
         if len(part) < count:
-            raise ValueError(f"too few images were drawn for {split}: {len(part)} of {count}")
+            raise ValueError(f"too few images for {split}: {len(part)} of {count}; draw more")
         found += [{**image, "split": split} for image in part]
     return found
