@@ -187,8 +187,8 @@ def _part_sentences(
 
 def _groups_by_colour(objects: Sequence[SceneObject]) -> list[_Group]:
     """Return a group per category and colour, sorted by total area, the largest first."""
-    looks = dict.fromkeys((obj.category, obj.colour) for obj in objects)
-    groups = [_group(objects, category, colour) for category, colour in looks]
+    styles = dict.fromkeys((obj.category, obj.colour) for obj in objects)
+    groups = [_group(objects, category, colour) for category, colour in styles]
     return sorted(groups, key=lambda group: -sum(obj.area for obj in group.of(objects)))
 
 

@@ -63,8 +63,8 @@ def _piece(
 ) -> SceneObject | None:
     """Place a piece where it is mostly visible, None if there is no such position."""
     size = "small" if rng.random() < 0.6 else "medium"
-    look = SceneObject(category, choose(CLUTTER[category], rng), size, "plain", (0, 0, 1, 1))
-    for position in positions(look, anywhere(rng), rng):
+    style = SceneObject(category, choose(CLUTTER[category], rng), size, "plain", (0, 0, 1, 1))
+    for position in positions(style, anywhere(rng), rng):
         mask = footprint(position, cells=_CELLS)
         if (mask & (1 - occupied)).sum() >= _MIN_VISIBLE * mask.sum():
             return position

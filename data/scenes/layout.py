@@ -46,10 +46,10 @@ Corner = Callable[[float, float], tuple[float, float]]
 def arrange(rng: np.random.Generator) -> tuple[SceneObject, ...]:
     """Arrange 1 to MAX_OBJECTS objects in an image of side 1, the largest first and at the back."""
     arrangement = str(rng.choice(("inside", "row", "crowd", "apart"), p=(0.16, 0.12, 0.36, 0.36)))
-    looks = {"inside": _container_looks, "row": _row_looks}.get(arrangement, _random_looks)(rng)
+    styles = {"inside": _container_styles, "row": _row_styles}.get(arrangement, _random_styles)(rng)
     layout = Layout()
-    for look in sorted(looks, key=lambda look: (-SIZES[look.size][0], not look.priority)):
-        position = _find_position(look, layout, rng, arrangement=arrangement)
+    for style in sorted(styles, key=lambda style: (-SIZES[style.size][0], not style.priority)):
+        position = _find_position(style, layout, rng, arrangement=arrangement)
         # An object without a free position is omitted.
         if position is not None:
             layout.add(position)
@@ -86,7 +86,7 @@ class Layout:
         for i in met:
             other = self.objects[i]
             smaller = min(candidate.area, other.area)
-            limit = MAX_OVERLAP_ALIKE if _look_alike(candidate, other) else MAX_OVERLAP
+            limit = MAX_OVERLAP_ALIKE if _same_style(candidate, other) else MAX_OVERLAP
             if other is not container and _intersection(candidate, other) > limit * smaller:
                 return False
         if not met:
@@ -96,7 +96,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Style:
     """An object without a position.
 
     priority: it is placed before others of its size. relative: it is placed inside the first
@@ -111,16 +111,16 @@ class _Look:
     relative: bool = False
 
 
-def _random_looks(rng: np.random.Generator, *, most: int = MAX_OBJECTS) -> list[_Look]:
+def _random_styles(rng: np.random.Generator, *, most: int = MAX_OBJECTS) -> list[_Style]:
     """Sample one to four groups of objects that look alike, at most `most` objects in total."""
-    looks: list[_Look] = []
+    styles: list[_Style] = []
     for _ in range(rng.choice(4, p=(0.14, 0.44, 0.31, 0.11)) + 1):
         count = int(rng.choice(7, p=(0.5, 0.26, 0.11, 0.05, 0.035, 0.025, 0.02)) + 1)
-        looks += _group(count, looks, rng)
-    return looks[:most]
+        styles += _group(count, styles, rng)
+    return styles[:most]
 
 
-def _container_looks(rng: np.random.Generator) -> list[_Look]:
+def _container_styles(rng: np.random.Generator) -> list[_Style]:
     """Sample a container, a small object for its inside, and up to two more groups."""
     category = choose(tuple(CONTAINERS), rng)
     container = replace(_group(1, [], rng)[0], category=category, size="large", priority=True)
@@ -130,31 +130,31 @@ def _container_looks(rng: np.random.Generator) -> list[_Look]:
         others = [one for one in OBJECT_CATEGORIES if one not in CONTAINERS]
         left = [colour for colour in COLOURS if colour != container.colour]
         content = replace(content, category=choose(others, rng), colour=choose(left, rng))
-    looks = [container, content]
+    styles = [container, content]
     for _ in range(rng.integers(3)):
-        looks += _group(int(rng.integers(1, 4)), looks, rng)
-    return looks[:MAX_OBJECTS]
+        styles += _group(int(rng.integers(1, 4)), styles, rng)
+    return styles[:MAX_OBJECTS]
 
 
-def _row_looks(rng: np.random.Generator) -> list[_Look]:
+def _row_styles(rng: np.random.Generator) -> list[_Style]:
     """Sample a small object for the space between two larger ones, and up to one more group."""
     alike = rng.random() < 0.5
     ends = _group(2 if alike else 1, [], rng)
     ends += [] if alike else _group(1, ends, rng)
     middle = replace(_group(1, ends, rng)[0], size="small", priority=True, relative=True)
-    looks = [*(replace(end, size="medium", priority=True) for end in ends), middle]
+    styles = [*(replace(end, size="medium", priority=True) for end in ends), middle]
     if rng.random() < 0.5:
-        more = _group(int(rng.integers(1, 4)), looks, rng)
-        looks += [replace(look, size="small") for look in more]
-    return looks
+        more = _group(int(rng.integers(1, 4)), styles, rng)
+        styles += [replace(style, size="small") for style in more]
+    return styles
 
 
-def _group(count: int, before: Sequence[_Look], rng: np.random.Generator) -> list[_Look]:
+def _group(count: int, before: Sequence[_Style], rng: np.random.Generator) -> list[_Style]:
     """Sample objects of a new category and colour, usually of the same size."""
     # A category that repeats in another colour makes colour words informative.
     repeats = bool(before) and rng.random() < 0.25
     category = before[0].category if repeats else choose(OBJECT_CATEGORIES, rng)
-    occupied = {look.colour for look in before if look.category == category}
+    occupied = {style.colour for style in before if style.category == category}
     colour = choose([colour for colour in COLOURS if colour not in occupied], rng)
     texture = choose(TEXTURES, rng)
     # Four or more large objects would not fit.
@@ -162,11 +162,11 @@ def _group(count: int, before: Sequence[_Look], rng: np.random.Generator) -> lis
     sizes = [choose(fitting, rng) for _ in range(count)]
     if rng.random() < 0.75:
         sizes = sizes[:1] * count
-    return [_Look(category, colour, size, texture) for size in sizes]
+    return [_Style(category, colour, size, texture) for size in sizes]
 
 
 def _find_position(
-    look: _Look, layout: Layout, rng: np.random.Generator, *, arrangement: str
+    style: _Style, layout: Layout, rng: np.random.Generator, *, arrangement: str
 ) -> SceneObject | None:
     """Find a position in a container, in front of another object, or apart, None if there is none.
 
@@ -174,20 +174,20 @@ def _find_position(
     "apart".
     """
     objects = layout.objects
-    if arrangement == "inside" and look.relative and objects and objects[0].category in CONTAINERS:
+    if arrangement == "inside" and style.relative and objects and objects[0].category in CONTAINERS:
         inside = within(objects[0], rng, reach=CONTAINERS[objects[0].category])
-        for position in positions(look, inside, rng):
+        for position in positions(style, inside, rng):
             if layout.keeps_visible(position, container=objects[0]):
                 return position
     if arrangement == "crowd" and objects and rng.random() < 0.75:
         back = objects[int(rng.integers(len(objects)))]
-        for position in positions(look, beside(back, rng), rng):
+        for position in positions(style, beside(back, rng), rng):
             if layout.keeps_visible(position):
                 return position
     corner = anywhere(rng)
-    if arrangement == "row" and look.relative and len(objects) > 1:
+    if arrangement == "row" and style.relative and len(objects) > 1:
         corner = midway(objects[0], objects[1], rng)
-    free = (position for position in positions(look, corner, rng) if layout.is_apart(position))
+    free = (position for position in positions(style, corner, rng) if layout.is_apart(position))
     if arrangement == "row" and len(objects) == 1:
         return max(free, key=lambda position: _axis_alignment(position, objects[0]), default=None)
     # Objects that look alike stay together, or too few images would have a left and a right.
@@ -199,17 +199,17 @@ def _find_position(
 
 
 def positions(
-    look: "_Look | SceneObject", corner: Corner, rng: np.random.Generator
+    style: "_Style | SceneObject", corner: Corner, rng: np.random.Generator
 ) -> Iterator[SceneObject]:
     """Yield the object at random positions in the image, after MAX_TRIES tries in total."""
     tilt = round(float(rng.uniform(-MAX_TILT, MAX_TILT)), 3)
-    longer = rng.uniform(*SIZES[look.size])
-    width, height = (longer * share for share in extent(look.category, tilt))
+    longer = rng.uniform(*SIZES[style.size])
+    width, height = (longer * share for share in extent(style.category, tilt))
     for _ in range(MAX_TRIES):
         x, y = corner(width, height)
         if min(x, y) >= GAP and x + width <= 1 - GAP and y + height <= 1 - GAP:
             box = (round(x, 5), round(y, 5), round(x + width, 5), round(y + height, 5))
-            yield SceneObject(look.category, look.colour, look.size, look.texture, box, tilt)
+            yield SceneObject(style.category, style.colour, style.size, style.texture, box, tilt)
 
 
 def anywhere(rng: np.random.Generator) -> Corner:
@@ -249,11 +249,11 @@ def midway(first: SceneObject, second: SceneObject, rng: np.random.Generator) ->
 
 def _distance_to_group(position: SceneObject, objects: Sequence[SceneObject]) -> float:
     """Return the maximum distance from an object that looks alike, 0 without any."""
-    alike = [obj for obj in objects if _look_alike(position, obj)]
+    alike = [obj for obj in objects if _same_style(position, obj)]
     return max((dist(position.centre, obj.centre) for obj in alike), default=0.0)
 
 
-def _look_alike(a: SceneObject, b: SceneObject) -> bool:
+def _same_style(a: SceneObject, b: SceneObject) -> bool:
     return (a.category, a.colour) == (b.category, b.colour)
 
 

@@ -113,8 +113,7 @@ def show(named: str) -> None:
     Example:
       a2 weights show faster_rcnn_from_caffe_attr.pkl
     """
-    from a2cap.pipeline.weights.describe import describe_detector
-    from a2cap.pipeline.weights.detectors import resolve_weights
+    from a2cap.pipeline.weights.detectors import describe_detector, resolve_weights
 
     for name, value in describe_detector(resolve_weights(named)).items():
         click.echo(f"{name:<20} {value}")

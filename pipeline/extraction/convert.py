@@ -20,7 +20,12 @@ from a2cap.data.features.formats.feature_format import (
 )
 from a2cap.data.features.formats.hdf5 import M2Source, M2Target
 from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
-from a2cap.data.features.formats.npz import AttBoxSource, AttBoxTarget, MilvlgSource, MilvlgTarget
+from a2cap.data.features.formats.npz import (
+    att_box_source,
+    att_box_target,
+    milvlg_source,
+    milvlg_target,
+)
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
@@ -138,9 +143,9 @@ def open_source(path: Path, sizes: Sizes) -> Source:
         if (path / SEAL_FILE).exists():
             return StoreSource(path)
         if any(path.glob("*_att")):
-            return AttBoxSource(path, sizes=sizes)
+            return att_box_source(path, sizes=sizes)
         if any(path.glob("*.npz")):
-            return MilvlgSource(path)
+            return milvlg_source(path)
     elif path.is_file():
         with path.open("rb") as file:
             is_hdf5 = file.read(len(_HDF5)) == _HDF5
@@ -181,9 +186,9 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     if form == "a2":
         return StoreTarget(target, dtype=dtype)
     if form == "att-box":
-        return AttBoxTarget(target)
+        return att_box_target(target)
     if form == "milvlg":
-        return MilvlgTarget(target)
+        return milvlg_target(target)
     if form == "m2":
         return M2Target(target)
     return TsvTarget(target, columns=form, prefix=prefix)

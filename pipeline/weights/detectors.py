@@ -203,6 +203,26 @@ def weights_file(config: ExtractConfig) -> Path | None:
     return require_file(resolve_weights(config.weights), "extract.weights")
 
 
+def describe_detector(weights: Path) -> dict[str, str]:
+    """Return the properties of a weights file by name; raise WeightsError for an unknown layout."""
+    from a2cap.extract.weights.load import load_detector
+
+    detector = load_detector(weights)
+    architecture, meta = detector.architecture, detector.meta
+    attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
+    conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
+    return {
+        "file": str(weights),
+        "sha256": weights_sha256(weights),
+        "origin": meta.origin,
+        "network": f"ResNet-{architecture.depth}, {architecture.feature_width:,} per region",
+        "classes": f"{architecture.classes:,}",
+        "attributes": attributes,
+        "anchors": str(len(meta.anchors)),
+        **{name.replace("_", " "): str(value) for name, value in conventions.items()},
+    }
+
+
 def weights_sha256(path: Path) -> str:
     """Return the sha256 of a weights file; raise WeightsError if it cannot be read."""
     try:

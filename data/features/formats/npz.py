@@ -6,11 +6,13 @@ MILVLG/bottom-up-attention.pytorch @4dbce86 uses one with x, bbox, num_bbox, ima
 its `info` is a pickle and is neither read nor written.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
@@ -28,160 +30,146 @@ from a2cap.data.regions import Regions
 _NAME = "cocobu"
 """Name of bottom-up features in ImageCaptioning.pytorch."""
 
-
-class AttBoxSource:
-    """The images in the folders NAME_att and NAME_box of ImageCaptioning.pytorch."""
-
-    def __init__(self, folder: Path, *, sizes: Sizes) -> None:
-        self.features = att_folder(folder)
-        self.boxes = self.features.with_name(f"{self.features.name.removesuffix('_att')}_box")
-        self._sizes = sizes
-
-    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        for path in _files(self.features):
-            yield _read_or_skip(path, self._read)
-
-    def __len__(self) -> int:
-        return len(_files(self.features))
-
-    def _read(self, path: Path) -> ImageFeatures:
-        image_id = image_id_of(f"{path.stem}.jpg")
-        width, height = image_size(image_id, self._sizes)
-        with np.load(path) as arrays:
-            features = np.asarray(arrays["feat"], np.float32)
-        boxes = np.asarray(np.load(self.boxes / f"{path.stem}.npy"), np.float32)
-        check_shapes(boxes, features)
-        return ImageFeatures(image_id, make_regions(boxes, features, width=width, height=height))
+Arrays = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
+"""Content of an .npy or an .npz file."""
 
 
-class MilvlgSource:
-    """The images in a folder of MILVLG."""
+class NpzSource:
+    """The images in a folder of .npz files; read: reads the file of one image."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, read: Callable[[Path], ImageFeatures]) -> None:
+        self._files = sorted(folder.glob("*.npz"))
+        self._read = read
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        for path in _files(self.folder):
-            yield _read_or_skip(path, self._read)
+        for path in self._files:
+            try:
+                yield self._read(path)
+            except KeyError as error:
+                yield SkippedItem(path.name, str(error.args[0]))
+            except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
+                yield SkippedItem(path.name, str(error))
 
     def __len__(self) -> int:
-        return len(_files(self.folder))
-
-    def _read(self, path: Path) -> ImageFeatures:
-        with np.load(path) as arrays:
-            boxes = np.asarray(arrays["bbox"], np.float32)
-            features = np.asarray(arrays["x"], np.float32)
-            width, height = int(arrays["image_w"]), int(arrays["image_h"])
-        check_shapes(boxes, features)
-        regions = make_regions(boxes, features, width=width, height=height)
-        return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
+        return len(self._files)
 
 
-class AttBoxTarget:
-    """The writer of the three folders of ImageCaptioning.pytorch, by way of `folder.partial`."""
+class NpzTarget:
+    """The writer of a folder, by way of `folder.partial`.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = _PartialFolder(folder, parts=(f"{_NAME}_fc", f"{_NAME}_box", f"{_NAME}_att"))
+    name: image id -> path of its last file, which marks a complete image; files: image id, regions
+    and folder -> content by path, in the order of writing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: Callable[[str], str],
+        files: Callable[[str, Regions, Path], Mapping[str, Arrays]],
+    ) -> None:
+        self._folder = folder
+        self._partial = folder.with_name(f"{folder.name}.partial")
+        self._partial.mkdir(parents=True, exist_ok=True)
+        self._name = name
+        self._files = files
 
     def __contains__(self, image_id: object) -> bool:
-        return (self._folder.parts[-1] / _file_name(str(image_id), ".npz")).exists()
+        return (self._partial / self._name(str(image_id))).exists()
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Write the three files of an image."""
-        mean, boxes, features = self._folder.parts
-        stem = str(decimal_id(image_id, target=self._folder.final))
-        vectors = regions.features.astype(np.float32)
-        _write(mean / f"{stem}.npy", lambda path: np.save(path, vectors.mean(axis=0)))
-        _write(boxes / f"{stem}.npy", lambda path: np.save(path, regions.boxes))
-        # features last: their file marks a complete image
-        _write(features / f"{stem}.npz", lambda path: np.savez(path, feat=vectors))
+        """Write the files of an image, each atomically."""
+        for name, arrays in self._files(image_id, regions, self._folder).items():
+            path = self._partial / name
+            path.parent.mkdir(exist_ok=True)
+            # the temporary name keeps its suffix, because NumPy would append it
+            temporary = path.with_name(f".{path.name}")
+            if isinstance(arrays, Mapping):
+                np.savez(temporary, allow_pickle=False, **arrays)
+            else:
+                np.save(temporary, arrays)
+            temporary.replace(path)
 
     def finish(self) -> None:
         """Rename the folder to its path."""
-        self._folder.finish()
+        self._partial.rename(self._folder)
 
     def close(self) -> None:
         """Do nothing: every file is on the disk already."""
 
 
-class MilvlgTarget:
-    """The writer of a folder of MILVLG, by way of `folder.partial`."""
+def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
+    """Open the folders NAME_att and NAME_box; raise InputError unless there is one NAME_att."""
+    found = sorted(path for path in folder.glob("*_att") if path.is_dir())
+    if len(found) != 1:
+        raise InputError(
+            f"{len(found)} folders NAME_att in {str(folder)!r}; name a folder with exactly one"
+        )
+    boxes = found[0].with_name(f"{found[0].name.removesuffix('_att')}_box")
+    return NpzSource(found[0], partial(_read_att_box, boxes=boxes, sizes=sizes))
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = _PartialFolder(folder, parts=(".",))
 
-    def __contains__(self, image_id: object) -> bool:
-        return (self._folder.parts[0] / f"{image_id}.npz").exists()
+def att_box_target(folder: Path) -> NpzTarget:
+    """Write the three folders of ImageCaptioning.pytorch."""
+    return NpzTarget(folder, name=_att_name, files=_att_box_files)
 
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Write one file; raise InputError for an id with a folder in it."""
-        if "/" in image_id:
-            raise InputError(
-                f"image {image_id!r} is in a subfolder, which {self._folder.final.name!r} cannot "
-                "contain; convert to another format"
-            )
-        arrays = {
+
+def milvlg_source(folder: Path) -> NpzSource:
+    """Open a folder of MILVLG."""
+    return NpzSource(folder, _read_milvlg)
+
+
+def milvlg_target(folder: Path) -> NpzTarget:
+    """Write a folder of MILVLG."""
+    return NpzTarget(folder, name="{}.npz".format, files=_milvlg_files)
+
+
+def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
+    image_id = image_id_of(f"{path.stem}.jpg")
+    width, height = image_size(image_id, sizes)
+    with np.load(path) as arrays:
+        features = np.asarray(arrays["feat"], np.float32)
+    corners = np.asarray(np.load(boxes / f"{path.stem}.npy"), np.float32)
+    check_shapes(corners, features)
+    return ImageFeatures(image_id, make_regions(corners, features, width=width, height=height))
+
+
+def _read_milvlg(path: Path) -> ImageFeatures:
+    with np.load(path) as arrays:
+        boxes = np.asarray(arrays["bbox"], np.float32)
+        features = np.asarray(arrays["x"], np.float32)
+        width, height = int(arrays["image_w"]), int(arrays["image_h"])
+    check_shapes(boxes, features)
+    regions = make_regions(boxes, features, width=width, height=height)
+    return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
+
+
+def _att_name(image_id: str) -> str:
+    return f"{_NAME}_att/{int(image_id) if image_id.isdigit() else image_id}.npz"
+
+
+def _att_box_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+    stem = str(decimal_id(image_id, target=folder))
+    features = regions.features.astype(np.float32)
+    return {
+        f"{_NAME}_fc/{stem}.npy": features.mean(axis=0),
+        f"{_NAME}_box/{stem}.npy": regions.boxes,
+        _att_name(image_id): {"feat": features},
+    }
+
+
+def _milvlg_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+    if "/" in image_id:
+        raise InputError(
+            f"image {image_id!r} is in a subfolder, which {folder.name!r} cannot contain; "
+            "convert to another format"
+        )
+    return {
+        f"{image_id}.npz": {
             "x": regions.features.astype(np.float32),
             "bbox": regions.boxes,
             "num_bbox": np.array(len(regions)),
             "image_h": np.array(regions.height),
             "image_w": np.array(regions.width),
         }
-        target = self._folder.parts[0] / f"{image_id}.npz"
-        _write(target, lambda path: np.savez(path, allow_pickle=False, **arrays))
-
-    def finish(self) -> None:
-        """Rename the folder to its path."""
-        self._folder.finish()
-
-    def close(self) -> None:
-        """Do nothing: every file is on the disk already."""
-
-
-class _PartialFolder:
-    """A folder that has a temporary name until it is finished."""
-
-    def __init__(self, final: Path, *, parts: tuple[str, ...]) -> None:
-        self.final = final
-        self._partial = final.with_name(f"{final.name}.partial")
-        self.parts = [self._partial / part for part in parts]
-        for part in self.parts:
-            part.mkdir(parents=True, exist_ok=True)
-
-    def finish(self) -> None:
-        self._partial.rename(self.final)
-
-
-def att_folder(folder: Path) -> Path:
-    """Return the folder NAME_att in `folder`; raise InputError unless there is exactly one."""
-    found = sorted(path for path in folder.glob("*_att") if path.is_dir())
-    if len(found) != 1:
-        raise InputError(
-            f"{len(found)} folders NAME_att in {str(folder)!r}; name a folder with exactly one"
-        )
-    return found[0]
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.npz"))
-
-
-def _read_or_skip(path: Path, read: Callable[[Path], ImageFeatures]) -> ImageFeatures | SkippedItem:
-    try:
-        return read(path)
-    except KeyError as error:
-        return SkippedItem(path.name, str(error.args[0]))
-    except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
-        return SkippedItem(path.name, str(error))
-
-
-def _file_name(image_id: str, suffix: str) -> str:
-    return f"{int(image_id) if image_id.isdigit() else image_id}{suffix}"
-
-
-def _write(path: Path, save: Callable[[Path], None]) -> None:
-    """Write a file atomically."""
-    # a name that keeps its suffix, because NumPy would add it
-    partial = path.with_name(f".{path.name}")
-    save(partial)
-    partial.replace(path)
+    }

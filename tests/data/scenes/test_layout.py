@@ -101,5 +101,5 @@ def test_all_categories_colours_sizes_and_textures_occur(many):
 
 
 def test_most_scenes_repeat_a_category_and_colour(many):
-    looks = [Counter((obj.category, obj.colour) for obj in objects) for objects in many]
-    assert sum(max(count.values()) > 1 for count in looks) > len(many) / 2
+    styles = [Counter((obj.category, obj.colour) for obj in objects) for objects in many]
+    assert sum(max(count.values()) > 1 for count in styles) > len(many) / 2

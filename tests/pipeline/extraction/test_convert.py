@@ -58,16 +58,16 @@ def sizes(tmp_path):
 
 @pytest.mark.parametrize("form", THIRD_PARTY)
 def test_boxes_and_features_survive_a_round_trip_through_every_format(store, sizes, form, tmp_path):
-    there = convert(store, tmp_path / "theirs", form=form)
-    back = convert(tmp_path / "theirs", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
+    there = convert(store, tmp_path / "target", form=form)
+    back = convert(tmp_path / "target", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     assert there.checksum == back.checksum
     assert (there.count, there.regions, there.skipped) == (3, (3, 5), [])
-    ours, again = FeatureStore(store), FeatureStore(tmp_path / "back")
-    assert list(again) == list(IDS)
+    original, result = FeatureStore(store), FeatureStore(tmp_path / "back")
+    assert list(result) == list(IDS)
     for image_id in IDS:
-        assert np.array_equal(ours[image_id].boxes, again[image_id].boxes)
-        assert np.array_equal(ours[image_id].features, again[image_id].features)
-        assert (again[image_id].width, again[image_id].height) == (120, 100)
+        assert np.array_equal(original[image_id].boxes, result[image_id].boxes)
+        assert np.array_equal(original[image_id].features, result[image_id].features)
+        assert (result[image_id].width, result[image_id].height) == (120, 100)
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -93,9 +93,9 @@ def test_the_probabilities_of_m2_preserve_classes_and_scores(store, sizes, tmp_p
         assert "9_cls_prob" in file
     convert(tmp_path / "a.hdf5", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     for image_id in IDS:
-        ours, again = FeatureStore(store)[image_id], FeatureStore(tmp_path / "back")[image_id]
-        assert np.array_equal(ours.class_ids, again.class_ids)
-        np.testing.assert_allclose(ours.scores, again.scores)
+        original, result = FeatureStore(store)[image_id], FeatureStore(tmp_path / "back")[image_id]
+        assert np.array_equal(original.class_ids, result.class_ids)
+        np.testing.assert_allclose(original.scores, result.scores)
 
 
 def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, tmp_path):
@@ -117,18 +117,18 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
 
     monkeypatch.setattr(conversion.StoreSource, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        convert(store, tmp_path / "theirs", form=form, dtype="float32")
+        convert(store, tmp_path / "target", form=form, dtype="float32")
     monkeypatch.setattr(conversion.StoreSource, "__iter__", whole)
-    assert convert(store, tmp_path / "theirs", form=form, dtype="float32") == expected
+    assert convert(store, tmp_path / "target", form=form, dtype="float32") == expected
 
 
 @pytest.mark.parametrize("form", ["caffe", "lxmert"])
 def test_an_unfinished_line_of_a_killed_run_is_written_again(store, form, tmp_path):
     expected = convert(store, tmp_path / "at once", form=form)
     whole = (tmp_path / "at once").read_bytes()
-    (tmp_path / "theirs.partial").write_bytes(whole[: len(whole) // 2])
-    assert convert(store, tmp_path / "theirs", form=form) == expected
-    assert (tmp_path / "theirs").read_bytes() == whole
+    (tmp_path / "target.partial").write_bytes(whole[: len(whole) // 2])
+    assert convert(store, tmp_path / "target", form=form) == expected
+    assert (tmp_path / "target").read_bytes() == whole
 
 
 def test_hdf5_that_a_killed_run_left_open_starts_from_scratch(store, tmp_path, caplog):
@@ -308,6 +308,6 @@ def test_published_features_are_preserved_bit_for_bit(tmp_path):
     assert back.checksum == made.checksum
     columns = [line.split(b"\t") for line in sorted(tsv.read_bytes().splitlines())]
     written = [line.split(b"\t") for line in sorted((tmp_path / "a.tsv").read_bytes().splitlines())]
-    for theirs, ours in zip(columns, written, strict=True):
+    for published, original in zip(columns, written, strict=True):
         kept = [*range(5), 5, 7, 8, 9]  # the confidence of attributes is not stored
-        assert [theirs[i] for i in kept] == [ours[i] for i in kept]
+        assert [published[i] for i in kept] == [original[i] for i in kept]

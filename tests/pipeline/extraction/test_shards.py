@@ -70,17 +70,17 @@ def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, s
     whole = new("whole", images=some, given=False)
     whole.extract()
     made = new(images=some, given=False)
-    described = []
+    extracted = []
 
-    def describe_and_die(self, images, boxes):
-        if len(described) == 2:
-            described.append("the one at which it died")
+    def extract_and_die(self, images, boxes):
+        if len(extracted) == 2:
+            extracted.append("the one at which it died")
             raise Killed
-        described.append("an image")
-        return describe(self, images, boxes)
+        extracted.append("an image")
+        return extract(self, images, boxes)
 
-    describe = Extractor.extract_many
-    monkeypatch.setattr(Extractor, "extract_many", describe_and_die)
+    extract = Extractor.extract_many
+    monkeypatch.setattr(Extractor, "extract_many", extract_and_die)
     with pytest.raises(Killed):
         made.fill(0, 2)
     with pytest.raises(StoreError, match=r"shards 1/2 of .* are missing"):
@@ -92,7 +92,7 @@ def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, s
         f'shards 0/2 of {str(made.path)!r} are unfinished; run "a2 extract --shard" for each'
     )
     made.fill(0, 2)
-    assert len(described) == len(some) + 1  # the one at which it died, a second time
+    assert len(extracted) == len(some) + 1  # the one at which it died, a second time
     made.join()
     assert made.store.digest == whole.store.digest
 
