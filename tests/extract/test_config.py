@@ -20,7 +20,7 @@ def test_config_is_frozen():
         setattr(ExtractConfig(), "seed", 1)  # noqa: B010
 
 
-def test_every_field_says_what_it_is():
+def test_every_field_has_a_description():
     assert all(field.description for field in ExtractConfig.model_fields.values())
 
 

@@ -1,4 +1,4 @@
-"""The configuration: one place for defaults, every problem at once, in dotted paths."""
+"""Configuration: defaults in one place, all problems at once, each with its dotted path."""
 
 from pathlib import Path
 
@@ -8,15 +8,16 @@ from pydantic import BaseModel
 
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def test_without_a_file_the_defaults_hold():
+def test_without_a_file_the_configuration_is_the_defaults():
     assert load_config() == Config()
 
 
-def test_a_file_sets_fields_and_an_override_wins(tmp_path):
+def test_an_override_wins_over_the_file(tmp_path):
     path = tmp_path / "my config.yaml"
     path.write_text("train: {batch_size: 7, epochs: 3}\nmodel: {width: 64, heads: 4}\n")
     config = load_config(path, ["train.batch_size=9", "model.alignment.fusion=max"])
@@ -42,7 +43,19 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
     }
 
 
-def test_a_name_like_no_other_gets_the_list_of_valid_ones():
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [item for item in RENAMED_FIELDS.items() if not item[0].startswith("inputs.")],
+)
+def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today):
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, [f"{earlier}=1"])
+    name = today.rpartition(".")[2]
+    assert f"  {earlier}: unknown field; did you mean {name!r}?" in str(raised.value).splitlines()
+    load_config(None, [f"{today}=1"])
+
+
+def test_an_unknown_field_without_a_similar_name_gets_the_valid_names():
     with pytest.raises(ConfigError) as raised:
         load_config(None, ["runtime.xyzzy=1"])
     assert str(raised.value) == (
@@ -51,7 +64,7 @@ def test_a_name_like_no_other_gets_the_list_of_valid_ones():
     )
 
 
-def test_fields_that_contradict_each_other_are_named_without_all_the_others():
+def test_contradicting_fields_are_reported_with_their_section_only():
     with pytest.raises(ConfigError) as raised:
         load_config(None, ["extract.min_regions=300", "model.heads=7"])
     assert str(raised.value) == (
@@ -69,7 +82,7 @@ def test_fields_that_contradict_each_other_are_named_without_all_the_others():
         ("- 1\n", "config file has no sections: {path!r}; see configs/ for examples"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
+def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path, content, message):
     path = tmp_path / "c.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError) as raised:
@@ -77,7 +90,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, message):
     assert str(raised.value).startswith(message.format(path=str(path)))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(ConfigError) as raised:
         load_config(tmp_path / "none.yaml")
     assert str(raised.value) == (
@@ -90,7 +103,7 @@ def test_an_empty_file_is_the_defaults(tmp_path):
     assert load_config(tmp_path / "c.yaml") == Config()
 
 
-def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
+def test_the_resolved_configuration_reads_back_unchanged(tmp_path):
     config = load_config(None, ["train.lr=5e-4", "data.images=my images"])
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     assert load_config(tmp_path / "config.yaml") == config
@@ -102,12 +115,12 @@ def test_an_override_carries_any_path(value):
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
-def test_the_configs_that_we_ship_load_and_open_with_what_they_are(path):
+def test_the_shipped_configs_load_and_begin_with_a_comment(path):
     load_config(path)
     assert path.read_text().startswith("# ")
 
 
-def test_every_field_says_what_it_is():
+def test_every_field_has_a_description():
     undescribed = []
 
     def walk(model, prefix):
@@ -122,7 +135,7 @@ def test_every_field_says_what_it_is():
     assert yaml.safe_load(Config().to_yaml())["train"]["batch_size"] == 10
 
 
-def test_groups_that_cannot_share_the_beams_are_refused():
+def test_groups_that_do_not_divide_the_beams_are_rejected():
     with pytest.raises(ConfigError) as raised:
         load_config(None, ["evaluate.groups=2"])
     assert str(raised.value) == (
@@ -161,7 +174,7 @@ def flat(section, prefix=""):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_differ_from_the_gated_one_only_where_they_should(name):
+def test_presets_differ_from_a2_gate_only_in_the_listed_fields(name):
     gated, own = (
         flat(load_config(CONFIGS / f"{stem}.yaml").model_dump(mode="json"))
         for stem in ("a2-gate", name)
@@ -169,7 +182,7 @@ def test_presets_differ_from_the_gated_one_only_where_they_should(name):
     assert {field: own[field] for field in own if own[field] != gated[field]} == PRESETS[name]
 
 
-def test_the_gated_preset_is_the_defaults_but_for_its_places():
+def test_a2_gate_is_the_defaults_except_for_its_paths():
     gated, defaults = (
         flat(config.model_dump(mode="json"))
         for config in (load_config(CONFIGS / "a2-gate.yaml"), Config())
@@ -183,7 +196,7 @@ def test_the_gated_preset_is_the_defaults_but_for_its_places():
 
 
 @pytest.mark.parametrize("name", ["a2-gate", *PRESETS])
-def test_presets_say_what_they_stand_for_and_what_has_been_run(name):
+def test_presets_state_their_purpose_and_their_measurements(name):
     text = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
     header = text[: text.index("\ndata:")]
     assert "# Stands for: " in header

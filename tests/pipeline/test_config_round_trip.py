@@ -1,4 +1,4 @@
-"""Any value that a field accepts survives YAML, an override and the resolved file."""
+"""Round trips of the configuration: override, YAML file, resolved file."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 def leaves(model=Config, prefix=""):
-    """Dotted name -> field, of all fields that are no sections."""
+    """Map dotted name -> field, of all fields that are not sections."""
     found = {}
     for name, field in model.model_fields.items():
         inner = field.annotation
@@ -32,7 +32,7 @@ def leaves(model=Config, prefix=""):
 
 
 def values(annotation, metadata=()):
-    """Strategy of the values that an annotation accepts, within the bounds of its metadata."""
+    """Build the strategy of an annotation's values, within the bounds of its metadata."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         [inner] = arguments[1:]
@@ -51,7 +51,7 @@ def values(annotation, metadata=()):
 
 
 def bounds(item):
-    """Names and values of the bounds in one piece of metadata, such as Ge(ge=1)."""
+    """List the names and values of the bounds in a metadata item, such as Ge(ge=1)."""
     return [(name, getattr(item, name)) for name in ("ge", "gt", "le", "lt") if hasattr(item, name)]
 
 
@@ -84,7 +84,7 @@ ALLOWED_BY_OTHERS = {
     "model.alignment.aligned_layers": st.just("all")
     | st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
 }
-"""Fields that the default of another one bounds -> values within."""
+"""Field whose values are bounded by the default of another field -> allowed values."""
 
 
 def values_of(name):
@@ -93,19 +93,19 @@ def values_of(name):
 
 
 def plain(value):
-    """A value as YAML has it."""
+    """Convert a value to its YAML form."""
     return str(value) if isinstance(value, Path) else json.loads(json.dumps(value, default=str))
 
 
 def set_to(name, value):
-    """The override that sets a field."""
+    """Format the override that sets a field."""
     paths = isinstance(value, tuple) and isinstance(value[0], Path)
     text = isinstance(value, Path | str)
     return override(name, value) if text or paths else f"{name}={json.dumps(value)}"
 
 
 def loaded(*arguments):
-    """A configuration; one whose fields contradict each other is no example."""
+    """Load a configuration; discard the example if its fields contradict each other."""
     try:
         return load_config(*arguments)
     except ConfigError:
@@ -118,8 +118,10 @@ def leaf_of(config, name):
     return config
 
 
+# Only the field's own YAML is written here: dumping and reading all fields takes 20 times longer
+# and is what the next test does.
 @pytest.mark.parametrize("name", LEAVES)
-@settings(max_examples=20)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_any_value_of_any_field_survives_an_override_and_a_file(tmp_path_factory, name, data):
     value = data.draw(values_of(name))
@@ -127,23 +129,21 @@ def test_any_value_of_any_field_survives_an_override_and_a_file(tmp_path_factory
     assert leaf_of(config, name) == value
     assert type(leaf_of(config, name)) is type(value)
     path = tmp_path_factory.getbasetemp() / "config.yaml"
-    path.write_text(config.to_yaml(), encoding="utf-8")
-    assert load_config(path) == config
     path.write_text(nested(name, plain(value)), encoding="utf-8")
     assert load_config(path) == config
 
 
 def nested(name, value):
-    """YAML of one field in its sections."""
+    """Dump one field in its sections."""
     for part in reversed(name.split(".")):
         value = {part: value}
     return yaml.safe_dump(value)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
-def test_any_configuration_is_read_back_from_its_file_as_itself(tmp_path_factory, data):
-    chosen = data.draw(st.sets(st.sampled_from(sorted(LEAVES)), min_size=2, max_size=12))
+def test_any_configuration_reads_back_from_its_resolved_file(tmp_path_factory, data):
+    chosen = data.draw(st.sets(st.sampled_from(sorted(LEAVES)), min_size=8, max_size=24))
     drawn = {name: data.draw(values_of(name)) for name in sorted(chosen)}
     config = loaded(None, [set_to(name, value) for name, value in drawn.items()])
     path = tmp_path_factory.getbasetemp() / "config.yaml"
@@ -158,7 +158,7 @@ FLOATS = [name for name, field in LEAVES.items() if "float" in str(field.annotat
 
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-def test_a_value_that_is_no_number_is_refused(name, value):
+def test_a_value_that_is_not_finite_is_rejected(name, value):
     pair = name == "train.betas"
     with pytest.raises(ConfigError, match=rf"{name}"):
         load_config(None, [f"{name}={f'[{value}, 0.9]' if pair else value}"])

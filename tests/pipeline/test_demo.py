@@ -30,7 +30,7 @@ def spoken(folder):
 
 
 @pytest.mark.slow
-def test_it_walks_the_road_once_and_shows_the_blind_captioner_beside(tmp_path, monkeypatch):
+def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(tmp_path, monkeypatch):
     said, directory = spoken(tmp_path / "my demo")
     assert said == [(stage, True) for stage in ONCE + 2 * TWICE]
     assert_report_compares(directory)
@@ -63,7 +63,7 @@ def assert_report_compares(directory):
     assert "blind captioner, accuracy" in report
 
 
-def test_a_folder_of_other_files_is_refused(tmp_path):
+def test_a_demo_folder_with_other_files_is_rejected(tmp_path):
     (tmp_path / "scenes").mkdir()
     (tmp_path / "scenes" / "letter.txt").write_text("dear")
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path)])

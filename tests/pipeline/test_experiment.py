@@ -37,7 +37,7 @@ def expected_states(opened, rerun):
     }
 
 
-def test_every_stage_of_the_experiment_is_done(experiment):
+def test_every_stage_of_a_finished_experiment_is_done(experiment):
     opened = experiment.open()
     assert opened.names == ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
     assert states(opened) == dict.fromkeys(opened.names, "done")
@@ -54,17 +54,17 @@ def test_every_stage_of_the_experiment_is_done(experiment):
         ("runtime.threads=2", ()),
     ],
 )
-def test_a_changed_field_reruns_a_stage_and_lets_its_readers_wait(experiment, change, rerun):
+def test_a_changed_field_reruns_its_stage_and_later_stages_wait(experiment, change, rerun):
     opened = experiment.open(change)
     assert states(opened) == expected_states(opened, rerun)
 
 
-def test_a_stage_that_reads_from_a_rerun_one_waits_for_it(experiment):
+def test_a_stage_waits_for_its_input_stage(experiment):
     with experiment.open("train.seed=1") as opened:
         assert opened.status("evaluate").why == ["waits for train-xe"]
 
 
-def test_nothing_of_a_new_experiment_is_done(experiment, tmp_path):
+def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
         assert opened.status("calibrate").why == ["no earlier result"]
     assert states(experiment.open(artifacts=tmp_path / "new")) == {
@@ -89,13 +89,13 @@ def copied_scenes(experiment, tmp_path):
     return scenes, [override(field, path) for field, path in places.items()]
 
 
-def test_data_that_moved_rerun_nothing(experiment, copied_scenes):
+def test_moved_data_reruns_nothing(experiment, copied_scenes):
     _, overrides = copied_scenes
     opened = experiment.open(*overrides)
     assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
-def test_detector_weights_count_by_their_content_and_not_by_their_name(experiment, tmp_path):
+def test_detector_weights_are_identified_by_content(experiment, tmp_path):
     weights = tmp_path / "my weights.safetensors"
     shutil.copyfile(experiment.directory("calibrate") / "weights.safetensors", weights)
     opened = experiment.open(override("extract.weights", weights))
@@ -104,7 +104,7 @@ def test_detector_weights_count_by_their_content_and_not_by_their_name(experimen
     )
 
 
-def test_a_baseline_counts_by_its_content_and_reruns_evaluation(experiment, tmp_path):
+def test_a_baseline_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
     metrics = tmp_path / "metrics.json"
     metrics.write_text('{"metrics": {"CIDEr": 0.5}}')
     with experiment.open(override("evaluate.baseline", metrics)) as opened:
@@ -116,7 +116,7 @@ def test_a_baseline_counts_by_its_content_and_reruns_evaluation(experiment, tmp_
         assert opened.stage("evaluate").pre_image.key == first
 
 
-def test_an_ensemble_counts_by_what_its_captioners_hold_and_reruns_evaluation(experiment, tmp_path):
+def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
     folder = shutil.copytree(experiment.directory("train-xe"), tmp_path / "another captioner")
     with experiment.open(override("evaluate.ensemble", (folder,))) as opened:
         assert opened.status("evaluate").why == ["inputs.model.2 changed"]
@@ -131,9 +131,7 @@ def test_an_ensemble_counts_by_what_its_captioners_hold_and_reruns_evaluation(ex
 
 
 @pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
-def test_a_changed_image_reruns_the_stages_that_look_at_it(
-    experiment, copied_scenes, number, first
-):
+def test_a_changed_image_reruns_the_stages_that_read_it(experiment, copied_scenes, number, first):
     scenes, overrides = copied_scenes
     with (scenes / "images" / f"{number:012d}.jpg").open("ab") as file:
         file.write(b" ")
@@ -143,7 +141,7 @@ def test_a_changed_image_reruns_the_stages_that_look_at_it(
     assert states(opened) == expected_states(opened, (first,))
 
 
-def test_a_changed_caption_reruns_preprocessing_and_no_extraction(experiment, copied_scenes):
+def test_a_changed_caption_reruns_preprocessing_but_not_extraction(experiment, copied_scenes):
     scenes, overrides = copied_scenes
     path = scenes / "dataset_coco.json"
     content = json.loads(path.read_text())
@@ -172,7 +170,7 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
         assert "split_list" in opened.stage("preprocess").inputs
 
 
-def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp_path):
+def test_an_unfinished_input_is_reported_with_its_command(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
         with pytest.raises(UnfinishedStageError) as raised:
             opened.run("train-xe")
@@ -190,7 +188,7 @@ def test_a_stage_names_the_one_that_it_waits_for_and_the_command(experiment, tmp
         )
 
 
-def test_images_come_from_the_folder_where_there_are_no_annotations(experiment, tmp_path):
+def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_path):
     (tmp_path / "own").mkdir()
     for name in ("b.jpg", "sub"):
         path = tmp_path / "own" / name
@@ -224,13 +222,13 @@ def test_images_come_from_the_folder_where_there_are_no_annotations(experiment, 
         ),
     ],
 )
-def test_a_place_that_a_stage_needs_is_asked_for(experiment, field, stage, message):
+def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, message):
     with experiment.open(f"{field}=null") as opened, pytest.raises(ConfigError) as raised:
         opened.stage(stage)
     assert str(raised.value) == message
 
 
-def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
+def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
     images = override("data.images", tmp_path / "none")
     with experiment.open(images) as opened, pytest.raises(ConfigError) as raised:
         opened.stage("calibrate")
@@ -242,7 +240,7 @@ def test_an_image_folder_that_is_none_is_named(experiment, tmp_path):
 @pytest.mark.parametrize(
     "field", ["data.annotations", "data.instances", "data.word_groups", "evaluate.baseline"]
 )
-def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, field):
+def test_a_missing_input_file_is_reported_with_its_field(experiment, tmp_path, field):
     named = override(field, tmp_path / "none.json")
     with experiment.open(named) as opened, pytest.raises(InputError) as raised:
         for stage in opened.names:
@@ -252,7 +250,7 @@ def test_a_file_that_is_not_there_is_named_with_its_field(experiment, tmp_path, 
     )
 
 
-def test_an_ensemble_of_what_is_no_captioner_is_refused(experiment, tmp_path):
+def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path):
     with experiment.open(override("evaluate.ensemble", (tmp_path,))) as opened:
         with pytest.raises(InputError) as raised:
             opened.stage("evaluate")
@@ -264,7 +262,9 @@ def test_an_ensemble_of_what_is_no_captioner_is_refused(experiment, tmp_path):
     )
 
 
-def test_what_would_stop_a_later_stage_is_said_before_the_first(experiment, tmp_path, monkeypatch):
+def test_a_problem_of_a_later_stage_is_reported_before_the_first_stage(
+    experiment, tmp_path, monkeypatch
+):
     artifacts = tmp_path / "new"
     missing = override("evaluate.baseline", tmp_path / "none.json")
     for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
@@ -282,7 +282,7 @@ def no_java():
     raise JavaError("no java")
 
 
-def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_path):
+def test_an_output_path_with_other_content_is_never_replaced(experiment, tmp_path):
     for name in ("folder", "empty"):
         (tmp_path / name).mkdir()
     (tmp_path / "folder" / "letter.txt").write_text("dear")
@@ -300,7 +300,7 @@ def test_a_place_that_holds_something_else_is_never_replaced(experiment, tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_plan_is_closed_when_it_is_left(experiment):
+def test_leaving_the_experiment_closes_the_hash_cache(experiment):
     with experiment.open() as opened:
         assert isinstance(opened, Experiment)
     assert (experiment.artifacts / "hashes.sqlite").is_file()

@@ -298,7 +298,7 @@ def directories(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", MEASURED)
-def test_a_stage_makes_what_its_code_version_made(directories, stage):
+def test_the_output_of_a_stage_matches_its_golden_values(directories, stage):
     changed = [name for name in READS[stage] if changes(name, directories)]
     if changed:
         pytest.skip(f"{stage} reads what {', '.join(changed)} makes, and that has changed")
@@ -310,7 +310,7 @@ def test_a_stage_makes_what_its_code_version_made(directories, stage):
 
 
 @pytest.mark.parametrize("stage", MEASURED)
-def test_the_golden_values_are_those_of_the_code_version(stage):
+def test_the_golden_values_have_the_current_code_version(stage):
     recorded = json.loads(GOLDEN.read_text())[stage]["code_version"]
     version = MODULES[stage].CODE_VERSION
     assert recorded == version, (
@@ -319,7 +319,7 @@ def test_the_golden_values_are_those_of_the_code_version(stage):
     )
 
 
-def test_another_output_and_a_missing_one_are_differences():
+def test_changed_and_missing_outputs_are_differences():
     golden = {"loss": 1.0, "words": ["a", "b"], "sha256": "f"}
     assert differences(golden, golden, 0.0) == []
     assert differences({**golden, "loss": 1.001}, golden, 0.01) == []

@@ -358,12 +358,12 @@ def with_readers(stages):
     return found
 
 
-def test_every_field_of_the_configuration_is_in_the_table():
+def test_every_field_of_the_configuration_is_in_the_matrix():
     assert sorted(MATRIX) == sorted(leaves())
 
 
 @pytest.mark.parametrize("field", MATRIX)
-def test_the_table_changes_each_field_and_no_other(keys, field):
+def test_the_matrix_changes_exactly_one_field_at_a_time(keys, field):
     under, overrides = keys.overrides(field, MATRIX[field][0])
     before, after = (load_config(keys.config_file, chosen) for chosen in (under, overrides))
     differing = {name for name in leaves() if leaf_of(before, name) != leaf_of(after, name)}
@@ -391,7 +391,7 @@ def test_without_epochs_no_field_of_self_critical_training_is_in_any_key(keys):
 @pytest.mark.parametrize(
     "field", [name for name, (value, _) in MATRIX.items() if isinstance(value, File)]
 )
-def test_the_same_content_at_another_place_reruns_nothing(keys, field):
+def test_the_same_content_at_another_path_reruns_nothing(keys, field):
     file = MATRIX[field][0]
     place, moved = keys.folder / file.name, keys.folder / f"moved {field} {file.name}"
     copied = shutil.copytree if place.is_dir() else shutil.copyfile
@@ -402,7 +402,7 @@ def test_the_same_content_at_another_place_reruns_nothing(keys, field):
     )
 
 
-def test_the_table_of_readers_is_what_the_stages_say(keys):
+def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
     opened = Experiment(load_config(keys.config_file), keys.folder / "artifacts")
     inputs = {"features": "extract", "captions": "preprocess"}
     found = {name: set() for name in READERS}

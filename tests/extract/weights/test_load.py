@@ -125,7 +125,7 @@ def test_a_pickle_without_the_attribute_head_is_a_detector_without_attributes(
     assert regions.attribute_ids is None
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     message = f"no detector weights at {str(tmp_path / 'gone.pkl')!r}; correct extract.weights"
     with pytest.raises(WeightsError, match=re.escape(message)):
         load_detector(tmp_path / "gone.pkl")

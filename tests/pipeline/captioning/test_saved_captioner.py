@@ -152,7 +152,7 @@ def test_a_moved_directory_needs_nothing_else(trained, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "vocabulary.json"])
-def test_a_missing_file_is_named(saved, name):
+def test_a_missing_file_is_reported(saved, name):
     (saved / name).unlink()
     with pytest.raises(A2Error) as error:
         load_model(saved, device=CPU)

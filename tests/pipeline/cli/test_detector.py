@@ -69,7 +69,7 @@ def figures_of(trained):
     return json.loads((trained.directory / "figures.json").read_text())
 
 
-def test_training_says_how_well_it_finds_and_where_the_weights_are(trained):
+def test_training_prints_the_metrics_and_the_path_of_the_weights(trained):
     figures = figures_of(trained)
     first, *lines, last = trained.said.splitlines()
     assert first.startswith("train-detector: done in ")
@@ -87,7 +87,7 @@ def test_training_says_how_well_it_finds_and_where_the_weights_are(trained):
     assert last == f"weights: {trained.weights}"
 
 
-def test_a_second_run_does_nothing_and_says_the_same(trained):
+def test_a_second_training_does_nothing_and_prints_the_same(trained):
     before = trained.weights.stat().st_mtime_ns
     answer = a2("detector", "train", *trained.place)
     assert answer.exit_code == 0
@@ -96,7 +96,7 @@ def test_a_second_run_does_nothing_and_says_the_same(trained):
     assert trained.weights.stat().st_mtime_ns == before
 
 
-def test_status_and_verify_know_the_result(trained):
+def test_status_and_verify_find_the_result(trained):
     status = a2("status", *trained.place)
     assert status.stdout == f"train-detector done     {trained.directory}\n"
     explained = a2(
@@ -110,7 +110,7 @@ def test_status_and_verify_know_the_result(trained):
     assert not any(item.damages for item in found)
 
 
-def test_a_damaged_result_names_the_command_that_makes_it_again(trained, tmp_path):
+def test_a_damaged_detector_is_reported_with_the_command_that_restores_it(trained, tmp_path):
     artifacts = tmp_path / "artifacts"
     result = artifacts / "train-detector" / trained.directory.name
     shutil.copytree(trained.directory, result)
@@ -122,9 +122,7 @@ def test_a_damaged_result_names_the_command_that_makes_it_again(trained, tmp_pat
     )
 
 
-def test_extraction_takes_the_trained_weights_and_finds_regions_by_them(
-    trained, labelled, tmp_path
-):
+def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, tmp_path):
     output = tmp_path / "features"
     scale = ("--set", "extract.min_side=64", "--set", "extract.max_side=64")
     regions = ("--set", "extract.max_regions=12", "--set", "extract.proposals=40")
@@ -144,7 +142,7 @@ def test_extraction_takes_the_trained_weights_and_finds_regions_by_them(
 
 
 @pytest.mark.slow
-def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
+def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
     fields = labelled.fields(epochs=1, batch_size=5, anchor_sizes=[400])
     runtime = {"device": "cpu", "threads": 1}
     (tmp_path / "detector.yaml").write_text(json.dumps({"detector": fields, "runtime": runtime}))
@@ -167,18 +165,18 @@ def test_under_torchrun_two_processes_train_and_one_speaks(labelled, tmp_path):
 # evaluation
 
 
-def test_the_evaluation_of_the_trained_weights_is_what_training_said(trained):
+def test_the_evaluation_of_the_trained_weights_equals_the_training_output(trained):
     answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.splitlines() == trained.said.splitlines()[1:-1]
 
 
-def test_the_evaluation_speaks_to_machines(trained):
+def test_the_evaluation_prints_json(trained):
     answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json")
     assert json.loads(answer.stdout) == figures_of(trained)
 
 
-def test_the_evaluation_looks_at_the_images_that_the_configuration_names(trained):
+def test_the_evaluation_uses_the_configured_images(trained):
     answer = a2(
         *("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json"),
         *("--set", "detector.max_validation_images=2", "--set", "detector.validation_proposals=5"),
@@ -196,7 +194,7 @@ def changed_labels(labelled, folder, change):
     return "--set", f"detector.validation_labels={path}"
 
 
-def test_weights_of_another_number_of_classes_are_refused(trained, labelled, tmp_path):
+def test_weights_with_another_number_of_classes_are_rejected(trained, labelled, tmp_path):
     labels = changed_labels(
         labelled,
         tmp_path,
@@ -210,9 +208,7 @@ def test_weights_of_another_number_of_classes_are_refused(trained, labelled, tmp
     )
 
 
-def test_weights_of_other_classes_are_refused_where_names_lie_beside_them(
-    trained, labelled, tmp_path
-):
+def test_weights_with_other_class_names_beside_them_are_rejected(trained, labelled, tmp_path):
     def rename(document):
         document["categories"][0]["name"] = "dog"
 
@@ -238,12 +234,12 @@ def test_weights_of_other_classes_are_refused_where_names_lie_beside_them(
         ),
     ],
 )
-def test_weights_that_are_not_there_are_named(trained, weights, message):
+def test_missing_weights_are_reported(trained, weights, message):
     answer = a2("detector", "evaluate", *trained.place, "--weights", weights)
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
 
 
-def test_without_labels_nothing_is_evaluated(trained, tmp_path):
+def test_evaluation_without_labels_is_rejected(trained, tmp_path):
     answer = a2("detector", "evaluate", "--weights", trained.weights)
     assert answer.exit_code == 2
     assert answer.stderr == (
@@ -251,7 +247,7 @@ def test_without_labels_nothing_is_evaluated(trained, tmp_path):
     )
 
 
-def test_an_evaluation_that_is_stopped_begins_anew(trained, monkeypatch):
+def test_a_stopped_evaluation_restarts(trained, monkeypatch):
     def stop(*arguments):
         raise Interrupted(15)
 
@@ -264,9 +260,7 @@ def test_an_evaluation_that_is_stopped_begins_anew(trained, monkeypatch):
 # what is left out, and what is refused
 
 
-def test_images_that_were_left_out_are_listed_and_the_exit_code_says_so(
-    trained, labelled, tmp_path
-):
+def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_path):
     folders = {}
     for name, broken in (("train", "000000000003"), ("val", "000000000002")):
         folder = shutil.copytree(labelled.folder / name, tmp_path / name)
@@ -284,7 +278,7 @@ def test_images_that_were_left_out_are_listed_and_the_exit_code_says_so(
     assert "on 5 images" in answer.stdout
 
 
-def test_training_without_labels_names_all_that_is_missing():
+def test_training_without_labels_reports_all_missing_paths():
     answer = a2("detector", "train")
     assert answer.exit_code == 2
     assert answer.stderr == (
@@ -294,7 +288,7 @@ def test_training_without_labels_names_all_that_is_missing():
     )
 
 
-def test_fields_that_contradict_each_other_are_refused_together():
+def test_contradicting_detector_fields_are_reported_together():
     answer = a2(
         *("detector", "train", "--set", "detector.norms=frozen"),
         *("--set", "detector.min_side=70", "--set", "detector.max_side=60"),
@@ -308,7 +302,7 @@ def test_fields_that_contradict_each_other_are_refused_together():
     )
 
 
-def test_a_detector_is_tuned_from_the_one_before(trained, tmp_path):
+def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
     """As with other scenes: the same classes, norms kept."""
     answer = a2(
         *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
@@ -322,7 +316,7 @@ def test_a_detector_is_tuned_from_the_one_before(trained, tmp_path):
     assert {name for name in before if ".norm." in name} <= kept < before.keys()
 
 
-def test_a_public_layout_is_evaluated_by_its_own_conventions(trained, tmp_path):
+def test_a_detector_is_evaluated_by_the_conventions_of_its_weights(trained, tmp_path):
     """The scale is that of the weights, whatever the configuration says."""
     detector = load_detector(trained.weights)
     detector.meta = detector.meta.model_copy(update={"scale": (48, 48)})

@@ -242,7 +242,7 @@ def test_without_weights_extraction_says_where_they_come_from(experiment, tmp_pa
     assert not (tmp_path / "store.partial").exists()
 
 
-def test_weights_that_are_not_there_are_named(experiment, tmp_path):
+def test_missing_weights_are_reported(experiment, tmp_path):
     place = ("--artifacts", tmp_path / "artifacts", "--images", experiment.scenes / "images")
     weights = settings(override("extract.weights", tmp_path / "none.pkl"))
     answer = a2("extract", *place, "--output", tmp_path / "store", *weights)

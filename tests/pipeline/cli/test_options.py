@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
+from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.options import Commands, ExperimentOptions, distributed
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
@@ -55,7 +56,7 @@ def start(monkeypatch, said):
     return run
 
 
-def test_the_first_process_runs_the_command_and_leads_the_others(start):
+def test_rank_0_runs_the_command_and_leads_the_others(start):
     assert start(0, 2) == ["leads on cpu", "runs, force True", "led"]
 
 
@@ -63,18 +64,18 @@ def test_the_others_only_follow(start):
     assert start(1, 2) == [f"joins {JOB} on cpu"]
 
 
-def test_one_process_of_torchrun_just_runs_the_command(start):
+def test_a_single_rank_of_torchrun_runs_the_command(start):
     assert start(0, 1) == ["runs, force True"]
 
 
-def test_without_torchrun_the_command_just_runs(monkeypatch, said):
+def test_without_torchrun_the_command_runs(monkeypatch, said):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     distributed(lambda experiment: said.append("runs"))(EXPERIMENT)
     assert said == ["runs"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_wrong_configuration_ends_every_process_before_it_waits_for_another(start, rank):
+def test_a_wrong_configuration_stops_every_rank_before_it_waits(start, rank):
     wrong = ExperimentOptions(None, ("train.epochs=0",), NOT_THERE, verbose=False)
     with pytest.raises(ConfigError, match=r"train\.epochs"):
         start(rank, 2, wrong)

@@ -44,7 +44,7 @@ def said_of_three(folder):
     )
 
 
-def test_scenes_are_written_and_said_to_be_used(tmp_path):
+def test_scenes_are_written_with_the_command_to_use_them(tmp_path):
     answer = a2("scenes", tmp_path / "my scenes", "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert answer.stdout == said_of_three(tmp_path / "my scenes")
@@ -55,7 +55,7 @@ def test_scenes_are_written_and_said_to_be_used(tmp_path):
     assert len(list((tmp_path / "my scenes" / "images").iterdir())) == 3
 
 
-def test_the_same_arguments_again_do_nothing_and_say_so(tmp_path):
+def test_the_same_arguments_again_do_nothing(tmp_path):
     folder = tmp_path / "my scenes"
     a2("scenes", folder, "--count", 3)
     before = contents(folder)
@@ -67,7 +67,7 @@ def test_the_same_arguments_again_do_nothing_and_say_so(tmp_path):
     assert contents(folder) == before
 
 
-def test_other_arguments_for_the_same_folder_are_refused(tmp_path):
+def test_other_arguments_for_the_same_folder_are_rejected(tmp_path):
     a2("scenes", tmp_path / "scenes", "--count", 1)
     before = contents(tmp_path)
     answer = a2("scenes", tmp_path / "scenes", "--count", 1, "--seed", 1)
@@ -81,7 +81,7 @@ def test_other_arguments_for_the_same_folder_are_refused(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_every_option_reaches_the_scenes_and_the_number_of_processes_does_not(tmp_path):
+def test_every_option_but_the_number_of_workers_changes_the_scenes(tmp_path):
     options = ("--count", 33, "--seed", 7, "--side", 96, "--spurious", 0.5)
     for workers in (1, 2):
         answer = a2("scenes", tmp_path / str(workers), *options, "--workers", workers)
@@ -95,7 +95,7 @@ def test_every_option_reaches_the_scenes_and_the_number_of_processes_does_not(tm
     assert made == {"version": 2, "count": 33, "seed": 7, "side": 96, "spurious": 0.5}
 
 
-def test_the_run_that_is_said_reads_the_scenes_of_a_path_with_spaces(tmp_path):
+def test_the_printed_command_reads_scenes_from_a_path_with_spaces(tmp_path):
     folder = tmp_path / "it's mine, ünd #1"
     use = a2("scenes", folder, "--count", 1).stdout.splitlines()[-1]
     _, command, words = cli.resolve_command(
@@ -107,7 +107,7 @@ def test_the_run_that_is_said_reads_the_scenes_of_a_path_with_spaces(tmp_path):
     assert data.images.is_dir() and data.annotations.is_file()
 
 
-def test_the_options_have_the_defaults_of_the_function():
+def test_the_options_have_the_defaults_of_write_scenes():
     parameters = inspect.signature(write_scenes).parameters
     defaults = {option.name: option.default for option in scenes.params}
     for name in ("seed", "side", "spurious"):
@@ -132,7 +132,7 @@ def test_the_options_have_the_defaults_of_the_function():
         ((), 2, "Error: Missing option '--count'."),
     ],
 )
-def test_arguments_that_make_no_scenes_are_one_line(tmp_path, options, code, message):
+def test_invalid_arguments_are_reported_in_one_line(tmp_path, options, code, message):
     answer = a2("scenes", tmp_path / "scenes", *options)
     assert answer.exit_code == code
     assert answer.stderr.splitlines()[-1] == message
@@ -151,9 +151,7 @@ main()
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_leaves_nothing_behind_and_says_that_the_command_begins_anew(
-    tmp_path, how, code, workers
-):
+def test_a_stop_leaves_no_files_and_says_that_the_command_restarts(tmp_path, how, code, workers):
     arguments = ("scenes", tmp_path / "my scenes", "--count", "200", "--workers", str(workers))
     running = subprocess.Popen(
         [sys.executable, "-c", STOPPING.format(signal=how.name), *arguments],

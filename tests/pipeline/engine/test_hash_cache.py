@@ -39,7 +39,7 @@ def test_an_unchanged_file_is_read_once_and_a_changed_one_again(cache, tmp_path,
     assert len(reads) == 2
 
 
-def test_a_missing_file_is_named(cache, tmp_path):
+def test_a_missing_file_is_reported(cache, tmp_path):
     with pytest.raises(InputError) as raised:
         cache.file(tmp_path / "none.json", what="file of data.annotations")
     assert str(raised.value) == (

@@ -100,7 +100,7 @@ def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     assert import_detector(path) != path  # canonical weights are another file
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(WeightsError) as error:
         import_detector(tmp_path / "gone.pkl")
     assert str(error.value) == (
