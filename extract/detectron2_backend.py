@@ -1,8 +1,7 @@
-"""The same detector built of detectron2's own modules (facebookresearch/detectron2 @02b5c4e).
+"""The detector built from detectron2's modules (facebookresearch/detectron2 @02b5c4e).
 
-What computes is detectron2's: stem, residual stages, proposal head, pooler. What decides (which
-boxes are proposed and kept) follows the meta as ever. detectron2 is imported here and nowhere else;
-no package index carries it, and nothing but `extract.backend: detectron2` needs it.
+Stem, residual stages, proposal head and pooler are detectron2's. Proposals are selected as in the
+native backend, by the meta. Only this module imports detectron2, which package indexes lack.
 """
 
 import copy
@@ -19,15 +18,15 @@ from a2cap.extract.detector.resnet import BLOCKS, Architecture
 
 
 def rebuild(detector: Detector) -> Detector:
-    """A copy of the detector whose backbone, proposal head, res5 and pooling are detectron2's.
+    """Return a copy of the detector with detectron2's backbone, proposal head, res5 and pooling.
 
-    Raises A2Error where detectron2 is not installed, WeightsError for a depth that it has only
-    without dilation.
+    Raises A2Error where detectron2 is not installed, WeightsError for a depth that detectron2 does
+    not dilate.
     """
     architecture, meta = detector.architecture, detector.meta
     if not architecture.has_bottlenecks:
         raise WeightsError(
-            f"detectron2 dilates no ResNet-{architecture.depth}; set extract.backend=native"
+            f"detectron2 does not dilate ResNet-{architecture.depth}; set extract.backend=native"
         )
     parts = {
         "backbone": _Backbone(architecture, meta),
@@ -45,12 +44,12 @@ def rebuild(detector: Detector) -> Detector:
 
 
 def require_detectron2() -> None:
-    """A2Error where detectron2 cannot be imported."""
+    """Raise A2Error where detectron2 cannot be imported."""
     _module("layers")
 
 
 class _Backbone(nn.Module):
-    """Stem and stages res2 to res4 under the names that our weights have."""
+    """Stem and stages res2 to res4 under the names of a2's weights."""
 
     def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class _Backbone(nn.Module):
             self.add_module(f"res{stage}", nn.Sequential(*_stage(architecture, stage, meta)))
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: (B, 3, H, W) float32. Returns (B, C, H / 16, W / 16)."""
+        """Return maps (B, C, H / 16, W / 16). images: (B, 3, H, W) float32."""
         x = images
         for part in self.children():
             x = part(x)
@@ -81,7 +80,7 @@ class _ProposalHead(nn.Module):
         self._forward = head.forward
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """features: (B, C, h, w). Returns logits (B, h * w * A) and deltas (B, h * w * A, 4)."""
+        """Return logits (B, h * w * A) and deltas (B, h * w * A, 4). features: (B, C, h, w)."""
         logits, deltas = self._forward([features])
         return (
             logits[0].permute(0, 2, 3, 1).flatten(1),
@@ -93,7 +92,7 @@ def _stem(architecture: Architecture, meta: DetectorMeta) -> nn.Module:
     resnet = _module("modeling.backbone.resnet")
 
     class CaffeStem(resnet.BasicStem):  # type: ignore[misc, name-defined]
-        """With caffe's pool, which detectron2 does not have."""
+        """A stem with caffe's pool, which detectron2 does not have."""
 
         def forward(self, x: Tensor) -> Tensor:
             return F.max_pool2d(F.relu_(self.conv1(x)), 3, stride=2, padding=0, ceil_mode=True)
@@ -124,7 +123,7 @@ def _stage(architecture: Architecture, stage: int, meta: DetectorMeta) -> list[n
 
 
 def _pool(meta: DetectorMeta) -> Pooling:
-    """detectron2's pooler behind the arguments of `roi_pool`."""
+    """Return detectron2's pooler with the arguments of `roi_pool`."""
     form = "ROIPool" if meta.region_pooling == "maximum" else "ROIAlignV2"
 
     def pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:

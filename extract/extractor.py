@@ -1,4 +1,8 @@
-"""Images to regions: scaling, proposals or given boxes, description, selection."""
+"""Bottom-up features (Anderson et al. 2018, section 3.1): regions of an image with their features.
+
+Regions are proposals of a detector, or given boxes. Their features belong to the boxes as proposed,
+not refined by class, as in bottom-up-attention @514e561.
+"""
 
 import logging
 from collections import defaultdict
@@ -15,31 +19,30 @@ from a2cap.data.errors import InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.detector import DescribedRegions, Detector
+from a2cap.extract.detector.detector import Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import ScaledSize, scaled_image
+from a2cap.extract.detector.input import Pixels, ScaledSize, scaled_batch
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
-from a2cap.extract.detector.proposals import SMALLEST_REGION
+from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.grid import GridExtractor, load_grid_weights
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 
 MARGIN = 8
-"""Proposals, beside a tenth of the regions, that are described exactly and may be left out."""
-
-logger = logging.getLogger(__name__)
-
-AnnotatedImage = NDArray[np.uint8]
-Boxes = NDArray[np.float32]
+"""Proposals, beside a tenth of the regions, that are computed exactly and may be rejected."""
 
 BATCH = 8
 """Equal-sized images with given boxes that pass the network together. On CPU the gain ends
 here, and regions of some 3 boxes per image just fill the heads."""
 
+logger = logging.getLogger(__name__)
+
+Boxes = NDArray[np.float32]
+
 
 class Extractor:
-    """Turns an image, and boxes if they are given, into Regions.
+    """A detector that turns an image, and boxes if they are given, into Regions.
 
     Equal images give equal regions, whatever was extracted before.
     """
@@ -48,26 +51,26 @@ class Extractor:
         self.detector = detector
         self.config = config
         self.device = torch.device(device)
-        self.meta = _in_use(detector.meta, config)
-        self._network = _network(detector, config).to(self.device)
+        self.meta = _effective_meta(detector.meta, config)
+        self._network = _backend(detector, config).to(self.device)
         self._selection = self._selection_heads()
 
-    def __call__(self, image: AnnotatedImage, boxes: Boxes | None = None) -> Regions:
-        """Regions of one image: of the given boxes in their order, or of those detected.
+    def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
+        """Return the regions of one image: the given boxes in their order, or detected ones.
 
         image: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, or None.
-        Features are float32. Raises InputError where the image is too small or thin, or boxes
-        are wanted and missing, none, unordered or outside the image.
+        Features are float32. Raises InputError where the image is too small or thin, or where
+        boxes are required and missing, empty, unordered or outside the image.
         """
         return self.extract_many([image], [boxes])[0]
 
     @property
     def feature_width(self) -> int:
-        """F, the numbers per region."""
+        """F, numbers per region."""
         return self.detector.architecture.feature_width
 
     def save(self, path: Path) -> None:
-        """Writes the detector's weights, from which `load_extractor` makes an equal extractor."""
+        """Write the detector's weights, from which `load_extractor` makes an equal extractor."""
         save_detector(self.detector, path)
 
     def record(self, weights: Path) -> ExtractorRecord:
@@ -83,17 +86,17 @@ class Extractor:
         )
 
     def extract_many(
-        self, images: Sequence[AnnotatedImage], boxes: Sequence[Boxes | None]
+        self, images: Sequence[Pixels], boxes: Sequence[Boxes | None]
     ) -> list[Regions]:
-        """Regions of several images, in order, as if each had been alone.
+        """Return the regions of several images, in order, equal to those of each image alone.
 
         Images of equal size with given boxes pass the network together, BATCH at a time; the
         results equal single ones to float32 rounding, and bit for bit where that was tried
         (torch 2.15, CPU with AVX-512). Raises InputError as a single call does.
         """
+        found: dict[int, Regions] = {}
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         with torch.inference_mode():
-            found: dict[int, Regions] = {}
-            groups: dict[tuple[int, int], list[int]] = defaultdict(list)
             for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
                     found[index] = self._detect(image)
@@ -104,14 +107,26 @@ class Extractor:
                 for start in range(0, len(members), BATCH):
                     batch = members[start : start + BATCH]
                     given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
-                    described = self._describe([images[index] for index in batch], given_boxes)
-                    found.update(zip(batch, described, strict=True))
+                    extracted = self._extract([images[index] for index in batch], given_boxes)
+                    found.update(zip(batch, extracted, strict=True))
         return [found[index] for index in range(len(images))]
 
-    def _detect(self, image: AnnotatedImage) -> Regions:
+    def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
+        """Return the regions of given boxes of images that have one size."""
+        blob, size = self._blob(images)
+        factors = np.tile(np.array(size.factors, np.float32), 2)
+        scaled = [torch.from_numpy(given * factors) for given in boxes]
+        predictions = self._predict(self._network(blob), batch_rois(scaled).to(self.device))
+        ends = np.cumsum([len(given) for given in boxes])
+        return [
+            _regions(given, predictions[end - len(given) : end], image)
+            for given, end, image in zip(boxes, ends, images, strict=True)
+        ]
+
+    def _detect(self, image: Pixels) -> Regions:
         if self.config.boxes == "given":
             raise InputError(
-                "no boxes came with the image, but extract.boxes is 'given'; "
+                "no boxes for the image, but extract.boxes is 'given'; "
                 "supply boxes, or set extract.boxes=detect"
             )
         blob, size = self._blob([image])
@@ -127,54 +142,49 @@ class Extractor:
                 "lower it, or leave the image out"
             )
         boxes = (proposals / proposals.new_tensor(size.factors).repeat(2)).cpu().numpy()
-        chosen, described = self._select(features, _rois([proposals]), boxes)
-        return _regions(boxes[chosen], described, image)
-
-    def _select(
-        self, features: Tensor, rois: Tensor, boxes: Boxes
-    ) -> tuple[NDArray[np.int64], DescribedRegions]:
-        """Indices of the proposals that are kept, and what they are.
-
-        rois: (N, 5), the proposals in scaled pixels; boxes: (N, 4), the same in the image's own.
-        """
-        if self._selection is not None:
+        rois = batch_rois([proposals])
+        if self._selection is None:
+            predictions = self._predict(features, rois)
+            chosen = self._choose(boxes, predictions.class_logits)
+            predictions = predictions[torch.from_numpy(chosen).to(self.device)]
+        else:
             rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
-            return self._select_among_the_best(features, rois, boxes, rough)
-        described = self._describe_all(features, rois)
-        chosen = self._choose(boxes, described.class_logits)
-        return chosen, _rows(described, torch.from_numpy(chosen).to(self.device))
+            chosen, predictions = self._select_exactly(features, rois, boxes, rough)
+        return _regions(boxes[chosen], predictions, image)
 
-    def _select_among_the_best(
+    def _select_exactly(
         self, features: Tensor, rois: Tensor, boxes: Boxes, rough: Tensor
-    ) -> tuple[NDArray[np.int64], DescribedRegions]:
-        """As `_select`, where `rough` class logits (N, C) say which proposals have a chance.
+    ) -> tuple[NDArray[np.int64], RegionPredictions]:
+        """Return the indices of the selected proposals and the float32 predictions for them.
 
-        Those are described exactly and chosen among, so that what is close is decided exactly.
+        rois: (N, 5) in scaled pixels; boxes: (N, 4), the same in the image's own; rough: (N, C)
+        class logits in bfloat16. They decide which proposals have a chance; float32 decides among
+        those, so that close decisions are exact.
         """
-        likely = torch.from_numpy(self._choose(boxes, rough, more=True)).to(self.device)
-        described = self._describe_all(features, rois[likely])
-        chosen = self._choose(boxes, rough.index_copy(0, likely, described.class_logits))
-        places = {proposal: place for place, proposal in enumerate(likely.tolist())}
-        if places.keys() >= set(chosen.tolist()):
-            rows = torch.tensor([places[proposal] for proposal in chosen.tolist()])
-            return chosen, _rows(described, rows.to(self.device))
-        return chosen, self._describe_all(features, rois[torch.from_numpy(chosen).to(self.device)])
+        likely = torch.from_numpy(self._choose(boxes, rough, with_margin=True)).to(self.device)
+        predictions = self._predict(features, rois[likely])
+        chosen = self._choose(boxes, rough.index_copy(0, likely, predictions.class_logits))
+        rows = {proposal: row for row, proposal in enumerate(likely.tolist())}
+        if rows.keys() >= set(chosen.tolist()):
+            indices = torch.tensor([rows[proposal] for proposal in chosen.tolist()])
+            return chosen, predictions[indices.to(self.device)]
+        return chosen, self._predict(features, rois[torch.from_numpy(chosen).to(self.device)])
 
     def _choose(
-        self, boxes: Boxes, class_logits: Tensor, *, more: bool = False
+        self, boxes: Boxes, class_logits: Tensor, *, with_margin: bool = False
     ) -> NDArray[np.int64]:
-        """Indices of the regions; more: and of some that would come next."""
-        least, most = self.config.min_regions, self.config.max_regions
+        """Return the indices of the selected regions; with_margin: and of the next best ones."""
+        fewest, most = self.config.min_regions, self.config.max_regions
         return select_regions(
             boxes,
             _probabilities(class_logits).cpu().numpy(),
             confidence=self.config.confidence,
-            min_regions=least + (MARGIN + least // 10 if more else 0),
-            max_regions=most + (MARGIN + most // 10 if more else 0),
+            min_regions=fewest + (MARGIN + fewest // 10 if with_margin else 0),
+            max_regions=most + (MARGIN + most // 10 if with_margin else 0),
         )
 
-    def _describe_all(self, features: Tensor, rois: Tensor) -> DescribedRegions:
-        return self._network.describe(features, rois, roi_size=self.config.roi_size)
+    def _predict(self, features: Tensor, rois: Tensor) -> RegionPredictions:
+        return self._network.predict(features, rois, roi_size=self.config.roi_size)
 
     def _selection_heads(self) -> SelectionHeads | None:
         if self.config.precision == "exact":
@@ -184,36 +194,30 @@ class Extractor:
             return None
         return SelectionHeads(self._network)
 
-    def _describe(self, images: Sequence[AnnotatedImage], boxes: Sequence[Boxes]) -> list[Regions]:
-        """Regions of given boxes of images that have one size."""
-        blob, size = self._blob(images)
-        factors = np.tile(np.array(size.factors, np.float32), 2)
-        scaled = [torch.from_numpy(given * factors) for given in boxes]
-        described = self._describe_all(self._network(blob), _rois(scaled).to(self.device))
-        ends = np.cumsum([len(given) for given in boxes])
-        rows = [slice(end - len(given), end) for end, given in zip(ends, boxes, strict=True)]
-        return [
-            _regions(given, _rows(described, row), image)
-            for given, row, image in zip(boxes, rows, images, strict=True)
-        ]
-
-    def _blob(self, images: Sequence[AnnotatedImage]) -> tuple[Tensor, ScaledSize]:
-        """Detector input of images of one size: (B, 3, H', W') float32."""
-        scaled = [
-            scaled_image(
-                one,
-                min_side=self.config.min_side,
-                max_side=self.config.max_side,
-                meta=self.meta,
-            )
-            for one in images
-        ]
-        tensor = torch.from_numpy(np.stack([blob for blob, _ in scaled])).to(self.device)
-        return tensor.contiguous(memory_format=torch.channels_last), scaled[0][1]
+    def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, ScaledSize]:
+        """Return the detector's input for images of one size: (B, 3, H', W') float32."""
+        scale = self.config.min_side, self.config.max_side
+        blobs, sizes = scaled_batch(images, scale=scale, meta=self.meta)
+        tensor = torch.from_numpy(np.stack(blobs)).to(self.device)
+        return tensor.contiguous(memory_format=torch.channels_last), sizes[0]
 
 
-def _network(detector: Detector, config: ExtractConfig) -> Detector:
-    """The modules that compute."""
+AnyExtractor = Extractor | GridExtractor
+"""Both are called with an image and return its regions."""
+
+
+def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu") -> AnyExtractor:
+    """Load the extractor that a configuration asks for, a detector or a grid.
+
+    Raises WeightsError where the weights are not what the configuration needs.
+    """
+    if config.boxes == "grid":
+        tensors = load_grid_weights(weights, config.grid_backbone)
+        return GridExtractor(tensors, config=config, device=device)
+    return Extractor(load_detector(weights), config=config, device=device)
+
+
+def _backend(detector: Detector, config: ExtractConfig) -> Detector:
     if config.backend == "native":
         return fuse(detector)
     from a2cap.extract.detectron2_backend import rebuild
@@ -221,8 +225,8 @@ def _network(detector: Detector, config: ExtractConfig) -> Detector:
     return rebuild(detector)
 
 
-def _in_use(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
-    """The conventions that are followed; warns where images get another size than in training."""
+def _effective_meta(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
+    """Return the conventions to follow; warn where images get another size than in training."""
     if (config.min_side, config.max_side) != meta.scale:
         logger.warning(
             "the weights were made for images of %d to %d pixels, "
@@ -251,36 +255,17 @@ def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
         )
 
 
-def _rois(boxes: Sequence[Tensor]) -> Tensor:
-    """Boxes of several images as (K, 5): index of the image, x1 y1 x2 y2."""
-    return torch.cat(
-        [
-            torch.cat([of_one.new_full((len(of_one), 1), index), of_one], dim=1)
-            for index, of_one in enumerate(boxes)
-        ]
-    )
-
-
 def _probabilities(class_logits: Tensor) -> Tensor:
-    """(K, classes) in [0, 1]: the softmax counts the background, the result leaves it out."""
+    """Return (K, classes) in [0, 1]: a softmax over all rows, without the background's."""
     return class_logits.softmax(dim=1)[:, :-1]
 
 
-def _rows(described: DescribedRegions, rows: Tensor | slice) -> DescribedRegions:
-    attributes = described.attribute_logits
-    return DescribedRegions(
-        described.features[rows],
-        described.class_logits[rows],
-        None if attributes is None else attributes[rows],
-    )
-
-
-def _regions(boxes: Boxes, described: DescribedRegions, image: AnnotatedImage) -> Regions:
-    scores, class_ids = _probabilities(described.class_logits).max(dim=1)
-    attributes = described.attribute_logits
+def _regions(boxes: Boxes, predictions: RegionPredictions, image: Pixels) -> Regions:
+    scores, class_ids = _probabilities(predictions.class_logits).max(dim=1)
+    attributes = predictions.attribute_logits
     return Regions(
         boxes=boxes,
-        features=described.features.cpu().numpy(),
+        features=predictions.features.cpu().numpy(),
         scores=scores.cpu().numpy(),
         class_ids=class_ids.cpu().numpy().astype(np.int32),
         attribute_ids=(
@@ -291,15 +276,3 @@ def _regions(boxes: Boxes, described: DescribedRegions, image: AnnotatedImage) -
         width=image.shape[1],
         height=image.shape[0],
     )
-
-
-AnyExtractor = Extractor | GridExtractor
-"""Both are called with an image and return its regions."""
-
-
-def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu") -> AnyExtractor:
-    """Loads the weights of the file; WeightsError where they are not what the config needs."""
-    if config.boxes == "grid":
-        tensors = load_grid_weights(weights, config.grid_backbone)
-        return GridExtractor(tensors, config=config, device=device)
-    return Extractor(load_detector(weights), config=config, device=device)

@@ -1,9 +1,8 @@
 """Grid features: the cells of a convolutional map as regions, for captioners without a detector.
 
-A torchvision VGG or ResNet trained on ImageNet sees the whole image; the map of any of its layers
-is pooled to n x n cells by adaptive means, as ImageCaptioning.pytorch does (14 x 14 in its
-scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions. Cells
-come row by row.
+The map of any layer of a torchvision VGG or ResNet is pooled to n x n cells by adaptive means, as
+in ImageCaptioning.pytorch (14 x 14 in its scripts/prepro_feats.py). Jiang et al. 2020
+(arXiv:2001.03615) compare grids with regions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +29,15 @@ GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""
 
 NO_CLASS = -1
-"""Class of a cell: nothing was detected in it."""
+"""Class of a cell, in which nothing is detected."""
 
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
 _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
-"""Of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
+"""Statistics of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
 
 
 class GridExtractor:
-    """Turns an image into the n x n cells of a map, behind the calls of `Extractor`."""
+    """A backbone that turns an image into n x n cells, with the methods of `Extractor`."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
@@ -52,9 +51,9 @@ class GridExtractor:
         self.feature_width = grid_width(config)
 
     def __call__(self, image: NDArray[np.uint8], boxes: object = None) -> Regions:
-        """The cells of one image, (H, W, 3) uint8 BGR; features are float32.
+        """Return the cells of one image, (H, W, 3) uint8 BGR, row by row; features are float32.
 
-        boxes: not asked for. Raises InputError where the image is too thin.
+        boxes: ignored. Raises InputError where the image is too thin.
         """
         height, width = image.shape[:2]
         cells = self.config.grid_size
@@ -75,11 +74,11 @@ class GridExtractor:
     def extract_many(
         self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
     ) -> list[Regions]:
-        """The cells of several images, in order, each seen alone."""
+        """Return the cells of several images, in order, each processed alone."""
         return [self(image) for image in images]
 
     def save(self, path: Path) -> None:
-        """Writes the backbone's weights; equal ones give equal bytes, a reader sees all or none."""
+        """Write the backbone's weights atomically; equal weights give equal bytes."""
         with replacing(path) as partial:
             save_tensors(partial, self._weights, {GRID_KEY: self.config.grid_backbone})
 
@@ -95,7 +94,7 @@ class GridExtractor:
         )
 
     def _blob(self, image: NDArray[np.uint8]) -> Tensor:
-        """(1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
+        """Return (1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
         size = rounded_size(
             height=image.shape[0],
             width=image.shape[1],
@@ -108,7 +107,7 @@ class GridExtractor:
 
 
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
-    """Tensors by torchvision's keys, of a file that `save` wrote or of a torchvision state dict.
+    """Load tensors by torchvision's keys from a file that `save` wrote, or from a state dict.
 
     Raises WeightsError where the file is damaged, unsafe, or of another backbone.
     """
@@ -125,29 +124,28 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
             f"weights {path.name!r} are damaged: {error}; download or make them again"
         ) from error
     if written != backbone:
-        what = f"of {written}" if written else "of no grid backbone"
         raise WeightsError(
-            f"weights {path.name!r} are {what}, extract.grid_backbone is {backbone!r}; set it to "
-            "what they are, or name others"
+            f"weights {path.name!r} are of {written or 'another network'}, extract.grid_backbone "
+            f"is {backbone!r}; correct extract.grid_backbone or extract.weights"
         )
     return tensors
 
 
 def grid_width(config: ExtractConfig) -> int:
-    """F, the channels of the layer; ConfigError where the backbone has no such layer."""
+    """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
     with torch.device("meta"), torch.inference_mode():
         network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
         found: Tensor = network(torch.empty(1, 3, 224, 224))["map"]
     if found.ndim != 4:
         raise ConfigError(
-            f"extract.grid_layer gives no map: {config.grid_layer!r} of {config.grid_backbone}; "
-            "name a convolutional layer"
+            f"extract.grid_layer has no spatial map: {config.grid_layer!r} of "
+            f"{config.grid_backbone}; name a convolutional layer"
         )
     return found.shape[1]
 
 
 def cell_boxes(cells: int, *, height: int, width: int) -> NDArray[np.float32]:
-    """Boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels that divide an image evenly, row by row."""
+    """Divide an image evenly: boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels, row by row."""
     x, y = np.linspace(0, width, cells + 1), np.linspace(0, height, cells + 1)
     left, top = np.meshgrid(x[:-1], y[:-1])
     right, bottom = np.meshgrid(x[1:], y[1:])
@@ -171,7 +169,7 @@ def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None
 
 
 def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
-    """The backbone up to a layer, with its output as "map"."""
+    """Return the backbone up to a layer, with its output as "map"."""
     from torchvision.models.feature_extraction import create_feature_extractor
 
     try:
@@ -179,6 +177,6 @@ def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
     except ValueError as error:
         layers = [name for name, module in backbone.named_modules() if name and "." not in name]
         raise ConfigError(
-            f"extract.grid_layer is no layer: {layer!r}; name one such as "
+            f"the backbone has no layer {layer!r} (extract.grid_layer); name one such as "
             f"{', '.join(repr(name) for name in layers[:-1])}, or one below it"
         ) from error

@@ -1,7 +1,6 @@
 """Anchor boxes of the proposal network (bottom-up-attention @514e561, lib/rpn).
 
-Coordinates are pixels of the scaled image, relative to a cell's corner. Caffe's anchors are
-integers that include their last pixel, so a side is x2 - x1 + 1 long.
+Coordinates are pixels of the scaled image, relative to a cell's corner.
 """
 
 from collections.abc import Sequence
@@ -18,10 +17,11 @@ RATIOS = (0.5, 1.0, 2.0)
 
 
 def caffe_anchors() -> NDArray[np.float64]:
-    """Anchors of the published model: (12, 4) x1 y1 x2 y2, ratio by ratio, small to large."""
+    """Return the anchors of the published model: (12, 4) x1 y1 x2 y2, ratio by ratio."""
     area = STRIDE * STRIDE
     centre = (STRIDE - 1) / 2
     boxes = []
+    # Caffe's anchors are integers that include their last pixel: a side is x2 - x1 + 1 long.
     for ratio in RATIOS:
         width = np.round(np.sqrt(area / ratio))
         height = np.round(width * ratio)
@@ -34,7 +34,7 @@ def caffe_anchors() -> NDArray[np.float64]:
 def detectron2_anchors(
     *, sizes: Sequence[float], ratios: Sequence[float] = RATIOS, centre: float = 0
 ) -> NDArray[np.float64]:
-    """Anchors in detectron2's form: (sizes * ratios, 4), size by size, unrounded.
+    """Return anchors in detectron2's form: (sizes * ratios, 4), size by size, not rounded.
 
     sizes: square roots of the areas, in pixels; ratios: height over width; centre: x and y of all,
     0 in detectron2. Edges are continuous: a side is x2 - x1 long.
@@ -49,7 +49,7 @@ def detectron2_anchors(
 
 
 def anchor_grid(anchors: Tensor, *, height: int, width: int) -> Tensor:
-    """Anchors at each cell of a feature map.
+    """Return the anchors at each cell of a feature map.
 
     anchors: (A, 4) float32; height, width in cells. Returns (height * width * A, 4), row by row,
     the anchors of one cell together.

@@ -1,13 +1,11 @@
-"""Conventions that belong to a set of weights, stated beside them and never guessed.
+"""Conventions of a set of detector weights (its "meta"), stored with the weights.
 
-The public detectors share one graph but differ in anchors, pixel conventions and class order;
-read with the wrong ones they run without an error and give worse features. Some conventions are
-part of the weights (anchors, pooling, strides); the others are a procedure around them, which
-`with_procedure` can exchange.
+The public detectors share one graph but differ in anchors, pixel conventions and class order.
+With the wrong conventions they run without an error and give worse features.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,37 +20,37 @@ RegionPooling = Literal["maximum", "bilinear"]
 
 
 class DetectorMeta(BaseModel):
-    """Every convention has to be named: no field has a default."""
+    """The conventions of a set of weights. No field has a default: none may be guessed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     origin: str
-    """Where the weights come from, in words."""
+    """Source of the weights."""
     anchors: tuple[tuple[float, float, float, float], ...]
-    """A boxes, x1 y1 x2 y2, in the order of the proposal network's channels."""
+    """Boxes, x1 y1 x2 y2, in the order of the proposal network's channels."""
     anchor_order: Literal["ratio-major", "size-major"]
-    """How anchors are ordered; stated for readers, the anchors themselves decide."""
+    """Order of the anchors; stated for readers, only the anchors themselves are used."""
     decode_plus1: bool
-    """Whether an anchor includes its last pixel, so that it is x2 - x1 + 1 wide."""
+    """True if an anchor includes its last pixel, so that it is x2 - x1 + 1 wide."""
     decode_limit: bool
-    """Whether a box may grow to at most 62.5 times its anchor's sides (log(1000 / 16))."""
+    """True if a box is at most 62.5 times as long as its anchor's sides (log(1000 / 16))."""
     clip_minus1: bool
-    """Whether proposals end at the last pixel's index (W - 1) instead of the edge (W)."""
+    """True if proposals are clipped at the last pixel's index (W - 1), not the edge (W)."""
     min_size_rule: Literal["16 original pixels, before ranking", "not empty, after ranking"]
-    """Which small proposals are dropped, and when."""
+    """Rule by which small proposals are dropped."""
     nms_plus1: bool
-    """Whether overlaps are measured on boxes that include their last pixel."""
+    """True if overlaps are measured on boxes that include their last pixel."""
     resize: Literal["exact factor", "rounded size"]
-    """How an image is scaled: cv2.resize by its factor on floats, or Pillow's antialiased resize
-    of bytes to a rounded size."""
+    """Scaling of images: cv2.resize by a factor on floats, or Pillow's antialiased resize of bytes
+    to a rounded size."""
     scale: tuple[int, int]
-    """Shorter side and limit of the longer one, in pixels, for which the weights were made."""
+    """Shorter side and limit of the longer one, in pixels, in training."""
     mean: tuple[float, float, float]
     """Subtracted from blue, green and red."""
     stem_pool: Literal["no padding, rounded up", "padding 1"]
     """The 3x3 maximum after the first convolution: caffe's, or detectron2's."""
     last_stage: LastStage
-    """Whether res5 keeps the pooled region's resolution and dilates, or halves it."""
+    """Stage res5: keeps the pooled region's resolution and dilates, or halves it."""
     region_pooling: RegionPooling
     """RoIPool (Girshick 2015), or RoIAlign with aligned corners (He et al. 2017)."""
     bbox_weights: tuple[PositiveFloat, PositiveFloat, PositiveFloat, PositiveFloat]
@@ -61,31 +59,33 @@ class DetectorMeta(BaseModel):
     """Row of the background among the classes: the number of classes, because canonical
     tensors hold it last."""
     attribute_softmax: Literal["all", "foreground"]
-    """Whether attribute confidences count "no attribute"; the chosen attribute does not change."""
+    """Rows in the softmax of attribute confidences: with or without "no attribute". The
+    top-scoring attribute is the same."""
 
     def with_procedure(self, procedure: Procedure) -> "DetectorMeta":
-        """The same weights, used as one of the public extractors does.
+        """Return the conventions of the same weights in another extractor's procedure.
 
-        airsplay differs from detectron2 only in what its weights bring along: the scale.
+        Anchors, pooling and strides are part of the weights and stay.
         """
+        # airsplay's procedure is detectron2's; it differs only in the scale, part of its weights
         chosen = _CAFFE_PROCEDURE if procedure == "caffe" else _DETECTRON2_PROCEDURE
         return self.model_copy(update=chosen)
 
 
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)
-"""Of bottom-up-attention @514e561, lib/fast_rcnn/config.py."""
+"""From bottom-up-attention @514e561, lib/fast_rcnn/config.py."""
 
 DETECTRON2_MEAN = (103.53, 116.28, 123.675)
-"""Of detectron2 @02b5c4e, detectron2/config/defaults.py."""
+"""From detectron2 @02b5c4e, detectron2/config/defaults.py."""
 
-_CAFFE_PROCEDURE: dict[str, object] = {
+_CAFFE_PROCEDURE: dict[str, Any] = {
     "decode_limit": False,
     "clip_minus1": True,
     "min_size_rule": "16 original pixels, before ranking",
     "nms_plus1": True,
     "resize": "exact factor",
 }
-_DETECTRON2_PROCEDURE: dict[str, object] = {
+_DETECTRON2_PROCEDURE: dict[str, Any] = {
     "decode_limit": True,
     "clip_minus1": False,
     "min_size_rule": "not empty, after ranking",
@@ -95,17 +95,13 @@ _DETECTRON2_PROCEDURE: dict[str, object] = {
 
 
 def caffe_meta(*, origin: str, classes: int) -> DetectorMeta:
-    """Conventions of the published caffe model."""
+    """Return the conventions of the published caffe model."""
     return DetectorMeta(
         origin=origin,
         anchors=as_anchors(caffe_anchors()),
         anchor_order="ratio-major",
         decode_plus1=True,
-        decode_limit=False,
-        clip_minus1=True,
-        min_size_rule="16 original pixels, before ranking",
-        nms_plus1=True,
-        resize="exact factor",
+        **_CAFFE_PROCEDURE,
         scale=(600, 1000),
         mean=CAFFE_MEAN,
         stem_pool="no padding, rounded up",
@@ -118,11 +114,9 @@ def caffe_meta(*, origin: str, classes: int) -> DetectorMeta:
 
 
 def airsplay_meta(*, origin: str, classes: int) -> DetectorMeta:
-    """Caffe's procedure with what airsplay's conversion ties to the weights.
-
-    Those are detectron2's anchors and box weights. Whether the conversion folded caffe's shift of
-    8 pixels into the weights is not known, its source being unpublished.
-    """
+    """Return caffe's conventions with the anchors and box weights of airsplay's conversion."""
+    # Unknown: whether the conversion, whose source is unpublished, folded caffe's shift of 8 pixels
+    # into the weights.
     return caffe_meta(origin=origin, classes=classes).model_copy(
         update={
             "anchors": as_anchors(detectron2_anchors(sizes=(64, 128, 256, 512))),
@@ -135,8 +129,8 @@ def airsplay_meta(*, origin: str, classes: int) -> DetectorMeta:
 
 
 def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
-    """Conventions of detectron2's model zoo (COCO-Detection/faster_rcnn_R_101_C4_3x)."""
-    tied = {
+    """Return the conventions of detectron2's model zoo (COCO-Detection/faster_rcnn_R_101_C4_3x)."""
+    own = {
         "anchors": as_anchors(detectron2_anchors(sizes=(32, 64, 128, 256, 512))),
         "scale": (800, 1333),
         "mean": DETECTRON2_MEAN,
@@ -145,10 +139,10 @@ def detectron2_meta(*, origin: str, classes: int) -> DetectorMeta:
         "region_pooling": "bilinear",
     }
     meta = airsplay_meta(origin=origin, classes=classes).with_procedure("detectron2")
-    return meta.model_copy(update=tied)
+    return meta.model_copy(update=own)
 
 
-def meta_for(
+def custom_meta(
     *,
     origin: str,
     classes: int,
@@ -158,11 +152,11 @@ def meta_for(
     last_stage: LastStage,
     region_pooling: RegionPooling,
 ) -> DetectorMeta:
-    """Conventions of a detector that is newly trained: detectron2's, with anchors of its own.
+    """Return the conventions of a newly trained detector: detectron2's with other anchors.
 
     sizes: square roots of the anchors' areas in scaled pixels; ratios: their height over width.
-    Anchors are centred in their cells, where detectron2's lie on a corner.
     """
+    # centred in their cells, where detectron2's anchors are centred on a corner
     anchors = detectron2_anchors(sizes=sizes, ratios=ratios, centre=STRIDE / 2)
     chosen = {
         "anchors": as_anchors(anchors),
@@ -175,5 +169,5 @@ def meta_for(
 
 
 def as_anchors(boxes: NDArray[np.floating]) -> tuple[tuple[float, float, float, float], ...]:
-    """Rows of an (A, 4) array as plain numbers."""
+    """Return the rows of an (A, 4) array as plain numbers."""
     return tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in boxes)

@@ -15,20 +15,20 @@ from a2cap.extract.detector.proposals import ProposalGenerator
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
 
 CHUNK = 100
-"""Regions described at a time; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
-wide layer of res5."""
+"""Regions per pass of res5; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every wide
+layer of res5."""
 
 
 class Pooling(Protocol):
-    """`roi_pool`, or what takes its place."""
+    """`roi_pool`, or a function that replaces it."""
 
     def __call__(self, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-        """Arguments and result as of `a2cap.extract.detector.operators.roi_pool`."""
+        """Pool regions; arguments and result as of `a2cap.extract.detector.operators.roi_pool`."""
 
 
 @dataclass(frozen=True)
-class DescribedRegions:
-    """What the heads say of K regions.
+class RegionPredictions:
+    """Outputs of the heads for K regions.
 
     features: (K, F) float32; class_logits: (K, classes + 1), background last; attribute_logits:
     (K, attributes + 1), "no attribute" last, or None without an attribute head.
@@ -38,9 +38,17 @@ class DescribedRegions:
     class_logits: Tensor
     attribute_logits: Tensor | None
 
+    def __getitem__(self, rows: Tensor | slice) -> "RegionPredictions":
+        attributes = self.attribute_logits
+        return RegionPredictions(
+            self.features[rows],
+            self.class_logits[rows],
+            None if attributes is None else attributes[rows],
+        )
+
 
 class Detector(nn.Module):
-    """Backbone, proposals and heads, with the conventions that its weights ask for.
+    """Backbone, proposal network and heads, with the conventions that its weights need.
 
     Parameters are uninitialised until weights are loaded or calibrated.
     """
@@ -55,7 +63,7 @@ class Detector(nn.Module):
         self.pool: Pooling = roi_pool if meta.region_pooling == "maximum" else roi_align
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature maps, one cell per 16 pixels.
+        """Return feature maps, one cell per 16 pixels.
 
         images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
         """
@@ -64,7 +72,7 @@ class Detector(nn.Module):
     def propose(
         self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
     ) -> Tensor:
-        """Regions of one image, best first.
+        """Return the top-scoring regions of one image.
 
         features: (1, C, h, w); meta: the detector's own, or with another procedure.
         Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
@@ -72,8 +80,8 @@ class Detector(nn.Module):
         (found,) = self.proposal_generator(features, sizes=[size], count=count, meta=meta)
         return cast(Tensor, found)
 
-    def describe(self, features: Tensor, rois: Tensor, *, roi_size: int) -> DescribedRegions:
-        """Feature, class and attribute of each region, in order.
+    def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
+        """Return feature, class and attribute of each region, in order.
 
         features: (B, C, h, w); rois: (K, 5) float32, image index in [0, B) and x1 y1 x2 y2 in
         scaled pixels; roi_size: cells per side into which a region is pooled.
@@ -83,9 +91,12 @@ class Detector(nn.Module):
         )
         class_logits = self.roi_heads.box_predictor(vectors)
         attribute_logits = self.roi_heads.box_predictor.attribute_logits(vectors, class_logits)
-        return DescribedRegions(vectors, class_logits, attribute_logits)
+        return RegionPredictions(vectors, class_logits, attribute_logits)
 
     def pooled(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[Tensor]:
-        """Arguments of `describe`; yields CHUNK regions at a time: (k, C, roi_size, roi_size)."""
+        """Yield pooled regions, CHUNK at a time: (k, C, roi_size, roi_size).
+
+        Arguments as of `predict`.
+        """
         for chunk in torch.split(rois, CHUNK):
             yield self.pool(features, chunk, size=roi_size, scale=1 / STRIDE)

@@ -1,8 +1,7 @@
-"""The detector as it computes: frozen normalisations folded into the convolutions before them.
+"""Fusion of frozen batch normalisations into the convolutions before them, for inference.
 
 y = gamma (Wx - mean) / sqrt(variance + eps) + beta is one convolution with scaled weights and a
-bias. In float32 the result differs by some 4e-6 of its size; every pass over the activations that
-the normalisations took is saved.
+bias. In float32 the result differs by some 4e-6 of its size.
 """
 
 import copy
@@ -16,7 +15,7 @@ from a2cap.extract.detector.resnet import EPSILON, NormalizedConvolution
 
 
 class FusedConvolution(nn.Module):
-    """A convolution with bias, in place of one that is normalised afterwards."""
+    """A convolution with bias that replaces a convolution and its batch normalisation."""
 
     def __init__(self, separate: NormalizedConvolution) -> None:
         super().__init__()
@@ -31,7 +30,7 @@ class FusedConvolution(nn.Module):
         self.dilation = separate.dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
+        """Convolve. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
         return F.conv2d(
             x,
             self.weight,
@@ -43,9 +42,9 @@ class FusedConvolution(nn.Module):
 
 
 def fuse(detector: Detector) -> Detector:
-    """A copy of the detector without normalisations; the original keeps what is on disk."""
+    """Return a copy of the detector without normalisations; the original stays as it is on disk."""
     shared = {id(t): t for t in (*detector.parameters(), *detector.buffers())}
-    fused = copy.deepcopy(detector, memo=dict(shared))  # tensors are replaced or shared, not copied
+    fused = copy.deepcopy(detector, memo=dict(shared))  # shares tensors instead of copying them
     for module in list(fused.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, NormalizedConvolution):

@@ -1,9 +1,6 @@
-"""What a region is: its class, and its attribute (Anderson et al. 2018, section 3.1).
+"""Heads for class and attribute of a region (Anderson et al. 2018, section 3.1).
 
-Background and "no attribute" are the last rows. `bbox_pred` refines boxes by class; published
-features belong to the proposals as they are, so only detection
-(`a2cap.extract.detector.detections`) and
-training call it.
+Background and "no attribute" are the last rows.
 """
 
 from typing import cast
@@ -22,6 +19,7 @@ class BoxPredictor(nn.Module):
         super().__init__()
         width, classes = architecture.feature_width, architecture.classes
         self.cls_score = nn.Linear(width, classes + 1)
+        # not used by extraction: published features belong to the boxes as proposed
         self.bbox_pred = nn.Linear(width, 4 * classes)
         self.has_attributes = architecture.attributes > 0
         if self.has_attributes:
@@ -31,11 +29,11 @@ class BoxPredictor(nn.Module):
             self.attr_score = nn.Linear(hidden, architecture.attributes + 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features: (K, F) float32. Returns class logits (K, classes + 1), background last."""
+        """Classify. features: (K, F) float32. Returns (K, classes + 1), background last."""
         return cast(Tensor, self.cls_score(features))
 
     def attribute_logits(self, features: Tensor, class_logits: Tensor) -> Tensor | None:
-        """Attribute of each region given its likeliest class, which may be the background.
+        """Return attribute logits given the most likely class, which may be the background.
 
         features: (K, F); class_logits: (K, classes + 1). Returns (K, attributes + 1), "no
         attribute" last, or None where the weights have no attribute head.
@@ -45,7 +43,7 @@ class BoxPredictor(nn.Module):
         return self.attribute_logits_of(features, class_logits.argmax(dim=1))
 
     def attribute_logits_of(self, features: Tensor, class_ids: Tensor) -> Tensor:
-        """Attribute of each region given its class; the weights must have an attribute head.
+        """Return attribute logits given a class; the weights must have an attribute head.
 
         features: (K, F); class_ids: (K,) int64. Returns (K, attributes + 1), "no attribute" last.
         """
@@ -63,7 +61,7 @@ class RegionHeads(nn.Module):
         self.box_predictor = BoxPredictor(architecture)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Feature of each region.
+        """Return the feature of each region.
 
         pooled: (K, C, n, n) float32. Returns (K, F) float32, not negative.
         """

@@ -1,11 +1,6 @@
-"""An image as the detector's input.
+"""Scaling of an image to the detector's input, by caffe's or detectron2's rule."""
 
-Caffe's way (bottom-up-attention @514e561, `_get_image_blob`) takes the exact factor (`fx`, `fy`):
-asking OpenCV for the rounded size instead shifts pixels by up to half a cell and moves grey levels
-by 2 on average, 55 at most. detectron2 @02b5c4e (`ResizeShortestEdge`) resizes bytes to a rounded
-size with Pillow, which smooths where it shrinks.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +14,9 @@ from a2cap.extract.detector.conventions import DetectorMeta
 
 SMALLEST_SIDE = 3
 """Pixels of the thinnest scaled image that the stem's 7x7 and 3x3 windows can pass."""
+
+Pixels = NDArray[np.uint8]
+Blob = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,25 @@ class ScaledSize:
     factors: tuple[float, float]
 
 
-def scaled_image(
-    image: NDArray[np.uint8], *, min_side: int, max_side: int, meta: DetectorMeta
-) -> tuple[NDArray[np.float32], ScaledSize]:
-    """The detector's input, and how it came from the image.
+def scaled_batch(
+    images: Sequence[Pixels], *, scale: tuple[int, int], meta: DetectorMeta
+) -> tuple[list[Blob], list[ScaledSize]]:
+    """Return the detector's input of each image and its size, by the conventions of the weights.
 
-    image: (H, W, 3) uint8 BGR; sides in pixels of the result. Returns (3, H', W') float32, BGR
-    minus the mean. Raises InputError where the image is too thin.
+    images: (H, W, 3) uint8 BGR each, of any sizes; scale: shorter side and limit of the longer
+    one in pixels. Returns (3, H', W') float32 each, BGR minus the mean. Raises InputError where an
+    image is too thin.
     """
+    scaled = [
+        scaled_image(image, min_side=scale[0], max_side=scale[1], meta=meta) for image in images
+    ]
+    return [blob for blob, _ in scaled], [size for _, size in scaled]
+
+
+def scaled_image(
+    image: Pixels, *, min_side: int, max_side: int, meta: DetectorMeta
+) -> tuple[Blob, ScaledSize]:
+    """Return one image and size of `scaled_batch`."""
     height, width = image.shape[:2]
     scale = image_scale(height=height, width=width, min_side=min_side, max_side=max_side)
     if meta.resize == "exact factor":
@@ -55,7 +64,7 @@ def scaled_image(
 
 
 def image_scale(*, height: int, width: int, min_side: int, max_side: int) -> float:
-    """Factor that brings the shorter side to min_side, or else the longer one to max_side.
+    """Return the factor that scales the shorter side to min_side, or else the longer to max_side.
 
     Sizes in pixels. Raises InputError for an image so thin that nothing of it would be left.
     """
@@ -71,24 +80,24 @@ def image_scale(*, height: int, width: int, min_side: int, max_side: int) -> flo
     return scale
 
 
-def image_blob(
-    image: NDArray[np.uint8], *, scale: float, mean: tuple[float, float, float]
-) -> NDArray[np.float32]:
-    """Subtract the mean, then scale.
+def image_blob(image: Pixels, *, scale: float, mean: tuple[float, float, float]) -> Blob:
+    """Subtract the mean, then scale (bottom-up-attention @514e561, `_get_image_blob`).
 
     image: (H, W, 3) uint8 BGR; mean: per channel, BGR.
     Returns (3, rint(H * scale), rint(W * scale)) float32.
     """
     centred = image.astype(np.float32)
     centred -= np.array(mean)
+    # The exact factor, as caffe does: resizing to the rounded size instead shifts pixels by up to
+    # half a cell and changes grey levels by 2 on average, 55 at most.
     resized = cv2.resize(
         centred, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR
     )  # (H, W, 3) -> (H', W', 3)
-    return cast(NDArray[np.float32], np.ascontiguousarray(resized.transpose(2, 0, 1)))
+    return cast(Blob, np.ascontiguousarray(resized.transpose(2, 0, 1)))
 
 
 def rounded_size(*, height: int, width: int, min_side: int, max_side: int) -> tuple[int, int]:
-    """Height and width after scaling as `image_scale`, by detectron2's rule, which rounds them.
+    """Return height and width after scaling by detectron2's rule, which rounds them.
 
     Sizes in pixels. Raises InputError as `image_scale` does.
     """
@@ -97,14 +106,13 @@ def rounded_size(*, height: int, width: int, min_side: int, max_side: int) -> tu
     return int(height * scale + 0.5), int(width * scale + 0.5)
 
 
-def rounded_blob(
-    image: NDArray[np.uint8], *, size: tuple[int, int], mean: tuple[float, float, float]
-) -> NDArray[np.float32]:
-    """Scale bytes to a size, then subtract the mean.
+def rounded_blob(image: Pixels, *, size: tuple[int, int], mean: tuple[float, float, float]) -> Blob:
+    """Scale bytes to a size, then subtract the mean (detectron2 @02b5c4e, `ResizeShortestEdge`).
 
     image: (H, W, 3) uint8 BGR; size: H', W'; mean: per channel, BGR.
     Returns (3, H', W') float32.
     """
+    # Pillow, unlike OpenCV, smooths where it shrinks.
     resized = Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR)
     centred = np.asarray(resized).astype(np.float32) - np.array(mean, np.float32)
     return np.ascontiguousarray(centred.transpose(2, 0, 1))  # (H', W', 3) -> (3, H', W')

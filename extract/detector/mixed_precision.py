@@ -1,8 +1,7 @@
-"""Selection in bfloat16: which proposals are kept, faster; their features stay float32.
+"""Selection of proposals in bfloat16; the features of selected ones are computed in float32.
 
 Nine tenths of the time goes into res5 over all proposals, of which a tenth to a third is kept. Here
-res5 sees all of them in bfloat16, compiled with its weights prepacked; what is then stored comes
-from float32, which also decides among the few that come close.
+res5 runs on all of them in bfloat16, compiled with prepacked weights.
 """
 
 import copy
@@ -22,14 +21,14 @@ Heads = Callable[[Tensor], Tensor]
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 itself."""
+    """Return whether the device computes in bfloat16 without emulation."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return cast(bool, torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class SelectionHeads:
-    """Class logits of proposals by a copy of the heads in bfloat16."""
+    """A copy of the heads in bfloat16 that classifies proposals."""
 
     def __init__(self, network: Detector) -> None:
         self._network = network
@@ -37,17 +36,17 @@ class SelectionHeads:
         self._heads: Heads | None = None
 
     def class_logits(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Tensor:
-        """Arguments as of `Detector.describe`. Returns (K, classes + 1) float32."""
+        """Return (K, classes + 1) float32; arguments as of `Detector.predict`."""
         vectors = torch.cat(
             [
-                self._describe(chunk)
+                self._features(chunk)
                 for chunk in self._network.pooled(features, rois, roi_size=roi_size)
             ]
         )
         return cast(Tensor, self._network.roi_heads.box_predictor(vectors.float()))
 
-    def _describe(self, pooled: Tensor) -> Tensor:
-        """Features of at most CHUNK regions, filled up to CHUNK: one shape is compiled once."""
+    def _features(self, pooled: Tensor) -> Tensor:
+        # padded to CHUNK regions, so that only one shape is compiled
         whole = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, CHUNK - len(pooled)))
         batch = whole.to(torch.bfloat16, memory_format=torch.channels_last)
         if self._heads is None:
@@ -55,7 +54,7 @@ class SelectionHeads:
         return self._heads(batch)[: len(pooled)]
 
     def _compiled(self, example: Tensor) -> Heads:
-        """The heads compiled, or as they are where that fails."""
+        """Return the heads compiled, or uncompiled where that fails."""
         compiled = torch.compile(self._res5, options={"freezing": True})
         try:
             compiled(example)

@@ -1,4 +1,4 @@
-"""The compiled operators of torchvision, with one clear line where they cannot be loaded."""
+"""Compiled operators of torchvision, with a one-line error where they cannot be loaded."""
 
 import sys
 from collections.abc import Callable
@@ -17,22 +17,21 @@ from a2cap.data.errors import A2Error
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
-    """Greedy non-maximum suppression of what overlaps a better box by more than threshold.
+    """Apply greedy non-maximum suppression: drop boxes that overlap a higher-scoring one.
 
-    boxes: (N, 4) float32, continuous edges; scores: (N,) float32. Returns kept indices, best first.
+    boxes: (N, 4) float32, continuous edges; scores: (N,) float32; threshold: largest overlap that
+    is kept. Returns the kept indices by falling score.
     """
     return cast(Tensor, _compiled().nms(boxes, scores, threshold))
 
 
 def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-    """Maximum over each cell of a size x size grid laid on a region (Girshick 2015).
+    """Pool regions by the maximum in each cell of a size x size grid (Girshick 2015).
 
     maps: (B, C, h, w) float32; rois: (K, 5) float32, image index, x1 y1 x2 y2 in pixels;
     scale: cells of a map per pixel. Returns (K, C, size, size).
-
-    torchvision pools on one CPU thread; here the regions are shared among as many as torch has,
-    but for maps that want a gradient.
     """
+    # torchvision pools on one CPU thread. Without gradients, regions are split among all threads.
     pool = partial(_roi_pool, _compiled(), size=size, scale=scale)
     learns = maps.requires_grad and torch.is_grad_enabled()
     threads = torch.get_num_threads() if maps.device.type == "cpu" and not learns else 1
@@ -51,26 +50,25 @@ def _roi_pool(compiled: Any, maps: Tensor, rois: Tensor, *, size: int, scale: fl
 def _without_gradient(
     pool: Callable[[Tensor, Tensor], Tensor], maps: Tensor, rois: Tensor
 ) -> Tensor:
-    """In a thread of its own, where the caller's inference mode does not hold."""
+    # a worker thread does not inherit the caller's inference mode
     with torch.inference_mode():
         return pool(maps, rois)
 
 
 def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-    """Mean of bilinear samples in each cell, corners aligned (detectron2's ROIAlignV2).
+    """Pool regions by the mean of bilinear samples in each cell (detectron2's ROIAlignV2).
 
-    Arguments and result as for `roi_pool`; as many samples as a cell has map cells.
+    Arguments and result as for `roi_pool`; corners are aligned, and a cell has as many samples as
+    it covers map cells.
     """
     align = torchvision_module("ops").roi_align
     return cast(Tensor, align(maps, rois, size, scale, sampling_ratio=0, aligned=True))
 
 
 def _compiled() -> Any:
-    """The compiled operators, without torchvision's Python where no gradient is asked for.
-
-    Importing all of torchvision takes as long as importing torch, since it loads torch's compiler;
-    the library alone takes milliseconds. The gradients are registered in Python.
-    """
+    """Return the compiled operators, without importing torchvision if no gradient is needed."""
+    # Importing torchvision loads torch's compiler and takes as long as importing torch; the library
+    # alone takes milliseconds. Gradients are registered in torchvision's Python code.
     if not torch.is_grad_enabled() and "torchvision" not in sys.modules and _load_library():
         return torch.ops.torchvision
     torchvision_module("ops")
@@ -79,7 +77,7 @@ def _compiled() -> Any:
 
 @cache
 def _load_library() -> bool:
-    """Whether the compiled library could be loaded by itself; if not, the import says why."""
+    """Return whether the library loads without torchvision, whose import gives the reason."""
     try:
         spec = find_spec("torchvision")
         folder = Path(next(iter((spec and spec.submodule_search_locations) or ())))
@@ -90,9 +88,9 @@ def _load_library() -> bool:
 
 
 def torchvision_module(name: str) -> ModuleType:
-    """A module of torchvision by its name there, such as "ops".
+    """Import a module of torchvision by its name there, such as "ops".
 
-    Raises A2Error where torch is a CPU build and torchvision one for CUDA, which do not fit.
+    Raises A2Error where the builds differ, one for the CPU and one for CUDA.
     """
     try:
         return import_module(f"torchvision.{name}")

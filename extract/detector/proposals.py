@@ -1,9 +1,7 @@
 """Region proposal network and caffe's proposal layer (Ren et al. 2015, arXiv:1506.01497).
 
-Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561. Two differences cannot be seen
-in results: candidates are ranked by their logit, of which caffe's probability is a rising
-function, and equal ones keep their order, where caffe's sort is unstable. Where the meta says so,
-detectron2 @02b5c4e is followed (proposal_generator/proposal_utils.py, find_top_rpn_proposals).
+Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561 or, where the meta asks for it,
+`find_top_rpn_proposals` of detectron2 @02b5c4e (proposal_generator/proposal_utils.py).
 """
 
 import math
@@ -15,25 +13,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2cap.extract.detector.anchors import anchor_grid
-from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
+from a2cap.extract.detector.boxes import MAX_LOG_GROWTH, decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.operators import nms
 from a2cap.extract.detector.resnet import Architecture
 
 CANDIDATES = 6000
-"""Best boxes that enter non-maximum suppression."""
+"""Top-scoring boxes that enter non-maximum suppression."""
 
 OVERLAP = 0.7
-"""Overlap from which a worse box is dropped. Caffe says "at least" and `nms` "more than": in
-float32 no overlap equals 0.7, so they agree."""
+"""Overlap from which a box with a lower score is suppressed. Caffe's rule is "at least", that of
+`nms` "more than": in float32 no overlap equals 0.7, so they agree."""
 
 SMALLEST_REGION = 16
 """Shortest side of a region in pixels of the original image."""
 
 
 class ProposalHead(nn.Module):
-    """Scores and shifts each anchor at each cell of the feature map."""
+    """Scores and box deltas of each anchor at each cell of the feature map."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -43,10 +41,9 @@ class ProposalHead(nn.Module):
         self.anchor_deltas = nn.Conv2d(hidden, 4 * anchors, kernel_size=1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """features: (B, C, h, w) float32.
+        """Return objectness logits (B, h * w * A) and deltas (B, h * w * A, 4).
 
-        Returns logits (B, h * w * A), foreground against background, and deltas
-        (B, h * w * A, 4), both in the order of `anchor_grid`.
+        features: (B, C, h, w) float32. Both results are in the order of `anchor_grid`.
         """
         hidden = F.relu_(self.conv(features))
         logits = self.objectness_logits(hidden).permute(0, 2, 3, 1)  # (B, A, h, w) -> (B, h, w, A)
@@ -56,7 +53,7 @@ class ProposalHead(nn.Module):
 
 @dataclass(frozen=True)
 class ScoredAnchors:
-    """What the proposal network says of the anchors of B images, N each.
+    """Outputs of the proposal network for the anchors of B images, N each.
 
     logits: (B, N) float32; deltas: (B, N, 4) float32; anchors: (N, 4) float32, scaled pixels.
     """
@@ -67,7 +64,7 @@ class ScoredAnchors:
 
 
 class ProposalGenerator(nn.Module):
-    """Proposes where in an image there may be something."""
+    """Region proposal network: boxes that probably contain an object of any class."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -76,15 +73,18 @@ class ProposalGenerator(nn.Module):
     def forward(
         self, features: Tensor, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
     ) -> list[Tensor]:
-        """Best regions of each image.
+        """Return the top-scoring regions of each image.
 
         features: (B, C, h, w) float32. Returns (N, 4) float32 each, N <= count, x1 y1 x2 y2 in
-        pixels of the scaled image, best first; N is 0 where every region is too small.
+        pixels of the scaled image, by falling score; N is 0 where every region is too small.
         """
         return best_proposals(self.score(features, meta=meta), sizes=sizes, count=count, meta=meta)
 
     def score(self, features: Tensor, *, meta: DetectorMeta) -> ScoredAnchors:
-        """Every anchor at every cell. features: (B, C, h, w); in float32 whatever computed."""
+        """Score every anchor at every cell, in float32 also under autocast.
+
+        features: (B, C, h, w).
+        """
         logits, deltas = self.rpn_head(features)
         anchors = anchor_grid(
             torch.tensor(meta.anchors, dtype=torch.float32, device=features.device),
@@ -97,20 +97,20 @@ class ProposalGenerator(nn.Module):
 def best_proposals(
     scored: ScoredAnchors, *, sizes: Sequence[ScaledSize], count: int, meta: DetectorMeta
 ) -> list[Tensor]:
-    """`select_proposals` of each image; sizes: B of them."""
+    """Return the result of `select_proposals` for each of the B images."""
     return [
         select_proposals(logits, deltas, anchors=scored.anchors, size=size, count=count, meta=meta)
         for logits, deltas, size in zip(scored.logits, scored.deltas, sizes, strict=True)
     ]
 
 
-def growth_limit(meta: DetectorMeta) -> float:
-    """The largest dw and dh that count."""
-    return LARGEST_GROWTH if meta.decode_limit else math.inf
+def delta_limit(meta: DetectorMeta) -> float:
+    """Return the largest dw and dh that are decoded."""
+    return MAX_LOG_GROWTH if meta.decode_limit else math.inf
 
 
 def clip_boxes(boxes: Tensor, *, size: ScaledSize, meta: DetectorMeta) -> Tensor:
-    """Boxes cut at the image's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
+    """Clip boxes at the image's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
     edge = torch.tensor([size.width, size.height], device=boxes.device) - int(meta.clip_minus1)
     return torch.minimum(boxes.clamp(min=0), edge.repeat(2))
 
@@ -124,17 +124,19 @@ def select_proposals(
     count: int,
     meta: DetectorMeta,
 ) -> Tensor:
-    """Decode, clip, drop small ones, keep the best CANDIDATES, suppress, keep count.
+    """Decode and clip boxes, drop small ones, suppress among the top CANDIDATES, keep count.
 
-    logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, best first.
+    logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, by falling score.
     """
-    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=growth_limit(meta))
+    boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=delta_limit(meta))
     boxes = clip_boxes(boxes, size=size, meta=meta)
     drops_before_ranking = meta.min_size_rule == "16 original pixels, before ranking"
     if drops_before_ranking:
-        sides = boxes[:, 2:] - boxes[:, :2] + 1  # with their last pixel, as the rule says
+        sides = boxes[:, 2:] - boxes[:, :2] + 1  # caffe counts the last pixel
         large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
         boxes, logits = boxes[large], logits[large]
+    # Ranking by logit equals caffe's ranking by probability, a rising function of it. The sort is
+    # stable, where caffe's is not.
     ranked = logits.argsort(descending=True, stable=True)[:CANDIDATES]
     boxes, logits = boxes[ranked], logits[ranked]
     if not drops_before_ranking:
@@ -144,7 +146,17 @@ def select_proposals(
 
 
 def suppress(boxes: Tensor, scores: Tensor, *, threshold: float, meta: DetectorMeta) -> Tensor:
-    """`nms` by the meta's idea of a box. boxes: (N, 4) as decoded; scores: (N,)."""
+    """Apply `nms` by the meta's pixel convention. boxes: (N, 4) as decoded; scores: (N,)."""
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
     return nms(widened, scores, threshold=threshold)
+
+
+def batch_rois(boxes: Sequence[Tensor]) -> Tensor:
+    """Return boxes (N, 4) of several images as (K, 5): index of the image, x1 y1 x2 y2."""
+    return torch.cat(
+        [
+            torch.cat([own.new_full((len(own), 1), index), own], dim=1)
+            for index, own in enumerate(boxes)
+        ]
+    )

@@ -1,9 +1,8 @@
 """Residual network in the form of the published caffe model (He et al. 2016, arXiv:1512.03385).
 
-Three things differ from torchvision's ResNet: the stem pools without padding and rounds sizes up,
-a bottleneck strides in its first 1x1 convolution, and the last stage keeps its resolution and
-dilates its 3x3 convolutions by two. detectron2's own models differ from it only in the second.
-Module names give detectron2's key grammar.
+It differs from torchvision's ResNet in three points: the stem pools without padding and rounds
+sizes up, a bottleneck strides in its first 1x1 convolution, and the last stage keeps its resolution
+and dilates its 3x3 convolutions by two. Module names give detectron2's keys.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36
 
 STRIDE = 16
 """Pixels of the scaled image per cell of the res4 feature map."""
-
 
 EPSILON = 1e-5
 """Added to variances: caffe.proto's default."""
@@ -43,16 +41,16 @@ class Architecture:
 
     @property
     def has_bottlenecks(self) -> bool:
-        """Whether blocks are 1x1, 3x3, 1x1 (depth 50 and more) or two 3x3."""
+        """True if blocks are 1x1, 3x3, 1x1 (depth 50 and more), not two 3x3."""
         return self.depth >= 50
 
     def stage_width(self, stage: int) -> int:
-        """Output channels of stage 2, 3, 4 or 5."""
+        """Return the output channels of stage 2, 3, 4 or 5."""
         return self.width * (4 if self.has_bottlenecks else 1) << (stage - 2)
 
     @property
     def feature_width(self) -> int:
-        """F, the width of a region's feature: 2048 as published."""
+        """F, numbers per region: 2048 as published."""
         return self.stage_width(5)
 
 
@@ -92,7 +90,7 @@ class NormalizedConvolution(nn.Module):
         self.padding = dilation * (kernel // 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        """Convolve and normalise; shapes as of the blocks below."""
         convolved = F.conv2d(
             x,
             self.weight,
@@ -116,7 +114,7 @@ class Stem(nn.Module):
         self.padded_pool = padded_pool
 
     def forward(self, images: Tensor) -> Tensor:
-        """images: (B, 3, H, W) float32. Returns (B, width, H / 4, W / 4), sizes rounded up."""
+        """Convolve and pool. images: (B, 3, H, W). Returns (B, width, H / 4, W / 4), rounded up."""
         x = F.relu_(self.conv1(images))
         if self.padded_pool:
             return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
@@ -139,7 +137,7 @@ class BasicBlock(nn.Module):
         self.conv2 = NormalizedConvolution(outputs, outputs, kernel=3, dilation=dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
         residual = self.conv2(F.relu_(self.conv1(x)))
         residual += x if self.shortcut is None else self.shortcut(x)
         return F.relu_(residual)
@@ -164,7 +162,7 @@ class Bottleneck(nn.Module):
         self.conv3 = NormalizedConvolution(inner, outputs, kernel=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inputs, H, W) float32. Returns (B, outputs, H / stride, W / stride)."""
+        """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
         residual = self.conv3(F.relu_(self.conv2(F.relu_(self.conv1(x)))))
         residual += x if self.shortcut is None else self.shortcut(x)
         return F.relu_(residual)
@@ -173,9 +171,9 @@ class Bottleneck(nn.Module):
 def residual_stage(
     architecture: Architecture, stage: int, *, dilated: bool = True
 ) -> nn.Sequential:
-    """Stage 2, 3, 4 or 5; 3 and 4 halve the resolution, 5 dilates by two instead.
+    """Build stage 2, 3, 4 or 5; 3 and 4 halve the resolution, 5 dilates by two instead.
 
-    dilated: False where stage 5 halves the resolution like the others.
+    dilated: False if stage 5 halves the resolution like the others.
     """
     block = Bottleneck if architecture.has_bottlenecks else BasicBlock
     outputs = architecture.stage_width(stage)
@@ -189,7 +187,7 @@ def residual_stage(
 
 
 class Backbone(nn.Module):
-    """Stem and stages res2 to res4: the part that sees the whole image."""
+    """Stem and stages res2 to res4, which run on the whole image."""
 
     def __init__(self, architecture: Architecture, *, padded_pool: bool = False) -> None:
         super().__init__()
@@ -199,7 +197,7 @@ class Backbone(nn.Module):
         self.res4 = residual_stage(architecture, 4)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Feature map of each image.
+        """Return the feature map of each image.
 
         images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, H / 16, W / 16).
         """

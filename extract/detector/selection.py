@@ -1,19 +1,14 @@
-"""Which proposals become an image's regions (bottom-up-attention @514e561, generate_tsv.py).
+"""Selection of regions among the proposals (bottom-up-attention @514e561, generate_tsv.py).
 
-For every class, proposals are suppressed by better ones of that class; a region counts with the
-best class in which it survives. Boxes are the proposals themselves, not refined by class.
-
-Done as written that is 1,600 suppressions per image. Pruning gives the same result: a (region,
-class) pair below some probability cannot suppress one above it, so pairs below the confidence
-matter only while fewer than min_regions reach it. Caffe's sort is unstable; here, regions with
-equal confidence keep the order of the proposals.
+For every class, proposals are suppressed by higher-scoring ones of that class. A region's
+confidence is its probability of the best class in which it survives.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 CLASS_OVERLAP = 0.3
-"""Overlap, in original pixels, from which a proposal is suppressed by a better one of a class."""
+"""Overlap, in original pixels, from which a proposal is suppressed by a higher-scoring one."""
 
 
 def select_regions(
@@ -24,12 +19,16 @@ def select_regions(
     min_regions: int,
     max_regions: int,
 ) -> NDArray[np.int64]:
-    """Indices of the regions that caffe would write, in its order.
+    """Return the indices of the regions that caffe would write, in its order.
 
-    boxes: (N, 4) float32 in original pixels, best proposal first; probabilities: (N, C) float32
-    in [0, 1] without the background. In order of proposals if between min_regions and
-    max_regions reach the confidence, otherwise best first; fewer than min_regions only if N is.
+    boxes: (N, 4) float32 in original pixels, by falling proposal score; probabilities: (N, C)
+    float32 in [0, 1] without the background. The result is in the order of proposals if between
+    min_regions and max_regions reach the confidence, otherwise by falling confidence; it has fewer
+    than min_regions only if N is smaller.
     """
+    # As written in the source this is 1,600 suppressions per image. Pruning gives the same result:
+    # a (region, class) pair below some probability cannot suppress one above it, so pairs below the
+    # confidence matter only while fewer than min_regions reach it.
     overlapping = box_overlaps(boxes) >= CLASS_OVERLAP
     floor = confidence
     best = surviving_confidence(probabilities, overlapping, floor=floor)
@@ -40,14 +39,16 @@ def select_regions(
         floor = floor / 4 if floor > 1e-6 else 0.0
         best = surviving_confidence(probabilities, overlapping, floor=floor)
     count = min_regions if len(confident) < min_regions else max_regions
+    # Caffe's sort is unstable; here, equal confidences keep the order of the proposals.
     return np.argsort(-best, kind="stable")[:count]
 
 
 def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Intersection over union of boxes that include their last pixel (caffe's cpu_nms.pyx).
+    """Return the intersection over union of boxes that include their last pixel.
 
     boxes: (N, 4) float32 x1 y1 x2 y2. Returns (N, N) float32.
     """
+    # Not `a2cap.data.boxes`: caffe's cpu_nms.pyx counts the last pixel.
     one = np.float32(1)
     areas = (boxes[:, 2] - boxes[:, 0] + one) * (boxes[:, 3] - boxes[:, 1] + one)
     top_left = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
@@ -60,10 +61,10 @@ def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
 def surviving_confidence(
     probabilities: NDArray[np.float32], overlapping: NDArray[np.bool_], *, floor: float
 ) -> NDArray[np.float32]:
-    """Best probability of each region among the classes in which it is not suppressed.
+    """Return the best probability of each region among the classes in which it survives.
 
-    probabilities: (N, C); overlapping: (N, N). Pairs below floor are left out, so a region none of
-    whose classes reaches it gets 0. All classes step through their rankings together.
+    probabilities: (N, C); overlapping: (N, N). Pairs below floor are ignored, so a region whose
+    classes are all below gets 0. All classes step through their rankings together.
     """
     candidates = probabilities.T[(probabilities >= floor).any(axis=0)]  # (N, C) -> (C', N)
     ranking = np.argsort(-candidates, axis=1, kind="stable")

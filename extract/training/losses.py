@@ -1,7 +1,7 @@
-"""What the detector is trained to lower (Ren et al. 2015; Anderson et al. 2018, section 3.1).
+"""Losses of the detector (Ren et al. 2015; Anderson et al. 2018, section 3.1).
 
-Every loss is a mean over the images of a batch of a mean over what was sampled in each, as with
-caffe's one image a step: parts of a batch, or processes, can be averaged by their images.
+Every loss is a mean over the samples of each image, then over images, as with caffe's one image per
+step: the losses of parts of a batch, or of ranks, can be averaged by their numbers of images.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class DetectorLosses:
     """The five losses of a batch, () float32 each.
 
     objectness, proposal_boxes: of the proposal network; classes, boxes, attributes: of the heads;
-    attributes is 0 where nothing is known of them.
+    attributes is 0 where none is known.
     """
 
     objectness: Tensor
@@ -29,18 +29,18 @@ class DetectorLosses:
     attributes: Tensor
 
     def total(self, *, attribute_weight: float) -> Tensor:
-        """What is minimised; caffe's attribute_weight is 0.5."""
+        """Return the sum to minimise; caffe's attribute_weight is 0.5."""
         others = self.objectness + self.proposal_boxes + self.classes + self.boxes
         return others + attribute_weight * self.attributes
 
     def named(self) -> dict[str, Tensor]:
-        """The five by name."""
+        """Return the five losses by name."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """K anchors or regions of a batch of B images, from which one step learns.
+class Samples:
+    """K anchors or regions of a batch of B images on which one step trains.
 
     images: (K,) int64, index of the image; count: B. boxes: (K, 4) float32, the anchors or
     regions; deltas: (K, 4), those of the true boxes, 0 where there is none; foreground: (K,) bool.
@@ -53,16 +53,16 @@ class Sampled:
     foreground: Tensor
 
 
-def objectness_loss(logits: Tensor, sampled: Sampled) -> Tensor:
-    """Binary cross-entropy of something against nothing. logits: (K,) float32."""
+def objectness_loss(logits: Tensor, sampled: Samples) -> Tensor:
+    """Return the binary cross-entropy of object against background. logits: (K,) float32."""
     losses = F.binary_cross_entropy_with_logits(
         logits, sampled.foreground.to(logits.dtype), reduction="none"
     )
     return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
-def box_loss(deltas: Tensor, sampled: Sampled) -> Tensor:
-    """Smooth L1 of the four shifts, of what stands for something, over all that was sampled.
+def box_loss(deltas: Tensor, sampled: Samples) -> Tensor:
+    """Return smooth L1 of the four deltas of foreground samples, averaged over all samples.
 
     deltas: (K, 4) float32, in the units of `sampled.deltas`.
     """
@@ -71,17 +71,20 @@ def box_loss(deltas: Tensor, sampled: Sampled) -> Tensor:
     return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
-def class_loss(logits: Tensor, class_ids: Tensor, sampled: Sampled) -> Tensor:
-    """Cross-entropy. logits: (K, classes + 1) float32, background last; class_ids: (K,) int64."""
+def class_loss(logits: Tensor, class_ids: Tensor, sampled: Samples) -> Tensor:
+    """Return the cross-entropy of classes.
+
+    logits: (K, classes + 1) float32, background last; class_ids: (K,) int64.
+    """
     losses = F.cross_entropy(logits, class_ids, reduction="none")
     return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
 def attribute_loss(logits: Tensor, attribute_ids: Tensor, images: Tensor, *, count: int) -> Tensor:
-    """Cross-entropy with each attribute of a region as a target, their mean for the region.
+    """Return the cross-entropy of attributes, averaged over the attributes of each region.
 
-    logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, -1 where there are fewer than
-    A; images: (K,) int64 in [0, count). Regions without attributes do not count.
+    logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, padded with -1; images: (K,)
+    int64 in [0, count). Regions without attributes are ignored.
     """
     given = attribute_ids >= 0
     known = given.any(dim=1)
@@ -92,9 +95,9 @@ def attribute_loss(logits: Tensor, attribute_ids: Tensor, images: Tensor, *, cou
 
 
 def mean_by_image(losses: Tensor, images: Tensor, *, count: int) -> Tensor:
-    """Mean over images of the mean of each one's losses, 0 where it has none.
+    """Return the mean over images of the mean loss of each, 0 for an image without samples.
 
     losses: (K,) float32; images: (K,) int64 in [0, count). Returns () float32.
     """
-    of_each = torch.bincount(images, minlength=count)
-    return (losses / of_each[images]).sum() / count
+    counts = torch.bincount(images, minlength=count)
+    return (losses / counts[images]).sum() / count

@@ -1,7 +1,7 @@
-"""Which true box each anchor or region stands for, and which of them a step learns from.
+"""Matching of anchors and regions with true boxes, and sampling for a training step.
 
-torchvision's Matcher and BalancedPositiveNegativeSampler (torchvision.models.detection._utils),
-with random numbers from a generator of ours and with crowds, next to which nothing is background.
+Uses torchvision's Matcher and BalancedPositiveNegativeSampler (torchvision.models.detection._utils)
+with an explicit generator and with crowds, which are never background.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from torch import Tensor
 from a2cap.extract.detector.operators import torchvision_module
 
 BACKGROUND, IGNORED = -1, -2
-"""Matches of regions that stand for nothing, and of those that are not learnt from."""
+"""Matches of background regions, and of regions that are not trained on."""
 
 CROWDED = 0.5
-"""Part of a region within a crowd from which the region is no background."""
+"""Part of a region within a crowd from which the region is not background."""
 
 
 @dataclass(frozen=True)
 class MatchRule:
-    """Overlaps from which a region stands for a true box, and below which for the background.
+    """Overlaps from which a region matches a true box, and below which it is background.
 
-    keeps_best: whether each true box also gets the regions that overlap it most, however little.
+    keeps_best: whether each true box also matches the regions that overlap it most, however little.
     """
 
     foreground: float
@@ -35,11 +35,11 @@ class MatchRule:
 
 ANCHOR_RULE = MatchRule(foreground=0.7, background=0.3, keeps_best=True)
 REGION_RULE = MatchRule(foreground=0.5, background=0.5, keeps_best=False)
-"""Of Ren et al. 2015, section 3.1.2, and Girshick 2015, section 2.3, as in torchvision."""
+"""Rules of Ren et al. 2015, section 3.1.2, and Girshick 2015, section 2.3, as in torchvision."""
 
 
 def match(boxes: Tensor, regions: Tensor, *, crowds: Tensor, rule: MatchRule) -> Tensor:
-    """Index of the true box that each region stands for, BACKGROUND or IGNORED.
+    """Return the index of the true box that each region matches, BACKGROUND or IGNORED.
 
     boxes: (N, 4) float32, N may be 0; regions: (R, 4); crowds: (M, 4). Returns (R,) int64.
     """
@@ -60,34 +60,34 @@ def match(boxes: Tensor, regions: Tensor, *, crowds: Tensor, rule: MatchRule) ->
 def sample(
     matches: Tensor, *, count: int, positive_fraction: float, generator: torch.Generator
 ) -> Tensor:
-    """Indices of at most count regions, at most that fraction of them standing for something.
+    """Sample at most count regions, at most the given fraction of them foreground.
 
-    matches: (R,) as of `match`; generator: on the CPU. Returns (K,) int64 in rising order.
+    matches: (R,) as of `match`; generator: on the CPU. Returns indices, (K,) int64 in rising order.
     """
     sampler = torchvision_module("models.detection._utils").BalancedPositiveNegativeSampler(
         count, positive_fraction
     )
     labels = torch.where(matches >= 0, 1, matches - BACKGROUND)  # 1, 0, or -1 where ignored
-    with _drawing_from(generator):
+    with _global_rng_of(generator):
         (positives,), (negatives,) = sampler([labels.cpu()])
     taken = cast(Tensor, positives | negatives)
     return taken.nonzero()[:, 0].to(matches.device)
 
 
 @contextmanager
-def _drawing_from(generator: torch.Generator) -> Iterator[None]:
-    """Within it torch's global random numbers, which torchvision draws, are the generator's."""
-    ours = torch.get_rng_state()
+def _global_rng_of(generator: torch.Generator) -> Iterator[None]:
+    """Use the generator as torch's global RNG, from which torchvision draws."""
+    before = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())
     try:
         yield
     finally:
         generator.set_state(torch.get_rng_state())
-        torch.set_rng_state(ours)
+        torch.set_rng_state(before)
 
 
 def _part_within(regions: Tensor, crowds: Tensor) -> Tensor:
-    """Largest part of each region's area that lies in one crowd: (R,) in [0, 1]."""
+    """Return the largest part of each region's area within one crowd: (R,) in [0, 1]."""
     top_left = torch.maximum(regions[:, None, :2], crowds[None, :, :2])
     bottom_right = torch.minimum(regions[:, None, 2:], crowds[None, :, 2:])
     shared = (bottom_right - top_left).clamp(min=0).prod(dim=2)  # (R, M)

@@ -1,7 +1,7 @@
-"""The detector in training: the graph that `a2 extract` runs, and the losses that teach it.
+"""The detector in training: the graph of `a2 extract`, with losses.
 
-Proposals, true boxes among them, are described as they will be, with res5 on each pooled region
-(Ren et al. 2015; Anderson et al. 2018, section 3.1). The images of a batch pass together.
+Proposals and true boxes are classified as in extraction, with res5 on each pooled region
+(Ren et al. 2015; Anderson et al. 2018, section 3.1).
 """
 
 import copy
@@ -20,7 +20,7 @@ from a2cap.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2cap.extract.training.batch import LabelledBatch
 from a2cap.extract.training.losses import (
     DetectorLosses,
-    Sampled,
+    Samples,
     attribute_loss,
     box_loss,
     class_loss,
@@ -37,15 +37,15 @@ from a2cap.extract.training.matching import (
 from a2cap.extract.weights.load import assemble_detector
 
 _COUNTERS = "num_batches_tracked"
-"""What a learning normalisation has beside a frozen one's tensors."""
+"""Tensor of a trained batch normalisation that a frozen one lacks."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """From how much of an image one step learns.
+    """Numbers of samples per image.
 
-    anchors, regions: most per image; anchor_positives, region_positives: largest part of them
-    that stands for something; proposals: from which regions are drawn; roi_size: cells per side.
+    anchors, regions: at most; anchor_positives, region_positives: largest foreground part of them;
+    proposals: from which regions are sampled; roi_size: cells per side.
     """
 
     anchors: int
@@ -57,10 +57,10 @@ class Sampling:
 
 
 class TrainableDetector(nn.Module):
-    """A detector that learns; with learns_norms its normalisations take statistics of batches.
+    """A trainable copy of a detector.
 
-    The detector given stays as it is. Normalisations that do not learn keep weight and statistics,
-    as is usual where a trained detector is tuned.
+    learns_norms: normalise by the statistics of batches; otherwise normalisations stay frozen, as
+    is usual for fine-tuning.
     """
 
     def __init__(self, detector: Detector, *, learns_norms: bool) -> None:
@@ -71,11 +71,11 @@ class TrainableDetector(nn.Module):
 
     @property
     def meta(self) -> DetectorMeta:
-        """The conventions by which it is trained and will be used."""
+        """Conventions in training and in use."""
         return self.detector.meta
 
     def frozen(self) -> Detector:
-        """A detector of its own that computes what this one computes in evaluation mode."""
+        """Return a copy with frozen normalisations, equal to this detector in evaluation mode."""
         tensors = {
             key: tensor.detach().clone()
             for key, tensor in self.detector.state_dict().items()
@@ -87,9 +87,9 @@ class TrainableDetector(nn.Module):
     def losses(
         self, batch: LabelledBatch, *, sampling: Sampling, generator: torch.Generator
     ) -> DetectorLosses:
-        """The losses of a batch on this detector's device, in float32 also under autocast.
+        """Return the losses of a batch on this detector's device, in float32 also under autocast.
 
-        generator: on the CPU; equal ones sample equally.
+        generator: on the CPU; equal generators give equal samples.
         """
         features = self.detector(batch.images).float()
         scored = self.detector.proposal_generator.score(features, meta=self.meta)
@@ -111,7 +111,7 @@ class TrainableDetector(nn.Module):
         sampling: Sampling,
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Losses of objectness and of boxes of the proposal network."""
+        """Return the losses of objectness and boxes of the proposal network."""
         chosen, matches = [], []
         for boxes, crowds, size in zip(batch.boxes, batch.crowds, batch.sizes, strict=True):
             found = match(boxes, scored.anchors, crowds=crowds, rule=ANCHOR_RULE)
@@ -135,7 +135,7 @@ class TrainableDetector(nn.Module):
     def _region_losses(
         self, features: Tensor, regions: "_Regions", batch: LabelledBatch, sampling: Sampling
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses of classes, boxes and attributes of sampled regions."""
+        """Return the losses of classes, boxes and attributes of sampled regions."""
         heads = self.detector.roi_heads
         weights = self.meta.bbox_weights
         sampled = self._targets(regions.boxes, regions.matches, batch, weights=weights)
@@ -156,7 +156,7 @@ class TrainableDetector(nn.Module):
         self,
         vectors: Tensor,
         class_ids: Tensor,
-        sampled: Sampled,
+        sampled: Samples,
         regions: "_Regions",
         batch: LabelledBatch,
     ) -> Tensor:
@@ -177,8 +177,8 @@ class TrainableDetector(nn.Module):
         batch: LabelledBatch,
         *,
         weights: tuple[float, float, float, float],
-    ) -> Sampled:
-        """Sampled boxes of each image with the deltas to what they stand for."""
+    ) -> Samples:
+        """Return sampled boxes of all images with the deltas to their true boxes."""
         deltas = [
             self._deltas(some, found, true, weights=weights)
             for some, found, true in zip(boxes, matches, batch.boxes, strict=True)
@@ -186,12 +186,12 @@ class TrainableDetector(nn.Module):
         foreground = torch.cat(matches) >= 0
         counts = torch.tensor([len(found) for found in matches], device=foreground.device)
         images = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        return Sampled(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
+        return Samples(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
 
     def _deltas(
         self, boxes: Tensor, matches: Tensor, true: Tensor, *, weights: tuple[float, ...]
     ) -> Tensor:
-        """(K, 4), times the weights; 0 where a box stands for nothing."""
+        """Return (K, 4), times the weights; 0 for background."""
         deltas = torch.zeros_like(boxes)
         rows = matches >= 0
         shifts = encode_boxes(true[matches[rows]], boxes[rows], plus1=self.meta.decode_plus1)
@@ -201,7 +201,7 @@ class TrainableDetector(nn.Module):
 
 @dataclass(frozen=True)
 class _Regions:
-    """Sampled regions of each image, (K, 4), and the true boxes that they stand for, (K,)."""
+    """Sampled regions of each image, (K, 4), and the indices of their true boxes, (K,)."""
 
     boxes: list[Tensor]
     matches: list[Tensor]
@@ -213,7 +213,7 @@ def _sampled_regions(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> _Regions:
-    """Of the proposals and true boxes of each image those that a step learns from."""
+    """Sample among the proposals and true boxes of each image."""
     sampled = _Regions([], [])
     for proposed, boxes, crowds, size in zip(
         proposals, batch.boxes, batch.crowds, batch.sizes, strict=True
@@ -234,7 +234,7 @@ def _sampled_regions(
 
 
 def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iterator[Tensor]:
-    """Class of each region, (K,) int64 for each image."""
+    """Yield the class of each region, (K,) int64 for each image."""
     for matches, class_ids in zip(regions.matches, batch.class_ids, strict=True):
         known = matches >= 0
         of_regions = torch.full_like(matches, background)
@@ -243,7 +243,7 @@ def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iter
 
 
 def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
-    """Attributes of the regions that stand for something, (K, A) of all images together."""
+    """Return the attributes of foreground regions, (K, A) of all images together."""
     widest = max(ids.shape[1] for ids in batch.attribute_ids)
     return torch.cat(
         [
@@ -254,7 +254,7 @@ def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
 
 
 def _centred_outside(anchors: Tensor, size: ScaledSize) -> Tensor:
-    """(N,) True where an anchor belongs to a batch's padding, which no image has in use."""
+    """Return (N,) bool, True where an anchor is in the padding of the batch."""
     centres = (anchors[:, :2] + anchors[:, 2:]) / 2
     return (centres >= centres.new_tensor([size.width, size.height])).any(dim=1)
 
@@ -263,10 +263,6 @@ def _replace_norms(detector: Detector) -> None:
     for module in list(detector.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, FrozenBatchNorm):
-                setattr(module, name, _learning(child))
-
-
-def _learning(frozen: FrozenBatchNorm) -> nn.BatchNorm2d:
-    learning = nn.BatchNorm2d(len(frozen.weight), eps=EPSILON).to(frozen.weight.device)
-    learning.load_state_dict(frozen.state_dict(), strict=False)
-    return learning
+                norm = nn.BatchNorm2d(len(child.weight), eps=EPSILON).to(child.weight.device)
+                norm.load_state_dict(child.state_dict(), strict=False)
+                setattr(module, name, norm)

@@ -1,8 +1,6 @@
 """Caffe's `.caffemodel`, a protocol buffer, read without caffe and without a schema compiler.
 
-Only what holds weights is read: NetParameter.layer (field 100) with name (1) and blobs (7), and of
-a blob its shape (7), the four legacy sizes (1-4) and its packed floats (5); the rest is skipped
-(caffe.proto of BVLC/caffe; wire format: protobuf.dev/programming-guides/encoding).
+See caffe.proto of BVLC/caffe, and protobuf.dev/programming-guides/encoding for the wire format.
 """
 
 import math
@@ -18,8 +16,10 @@ from torch import Tensor
 from a2cap.data.errors import WeightsError
 
 Blobs = dict[str, list[NDArray[np.float32]]]
-"""Layer name -> its arrays, as caffe lists them."""
+"""Arrays by layer name, in caffe's order."""
 
+# Only the fields that contain weights are read: NetParameter.layer with name and blobs, and of a
+# blob its shape, the four legacy sizes and the packed floats.
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _LAYER, _NAME, _BLOBS = 100, 1, 7
 _LEGACY_SIZES, _DATA, _SHAPE = (1, 2, 3, 4), 5, 7
@@ -41,15 +41,15 @@ _STATISTICS = 3
 _STEM = {"conv1": "res", "bn_conv1": "bn", "scale_conv1": "scale"}
 
 
-class _Damaged(Exception):
-    """The bytes are no protocol buffer of this kind."""
+class _DamagedError(Exception):
+    """The bytes are not a caffemodel."""
 
 
 def load_caffemodel(path: Path) -> dict[str, Tensor]:
-    """Tensors by detectron2's keys, float32; class rows are still in caffe's order.
+    """Load float32 tensors by detectron2's keys; class rows stay in caffe's order.
 
-    Layers that no detector has keep their name, so that whoever checks keys can list them.
-    Raises WeightsError where the file is damaged or holds no layers with weights.
+    Unknown layers keep their name, so that the check of keys can list them. Raises WeightsError
+    where the file is damaged or has no layers with weights.
     """
     tensors: dict[str, Tensor] = {}
     for name, arrays in read_blobs(path).items():
@@ -64,10 +64,10 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
 
 
 def read_blobs(path: Path) -> Blobs:
-    """The arrays of every layer that has some; WeightsError where the file is damaged."""
+    """Read the arrays of every layer with weights; WeightsError where the file is damaged."""
     try:
         return _layers(memoryview(path.read_bytes()))
-    except _Damaged as error:
+    except _DamagedError as error:
         raise WeightsError(
             f"caffemodel {path.name!r} is damaged: {error}; download it again"
         ) from error
@@ -84,12 +84,12 @@ def _layers(data: memoryview) -> Blobs:
         if names and arrays:
             found[names[0].decode("utf-8", "replace")] = arrays
     if not found:
-        raise _Damaged("no layer has weights")
+        raise _DamagedError("no layer has weights")
     return found
 
 
 def _array(blob: memoryview) -> NDArray[np.float32]:
-    """One BlobProto as an array of its shape."""
+    """Return one BlobProto as an array of its shape."""
     shape: list[int] = []
     legacy: dict[int, int] = {}
     values: list[NDArray[np.float32]] = []
@@ -100,24 +100,24 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
             legacy[number] = value
         elif number == _DATA and isinstance(value, memoryview):
             if len(value) % 4:
-                raise _Damaged(f"{len(value)} bytes are no floats")
+                raise _DamagedError(f"{len(value)} bytes are not floats")
             values.append(np.frombuffer(value, "<f4").astype(np.float32))
     data = np.concatenate(values) if values else np.empty(0, np.float32)
     sizes = shape or _without_leading_ones([legacy.get(number, 1) for number in _LEGACY_SIZES])
     if math.prod(sizes) != len(data):
-        raise _Damaged(f"{len(data)} numbers do not fill {sizes}")
+        raise _DamagedError(f"{len(data)} numbers do not fill {sizes}")
     return data.reshape(sizes)
 
 
 def _without_leading_ones(sizes: list[int]) -> list[int]:
-    """Old files give every blob four sizes: a bias is 1 x 1 x 1 x N."""
+    # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
     while len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
     return sizes
 
 
 def _sizes(shape: memoryview) -> list[int]:
-    """BlobShape.dim, packed or one by one."""
+    """Return BlobShape.dim, packed or one by one."""
     sizes: list[int] = []
     for number, value in _fields(shape):
         if number != 1:
@@ -133,7 +133,7 @@ def _sizes(shape: memoryview) -> list[int]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Number and value of each field of a message; fixed-size values are raw bytes."""
+    """Yield number and value of each field of a message; fixed-size values are raw bytes."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -147,16 +147,16 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             length = 8 if kind == _EIGHT_BYTES else 4
         else:
-            raise _Damaged(f"unknown field type {kind} at byte {position}")
+            raise _DamagedError(f"unknown field type {kind} at byte {position}")
         end = position + length
         if end > len(data):
-            raise _Damaged(f"a field of {length} bytes ends after the file does")
+            raise _DamagedError(f"a field of {length} bytes ends after the file does")
         yield number, data[position:end]
         position = end
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number of 7 bits per byte, the lowest first, and where the next one begins."""
+    """Return a number of 7 bits per byte, lowest first, and the position after it."""
     value = shift = 0
     while position < len(data) and shift < 70:
         byte = data[position]
@@ -164,7 +164,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return value, position
-    raise _Damaged(f"a number has no end at byte {position}")
+    raise _DamagedError(f"a number has no end at byte {position}")
 
 
 def _is_normalization(name: str) -> bool:
@@ -173,7 +173,7 @@ def _is_normalization(name: str) -> bool:
 
 
 def _by_key(name: str, arrays: list[NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
-    """A layer's arrays by detectron2's keys."""
+    """Return a layer's arrays by detectron2's keys."""
     if name in _HEADS:
         return _weight_and_bias(_HEADS[name], arrays)
     if name in _STEM:
@@ -195,12 +195,12 @@ def _weight_and_bias(key: str, arrays: list[NDArray[np.float32]]) -> dict[str, N
 def _normalized(
     kind: str, key: str, arrays: list[NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Convolution, BatchNorm (sums, to be divided by the third blob) or Scale (gamma, beta)."""
+    """Return the arrays of a convolution, BatchNorm or Scale (gamma, beta)."""
     if kind == "res":
         return _weight_and_bias(key, arrays)
     if kind == "scale":
         return _weight_and_bias(f"{key}.norm", arrays)
-    mean, variance, count = arrays
+    mean, variance, count = arrays  # sums, to be divided by the third blob
     divisor = 1 / count.item() if count.item() else 0.0  # as caffe's BatchNormLayer does
     return {
         f"{key}.norm.running_mean": mean * np.float32(divisor),

@@ -1,8 +1,8 @@
-"""Random weights that behave: for smoke runs, benchmarks and parity tests, never for results.
+"""Random weights calibrated on images: for smoke runs, benchmarks and parity tests only.
 
-A freshly initialised ResNet-101 explodes over its 33 blocks and gives flat probabilities. Here each
-normalisation takes its statistics from the images as they pass, once, and the classifiers are
-scaled so that some regions are confident and others are not.
+The activations of a freshly initialised ResNet-101 explode over its 33 blocks, and its class
+probabilities are flat. Here each normalisation takes its statistics from the images, once, and the
+classifiers are scaled so that some regions are confident and others are not.
 """
 
 import math
@@ -36,10 +36,11 @@ LOGIT_SPREAD = 3.0
 
 OBJECTNESS_SPREAD = 2.0
 DELTA_SPREAD = 0.2
-"""Standard deviation of proposal logits, and of box shifts in anchor sizes."""
+"""Standard deviation of proposal logits, and of box deltas in anchor sizes."""
 
 RESIDUAL_GAIN = 0.25
-"""Weight of each block's residual beside its shortcut, so that depth does not add up."""
+"""Weight of each block's residual relative to its shortcut, so that variance does not grow with
+depth."""
 
 
 def calibrate(
@@ -51,12 +52,11 @@ def calibrate(
     roi_size: int,
     seed: int,
 ) -> Detector:
-    """Detector with random weights calibrated on images.
-
-    Equal arguments give equal weights on one machine with one number of threads; make them once.
+    """Return a detector with random weights calibrated on images.
 
     images: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled image,
-    roi_size in cells, both as the detector will be run. Raises InputError without images.
+    roi_size in cells, both as the detector will be run. Equal arguments give equal weights on one
+    machine with one number of threads. Raises InputError without images.
     """
     if not images:
         raise InputError(
@@ -82,7 +82,7 @@ def calibrate(
 
 
 def _initialise(detector: Detector, generator: torch.Generator) -> None:
-    """Random directions everywhere; the scales are set as images pass."""
+    # random directions; calibration sets the scales
     for _, parameter in sorted(detector.named_parameters()):
         if parameter.ndim > 1:
             fan_in = parameter[0].numel()
@@ -107,7 +107,7 @@ def _common_crop(
     min_side: int,
     max_side: int,
 ) -> Tensor:
-    """Scaled images cut to what all of them cover: (B, 3, H, W) float32."""
+    """Scale images and crop them to the size that all cover: (B, 3, H, W) float32."""
     blobs = []
     for image in images:
         height, width = image.shape[:2]
@@ -119,18 +119,15 @@ def _common_crop(
 
 
 def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:
-    """Run network, each normalisation taking its statistics from what reaches it.
-
-    Statistics are shaken a little: exactly normal channels would hide a wrong epsilon or a
-    forgotten mean from a parity test.
-    """
+    """Run a network in which each normalisation takes its statistics from its input."""
 
     def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(module, FrozenBatchNorm)
         variance, mean = torch.var_mean(inputs[0], dim=(0, 2, 3), correction=0)
-        shake = torch.empty(2, len(mean)).uniform_(-0.1, 0.1, generator=generator)
-        module.running_mean.copy_(mean + shake[0] * variance.sqrt())
-        module.running_var.copy_((variance * (1 + shake[1])).clamp(min=1e-4))
+        # Exactly normal channels would hide a wrong epsilon or a missing mean from a parity test.
+        jitter = torch.empty(2, len(mean)).uniform_(-0.1, 0.1, generator=generator)
+        module.running_mean.copy_(mean + jitter[0] * variance.sqrt())
+        module.running_var.copy_((variance * (1 + jitter[1])).clamp(min=1e-4))
 
     hooks = [
         module.register_forward_pre_hook(measure)
@@ -163,11 +160,11 @@ def _calibrate_classifiers(predictor: BoxPredictor, features: Tensor) -> None:
 
 
 def _centre(layer: nn.Conv2d | nn.Linear, output: Tensor, *, spread: float) -> None:
-    """Scale a layer so that each of its outputs varies by spread around 0.
+    """Scale a layer so that each of its outputs has mean 0 and the given standard deviation.
 
-    output: (B, channels) or (B, channels, H, W), what the layer gives now, its bias being 0.
-    Without centring, what all regions share would make them all one class.
+    output: (B, channels) or (B, channels, H, W), the layer's output with its bias at 0.
     """
+    # Without centring, the features that all regions share would give them all one class.
     axes = [axis for axis in range(output.ndim) if axis != 1]
     mean = output.mean(dim=axes)
     deviation = (output - mean.view(1, -1, *[1] * (output.ndim - 2))).square().mean().sqrt()
@@ -178,7 +175,7 @@ def _centre(layer: nn.Conv2d | nn.Linear, output: Tensor, *, spread: float) -> N
 
 
 def _random_rois(images: int, width: int, height: int, generator: torch.Generator) -> Tensor:
-    """Random boxes in each image: (images * BOXES_PER_IMAGE, 5) float32, pixels."""
+    """Draw random boxes in each image: (images * BOXES_PER_IMAGE, 5) float32, pixels."""
     count = images * BOXES_PER_IMAGE
     corners = torch.rand(count, 2, 2, generator=generator).sort(dim=1).values
     boxes = corners * torch.tensor([width - 1.0, height - 1.0])  # (K, corner, x or y)

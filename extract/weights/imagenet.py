@@ -1,10 +1,8 @@
-"""torchvision's classifiers of ImageNet as a beginning for a detector.
+"""torchvision's classifiers of ImageNet as initial weights of a detector.
 
-Their first convolution sees RGB in units of a deviation; ours sees BGR minus the mean, so that it
-takes channels and scale into its weights. With a padded stem pool and a strided last stage, as
-`meta_for` gives them, a ResNet-18 then computes what torchvision's does. Deeper ones stride in the
-first 1x1 convolution of a block, where torchvision's do so in the 3x3: three blocks see their input
-shifted by up to a cell, which tuning has to mend.
+With a padded stem pool and a strided last stage, as in `custom_meta`, a ResNet-18 computes what
+torchvision's does. Deeper ones stride in the first 1x1 convolution of a block, torchvision's in the
+3x3: the input of three blocks is shifted by up to a cell, which training corrects.
 """
 
 import re
@@ -14,18 +12,20 @@ import torch
 from torch import Tensor
 
 DEVIATION = (57.375, 57.12, 58.395)
-"""Of blue, green and red, 255 times torchvision's; `DETECTRON2_MEAN` is its mean."""
+"""Standard deviation of blue, green and red, 255 times torchvision's; its mean is
+`DETECTRON2_MEAN`."""
 
 _BLOCK = re.compile(r"layer(\d)\.(\d+)\.(conv|bn|downsample\.)(\d)\.(\w+)")
 
 
 def resnet_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A torchvision ResNet's state dict by the detector's keys, for `begin_with`.
+    """Rename a torchvision ResNet's state dict to the detector's keys, for `initialise_from`.
 
-    The classifier and what is of no use in a detector are left out.
+    Tensors that a detector lacks, such as the classifier, are dropped.
     """
     renamed = {_renamed(key): tensor for key, tensor in state.items()}
     tensors = {key: tensor for key, tensor in renamed.items() if key is not None}
+    # The classifier's input is RGB divided by the deviation, the detector's is BGR minus the mean.
     stem = "backbone.stem.conv1.weight"
     if stem in tensors:
         scale = torch.tensor(DEVIATION).view(1, 3, 1, 1)
@@ -45,7 +45,7 @@ def _renamed(key: str) -> str | None:
         return None
     layer, block, kind, number, part = found.groups()
     stage = int(layer) + 1
-    place = f"{'roi_heads' if stage == 5 else 'backbone'}.res{stage}.{block}"
+    prefix = f"{'roi_heads' if stage == 5 else 'backbone'}.res{stage}.{block}"
     if kind == "downsample.":
-        return f"{place}.shortcut.{part if number == '0' else f'norm.{part}'}"
-    return f"{place}.conv{number}.{part if kind == 'conv' else f'norm.{part}'}"
+        return f"{prefix}.shortcut.{part if number == '0' else f'norm.{part}'}"
+    return f"{prefix}.conv{number}.{part if kind == 'conv' else f'norm.{part}'}"

@@ -1,7 +1,8 @@
-"""How the training of a detector begins: at random, or from what another network has learnt.
+"""Initial weights of a detector in training: random, or another network's.
 
-Convolutions begin as He et al. 2015 (arXiv:1502.01852) say, classifiers and proposal network with
-small numbers, as in bottom-up-attention @514e561 (train.prototxt) and detectron2 @02b5c4e.
+Convolutions are initialised as in He et al. 2015 (arXiv:1502.01852), classifiers and proposal
+network with small numbers as in bottom-up-attention @514e561 (train.prototxt) and detectron2
+@02b5c4e.
 """
 
 import math
@@ -27,9 +28,9 @@ _HEADS = ("proposal_generator.", "roi_heads.box_predictor.")
 def random_detector(
     architecture: Architecture, meta: DetectorMeta, *, generator: torch.Generator
 ) -> Detector:
-    """A detector that has learnt nothing; equal generators give equal ones.
+    """Return a randomly initialised detector; equal generators give equal ones.
 
-    Its normalisations are neutral: only with `learns_norms` can it be trained.
+    Its normalisations are neutral, so it can be trained only with `learns_norms`.
     """
     with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
         detector = Detector(architecture, meta)
@@ -48,11 +49,13 @@ def _spread(key: str, tensor: Tensor) -> float:
     return BOX_SPREAD if "bbox_pred" in key else SPREAD
 
 
-def begin_with(detector: Detector, tensors: Mapping[str, Tensor], *, name: str) -> tuple[str, ...]:
-    """Fill a detector with learnt tensors, in place; heads of other sizes stay as they are.
+def initialise_from(
+    detector: Detector, tensors: Mapping[str, Tensor], *, name: str
+) -> tuple[str, ...]:
+    """Copy trained tensors into a detector, in place; heads of other sizes stay as they are.
 
-    tensors: by the detector's keys, perhaps without some heads, such as `resnet_tensors` gives, or
-    another detector's state; name is their file's, for messages. Returns the keys that stay.
+    tensors: by the detector's keys, perhaps without some heads, such as those of `resnet_tensors`
+    or another detector's state; name: of their file, for messages. Returns the keys that stay.
     Raises WeightsError where a convolution or normalisation is missing or of another shape.
     """
     ours = detector.state_dict()
@@ -66,8 +69,8 @@ def begin_with(detector: Detector, tensors: Mapping[str, Tensor], *, name: str) 
     if missing:
         raise WeightsError(
             f"weights {name!r} do not fit a ResNet-{detector.architecture.depth} of width "
-            f"{detector.architecture.width} to begin with: {len(missing)} tensors are missing or "
-            f"of another shape, {missing[0]!r} first; choose the depth and width of the weights"
+            f"{detector.architecture.width}: {len(missing)} tensors are missing or of another "
+            f"shape, {missing[0]!r} first; choose the depth and width of the weights"
         )
     detector.load_state_dict(fitting, strict=False)
     return left

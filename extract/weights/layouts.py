@@ -1,16 +1,11 @@
-"""Public layouts of detector weights, made canonical; recognised by shapes, never by a file's name.
+"""Public layouts of detector weights, converted to canonical tensors.
 
 Canonical tensors have detectron2's keys, one logit per anchor, boxes of the classes alone, and
-background and "no attribute" as last rows. What reaches this module are tensors of
-
-- caffe's own rows, background first, two logits per anchor: `.caffemodel` of
-  peteanderson80/bottom-up-attention and `.pth` of MILVLG/bottom-up-attention.pytorch @4dbce86;
-- canonical rows with 12 anchors: airsplay/py-bottom-up-attention @85ec9b7 and, with its anchors
-  stored beside, unc-nlp/frcnn-vg-finetuned on Hugging Face;
-- canonical rows with 15 anchors: detectron2's COCO-Detection/faster_rcnn_R_101_C4_3x.
+background and "no attribute" as last rows. Layouts are recognised by shapes, not by file names.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,11 +19,34 @@ from a2cap.extract.detector.conventions import (
     detectron2_meta,
 )
 
-AIRSPLAY = "airsplay faster_rcnn_from_caffe"
-HUGGING_FACE = "Hugging Face unc-nlp/frcnn-vg-finetuned"
-CAFFE_ROWS = "caffe bottom-up-attention (caffemodel, or MILVLG's conversion)"
-MODEL_ZOO = "detectron2 model zoo, faster_rcnn_R_101_C4"
-"""What the meta of converted weights names as their origin."""
+
+@dataclass(frozen=True)
+class Layout:
+    """A published layout.
+
+    origin: the meta's; anchors: per cell; has_caffe_rows: background first and two logits per
+    anchor; has_anchors: stored with the weights. None: both occur.
+    """
+
+    origin: str
+    anchors: int
+    has_caffe_rows: bool | None
+    has_anchors: bool | None
+    make_meta: Callable[..., DetectorMeta]
+
+
+# peteanderson80/bottom-up-attention, and MILVLG/bottom-up-attention.pytorch @4dbce86
+CAFFE_ROWS = Layout(
+    "caffe bottom-up-attention (caffemodel, or MILVLG's conversion)", 12, True, None, caffe_meta
+)
+AIRSPLAY = Layout(  # airsplay/py-bottom-up-attention @85ec9b7
+    "airsplay faster_rcnn_from_caffe", 12, False, False, airsplay_meta
+)
+HUGGING_FACE = Layout("Hugging Face unc-nlp/frcnn-vg-finetuned", 12, False, True, airsplay_meta)
+MODEL_ZOO = Layout(  # COCO-Detection/faster_rcnn_R_101_C4_3x
+    "detectron2 model zoo, faster_rcnn_R_101_C4", 15, None, None, detectron2_meta
+)
+LAYOUTS = (CAFFE_ROWS, AIRSPLAY, HUGGING_FACE, MODEL_ZOO)
 
 _CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
 _NOT_WEIGHTS = ("pixel_mean", "pixel_std", "num_batches_tracked", _CELL_ANCHORS)
@@ -42,17 +60,15 @@ _MILVLG_NAMES = {
 }
 _ROWS_OF_CLASSES = ("cls_score.weight", "cls_score.bias", "cls_embedding.weight")
 _ROWS_OF_ATTRIBUTES = ("attr_score.weight", "attr_score.bias")
-_VISUAL_GENOME_ANCHORS, _COCO_ANCHORS = 12, 15
 
 
 def make_canonical(
     tensors: Mapping[str, Tensor], *, name: str
 ) -> tuple[dict[str, Tensor], DetectorMeta]:
-    """Canonical tensors and the conventions that belong to them.
+    """Return canonical tensors and the conventions of their layout.
 
-    tensors: by detectron2's keys or MILVLG's names for them; name is the file's, for messages.
-    Raises WeightsError where they are of no known layout; other keys are left for the detector to
-    refuse.
+    tensors: by detectron2's keys or MILVLG's names for them; name: the file's, for messages.
+    Raises WeightsError where the layout is unknown. Unknown keys stay, for the detector to refuse.
     """
     weights = {_renamed(key): t for key, t in tensors.items() if not key.endswith(_NOT_WEIGHTS)}
     try:
@@ -63,36 +79,25 @@ def make_canonical(
         raise WeightsError(
             f"weights {name!r} lack {error.args[0]!r}; name a complete file of a known layout"
         ) from error
-    if has_caffe_rows:
-        weights = _rows_reordered(weights, anchors=anchors)
-    meta = _meta(tensors, anchors=anchors, classes=classes, has_caffe_rows=has_caffe_rows)
-    if meta is None:
-        raise WeightsError(
-            f"weights {name!r} are of no known layout: they score {anchors} anchors, published "
-            f"ones {_VISUAL_GENOME_ANCHORS} (Visual Genome) or {_COCO_ANCHORS} (COCO); write them "
-            "with a2cap.extract.weights.load.save_detector"
-        )
-    return weights, meta
-
-
-def _meta(
-    tensors: Mapping[str, Tensor], *, anchors: int, classes: int, has_caffe_rows: bool
-) -> DetectorMeta | None:
-    """The conventions of a layout; None where no published one has so many anchors."""
-    if anchors == _COCO_ANCHORS:
-        return detectron2_meta(origin=MODEL_ZOO, classes=classes)
-    if anchors != _VISUAL_GENOME_ANCHORS:
-        return None
     stored = tensors.get(_CELL_ANCHORS)
-    if has_caffe_rows:
-        meta = caffe_meta(origin=CAFFE_ROWS, classes=classes)
+    for layout in LAYOUTS:
+        if (
+            layout.anchors == anchors
+            and layout.has_caffe_rows in (None, has_caffe_rows)
+            and layout.has_anchors in (None, stored is not None)
+        ):
+            break
     else:
-        origin = AIRSPLAY if stored is None else HUGGING_FACE
-        meta = airsplay_meta(origin=origin, classes=classes)
-    if stored is None:
-        return meta
-    # what is stored wins over what a configuration would give: MILVLG's says 4 to 32 pixels
-    return meta.model_copy(update={"anchors": as_anchors(stored.double().numpy())})
+        raise WeightsError(
+            f"weights {name!r} have an unknown layout: they score {anchors} anchors, published "
+            "ones 12 (Visual Genome) or 15 (COCO); write them with "
+            "a2cap.extract.weights.load.save_detector"
+        )
+    meta = layout.make_meta(origin=layout.origin, classes=classes)
+    if stored is not None and layout is not MODEL_ZOO:
+        # stored anchors take precedence: those of MILVLG's configuration have 4 to 32 pixels
+        meta = meta.model_copy(update={"anchors": as_anchors(stored.double().numpy())})
+    return (_reordered(weights, anchors) if has_caffe_rows else weights), meta
 
 
 def _renamed(key: str) -> str:
@@ -102,8 +107,8 @@ def _renamed(key: str) -> str:
     return key
 
 
-def _rows_reordered(weights: Mapping[str, Tensor], *, anchors: int) -> dict[str, Tensor]:
-    """Caffe's rows made canonical."""
+def _reordered(weights: Mapping[str, Tensor], anchors: int) -> dict[str, Tensor]:
+    """Convert caffe's rows to canonical ones."""
     changed = dict(weights)
     for kind in ("weight", "bias"):
         _replace(changed, f"{_LOGITS}.{kind}", lambda rows: one_logit_per_anchor(rows, anchors))
@@ -119,7 +124,7 @@ def _replace(weights: dict[str, Tensor], key: str, change: Callable[[Tensor], Te
 
 
 def one_logit_per_anchor(rows: Tensor, anchors: int) -> Tensor:
-    """Background and foreground of A anchors, (2A, ...), to their difference, (A, ...).
+    """Subtract the background rows of A anchors from the foreground rows: (2A, ...) to (A, ...).
 
     The softmax over the pair is the sigmoid of the difference.
     """
@@ -127,10 +132,10 @@ def one_logit_per_anchor(rows: Tensor, anchors: int) -> Tensor:
 
 
 def first_row_last(rows: Tensor) -> Tensor:
-    """Background (or "no attribute") from the first row to the last: (C + 1, ...)."""
+    """Move the background (or "no attribute") from the first row to the last: (C + 1, ...)."""
     return torch.cat((rows[1:], rows[:1]))
 
 
 def without_background_boxes(rows: Tensor) -> Tensor:
-    """Box shifts of all classes but the first, the background: (4C + 4, ...) to (4C, ...)."""
+    """Drop the box deltas of the first class, the background: (4C + 4, ...) to (4C, ...)."""
     return rows[4:].contiguous()

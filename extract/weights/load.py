@@ -1,12 +1,12 @@
-"""Detector weights on disk: canonical safetensors, and the public layouts turned into them.
+"""Detector weights on disk: canonical safetensors, and public files converted to them.
 
-Canonical means what `a2cap.extract.weights.layouts` says, with a `DetectorMeta` as JSON in the
-file's
-metadata. Sizes are read from the tensors' shapes, the kind of file from its first bytes.
+Canonical tensors are defined in `a2cap.extract.weights.layouts`; their `DetectorMeta` is JSON in
+the file's metadata. Sizes are read from the tensors' shapes, the format from the first bytes.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,24 +26,37 @@ from a2cap.extract.weights.pickles import load_pickle
 from a2cap.extract.weights.torch_files import load_torch_file
 
 META_KEY = "a2.detector"
-"""Metadata entry of a safetensors file that holds the DetectorMeta."""
+"""Metadata entry of a safetensors file that contains the DetectorMeta."""
 
-_PREDICTOR = "roi_heads.box_predictor"
 
-_ZIP = b"PK\x03\x04"
+@dataclass(frozen=True)
+class _Format:
+    """A public file format: its name in messages, first bytes, and loader."""
+
+    name: str
+    starts: tuple[bytes, ...]
+    load: Callable[[Path], dict[str, Tensor]]
+
+
 _OLD_TORCH = b"\x80\x02\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
-"""How `torch.save` begins a file: an archive, or before version 1.6 a pickled magic number."""
-_PICKLE = b"\x80"
+"""Pickled magic number of `torch.save` before version 1.6; later files are ZIP archives."""
+
+_FORMATS = (
+    _Format("a .pth or .bin of torch", (b"PK\x03\x04", _OLD_TORCH), load_torch_file),
+    _Format("a .pkl of airsplay or detectron2", (b"\x80",), load_pickle),
+    # field 1 of the protocol buffer, the network's name, or field 100, its first layer
+    _Format("a .caffemodel", (b"\x0a", b"\xa2\x06"), load_caffemodel),
+)
 _WEB_PAGE = (b"<!doctype", b"<html", b"<?xml")
-_PROTOBUF = (b"\x0a", b"\xa2\x06")
-"""Field 1, the network's name, or field 100, its first layer."""
+_PREDICTOR = "roi_heads.box_predictor"
+_WRITE_AGAIN = "write them with a2cap.extract.weights.load.save_detector"
 
 
 def load_detector(path: Path) -> Detector:
-    """Detector from a weights file of any known layout, on the CPU, ready for inference.
+    """Load a detector from a weights file of any known layout, on the CPU, ready for inference.
 
-    Raises WeightsError where the file is missing, of no known layout, unsafe or damaged, states no
-    meta, or lacks tensors, or has some that the detector does not know.
+    Raises WeightsError where the file is missing, of unknown layout, unsafe or damaged, states no
+    meta, or where tensors are missing or unknown.
     """
     if not path.is_file():
         raise WeightsError(f"no detector weights at {str(path)!r}; correct extract.weights")
@@ -58,33 +71,33 @@ def load_detector(path: Path) -> Detector:
 
 
 def save_detector(detector: Detector, path: Path, *, dtype: torch.dtype = torch.float32) -> None:
-    """Write canonical safetensors; equal detectors give equal bytes, a reader sees all or none.
+    """Write canonical safetensors atomically; equal detectors give equal bytes.
 
-    dtype: of matrices and filters, float16 for half the size; `load_detector` gives float32. What
-    has one axis stays float32: variances of pixels pass float16's 65,504. Raises WeightsError
-    where a weight does.
+    dtype: of matrices and filters, float16 for half the size; `load_detector` gives float32.
+    Raises WeightsError where a weight is too large for it.
     """
     # One metadata entry only: the library writes several in an order of its own.
     meta = {META_KEY: detector.meta.model_dump_json()}
     with replacing(path) as partial:
-        save_tensors(partial, _stored(detector.state_dict(), dtype), meta)
+        save_tensors(partial, _converted(detector.state_dict(), dtype), meta)
 
 
-def _stored(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    stored = {key: t.to(dtype) if t.ndim > 1 else t for key, t in tensors.items()}
+def _converted(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    # Vectors stay float32: the variances of pixels exceed float16's 65,504.
+    converted = {key: t.to(dtype) if t.ndim > 1 else t for key, t in tensors.items()}
     for key, tensor in tensors.items():
-        if stored[key].isinf().any() and tensor.isfinite().all():
+        if converted[key].isinf().any() and tensor.isfinite().all():
             raise WeightsError(
                 f"weights are too large for {str(dtype).removeprefix('torch.')}: {key!r} reaches "
                 f"{tensor.abs().max():.3g}; store them as float32"
             )
-    return stored
+    return converted
 
 
 def assemble_detector(
     tensors: Mapping[str, Tensor], *, architecture: Architecture, meta: DetectorMeta, name: str
 ) -> Detector:
-    """Detector made of exactly these tensors; name is the file's, for messages."""
+    """Return a detector of exactly these tensors; name: the file's, for messages."""
     _check_meta(meta, architecture, name=name)
     with torch.device("meta"), skip_init():
         detector = Detector(architecture, meta)
@@ -100,13 +113,13 @@ def assemble_detector(
 
 
 def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture:
-    """Read depth, widths and counts from keys and shapes; name is the file's, for messages."""
+    """Read depth, widths and counts from keys and shapes; name: the file's, for messages."""
     blocks = tuple(_block_count(tensors, stage) for stage in (2, 3, 4, 5))
     bottlenecks = "backbone.res2.0.conv3.weight" in tensors
     depths = [d for d, b in BLOCKS.items() if b == blocks and (d >= 50) == bottlenecks]
     if not depths:
         raise WeightsError(
-            f"weights {name!r} are no ResNet-18, 50, 101 or 152 detector: they have {blocks} "
+            f"weights {name!r} are not of a ResNet-18, 50, 101 or 152 detector: they have {blocks} "
             "blocks in res2 to res5; name a file in the canonical keys"
         )
     has_attributes = f"{_PREDICTOR}.attr_score.weight" in tensors
@@ -115,18 +128,25 @@ def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture
             depth=depths[0],
             width=len(tensors["backbone.stem.conv1.weight"]),
             classes=len(tensors[f"{_PREDICTOR}.cls_score.weight"]) - 1,
-            attributes=len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1 if has_attributes else 0,
             anchors=len(tensors["proposal_generator.rpn_head.objectness_logits.weight"]),
             proposal_width=len(tensors["proposal_generator.rpn_head.conv.weight"]),
-            embedding_width=(
-                tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1] if has_attributes else 0
-            ),
-            attribute_width=(len(tensors[f"{_PREDICTOR}.fc_attr.weight"]) if has_attributes else 0),
+            **(_attribute_sizes(tensors) if has_attributes else _NO_ATTRIBUTES),
         )
     except KeyError as error:
         raise WeightsError(
             f"weights {name!r} lack {error.args[0]!r}; name a complete file of a known layout"
         ) from error
+
+
+_NO_ATTRIBUTES = {"attributes": 0, "embedding_width": 0, "attribute_width": 0}
+
+
+def _attribute_sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    return {
+        "attributes": len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1,
+        "embedding_width": tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1],
+        "attribute_width": len(tensors[f"{_PREDICTOR}.fc_attr.weight"]),
+    }
 
 
 def _block_count(tensors: Iterable[str], stage: int) -> int:
@@ -150,22 +170,19 @@ def _differences(
 
 
 def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
-    """The tensors of a file that others wrote; head: its first 16 bytes."""
-    if head.startswith((_ZIP, _OLD_TORCH)):
-        return load_torch_file(path)
-    if head.startswith(_PICKLE):
-        return load_pickle(path)
+    """Load the tensors of an external file; head: its first 16 bytes."""
     if head.lstrip().lower().startswith(_WEB_PAGE):
         raise WeightsError(
-            f"weights {path.name!r} are a web page: the link that they came from is dead; "
+            f"weights {path.name!r} are a web page, because the download link is dead; "
             'get the file elsewhere, see "a2 weights list"'
         )
-    if head.startswith(_PROTOBUF):
-        return load_caffemodel(path)
+    for known in _FORMATS:
+        if head.startswith(known.starts):
+            return known.load(path)
+    names = ", ".join(known.name for known in _FORMATS)
     raise WeightsError(
-        f"weights {path.name!r} are of no known layout: the file begins with {head!r}; name a "
-        "safetensors file, a .pkl of airsplay or detectron2, a .pth or .bin of torch, or a "
-        ".caffemodel"
+        f"weights {path.name!r} have an unknown format: the file begins with {head!r}; "
+        f"name a safetensors file, {names}"
     )
 
 
@@ -181,21 +198,17 @@ def _load_canonical(path: Path) -> tuple[dict[str, Tensor], DetectorMeta]:
     if META_KEY not in metadata:
         raise WeightsError(
             f"weights {path.name!r} do not state their conventions: no {META_KEY!r} in the "
-            "metadata; write them with a2cap.extract.weights.load.save_detector"
+            f"metadata; {_WRITE_AGAIN}"
         )
-    return tensors, _parse_meta(metadata[META_KEY], name=path.name)
-
-
-def _parse_meta(text: str, *, name: str) -> DetectorMeta:
     try:
-        return DetectorMeta.model_validate_json(text)
+        return tensors, DetectorMeta.model_validate_json(metadata[META_KEY])
     except ValidationError as error:
         problems = ", ".join(
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
         )
         raise WeightsError(
-            f"weights {name!r} state conventions that this version does not know: {problems}; "
-            "write them with a2cap.extract.weights.load.save_detector"
+            f"weights {path.name!r} state conventions that this version does not support: "
+            f"{problems}; {_WRITE_AGAIN}"
         ) from error
 
 

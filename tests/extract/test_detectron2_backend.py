@@ -54,7 +54,7 @@ def test_where_detectron2_is_missing_one_line_says_what_to_do(deep, monkeypatch)
 def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
     with pytest.raises(WeightsError) as error:
         Extractor(detector, config=THEIRS)
-    assert str(error.value) == "detectron2 dilates no ResNet-18; set extract.backend=native"
+    assert str(error.value) == "detectron2 does not dilate ResNet-18; set extract.backend=native"
 
 
 @pytest.mark.detectron2

@@ -159,7 +159,7 @@ def test_lost_anchors_move_boxes_and_features(detector, config, make_image):
 def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_image):
     config = config.model_copy(update={"boxes": "given"})
     message = (
-        "no boxes came with the image, but extract.boxes is 'given'; "
+        "no boxes for the image, but extract.boxes is 'given'; "
         "supply boxes, or set extract.boxes=detect"
     )
     with pytest.raises(InputError, match=message):

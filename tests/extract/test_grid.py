@@ -126,8 +126,8 @@ def test_a_layer_that_is_none_is_refused(weights):
     with pytest.raises(ConfigError) as error:
         load_extractor(weights, config=CONFIG.model_copy(update={"grid_layer": "layer9"}))
     assert str(error.value) == (
-        "extract.grid_layer is no layer: 'layer9'; name one such as 'conv1', 'bn1', 'relu', "
-        "'maxpool', 'layer1', 'layer2', 'layer3', 'layer4', 'avgpool', or one below it"
+        "the backbone has no layer 'layer9' (extract.grid_layer); name one such as 'conv1', 'bn1', "
+        "'relu', 'maxpool', 'layer1', 'layer2', 'layer3', 'layer4', 'avgpool', or one below it"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_layer_without_a_map_is_refused():
     with pytest.raises(ConfigError) as error:
         grid_width(CONFIG.model_copy(update={"grid_layer": "fc"}))
     assert str(error.value) == (
-        "extract.grid_layer gives no map: 'fc' of resnet18; name a convolutional layer"
+        "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
     )
 
 
@@ -154,8 +154,8 @@ def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
     with pytest.raises(WeightsError) as error:
         load_grid_weights(tmp_path / "a.safetensors", "resnet50")
     assert str(error.value) == (
-        "weights 'a.safetensors' are of resnet18, extract.grid_backbone is 'resnet50'; set it to "
-        "what they are, or name others"
+        "weights 'a.safetensors' are of resnet18, extract.grid_backbone is 'resnet50'; "
+        "correct extract.grid_backbone or extract.weights"
     )
 
 
@@ -163,7 +163,7 @@ def test_a_detectors_weights_are_no_grids(detector, tmp_path):
     from a2cap.extract.weights.load import save_detector
 
     save_detector(detector, tmp_path / "a.safetensors")
-    with pytest.raises(WeightsError, match=r"'a\.safetensors' are of no grid backbone, "):
+    with pytest.raises(WeightsError, match=r"'a\.safetensors' are of another network, "):
         load_grid_weights(tmp_path / "a.safetensors", "resnet18")
 
 

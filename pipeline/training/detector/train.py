@@ -10,12 +10,12 @@ from a2cap.data.batches.loader import Share
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.json_file import write_json
-from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.extract.weights.imagenet import resnet_tensors
-from a2cap.extract.weights.initial import begin_with, random_detector
+from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
@@ -81,7 +81,7 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
         embedding_width=config.embedding_width if with_attributes else 0,
         attribute_width=config.attribute_width if with_attributes else 0,
     )
-    meta = meta_for(
+    meta = custom_meta(
         origin="trained by a2 detector train",
         classes=len(data.classes),
         sizes=config.anchor_sizes,
@@ -93,7 +93,7 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
     generator = torch.Generator().manual_seed(config.seed)
     detector = random_detector(architecture, meta, generator=generator)
     if config.start is not None:
-        begin_with(detector, start_tensors(config.start), name=config.start.name)
+        initialise_from(detector, start_tensors(config.start), name=config.start.name)
     return detector
 
 

@@ -221,7 +221,7 @@ def test_an_image_walks_the_whole_way_as_in_caffe(detector, make_image):
         )
         proposals = reference_proposals(logits, deltas, size=size, count=60)
         rois = np.concatenate([np.zeros((len(proposals), 1), np.float32), proposals], axis=1)
-        described = detector.describe(maps, torch.from_numpy(rois), roi_size=7)
+        described = detector.predict(maps, torch.from_numpy(rois), roi_size=7)
     probabilities = described.class_logits.softmax(dim=1).numpy()[:, :-1]
     boxes = proposals / np.float32(scale)
     rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}

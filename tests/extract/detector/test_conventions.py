@@ -5,8 +5,8 @@ from a2cap.extract.detector.conventions import (
     DetectorMeta,
     airsplay_meta,
     caffe_meta,
+    custom_meta,
     detectron2_meta,
-    meta_for,
 )
 
 
@@ -65,7 +65,7 @@ def new_meta(**changed):
         "last_stage": "dilated",
         "region_pooling": "maximum",
     }
-    return meta_for(**{**given, **changed})
+    return custom_meta(**{**given, **changed})
 
 
 def test_a_new_detectors_anchors_are_every_size_in_every_ratio_around_their_cells_centre():

@@ -47,7 +47,7 @@ def reference(detector, image, *, confidence, overlap, most):
         maps = detector(torch.from_numpy(blob)[None])
         proposals = detector.propose(maps, size=size, count=30, meta=detector.meta)
         rois = torch.nn.functional.pad(proposals, (1, 0))
-        described = detector.describe(maps, rois, roi_size=7)
+        described = detector.predict(maps, rois, roi_size=7)
         shifts = detector.roi_heads.box_predictor.bbox_pred(described.features).numpy()
     probabilities = described.class_logits.softmax(dim=1).numpy()
     kept = []

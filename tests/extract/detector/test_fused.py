@@ -31,7 +31,7 @@ def test_maps_and_features_agree_to_float32_rounding(detector):
     with torch.inference_mode():
         maps, expected = fused(images), detector(images)
         assert relative(maps, expected) < 1e-5
-        found, features = (d.describe(expected, rois, roi_size=7) for d in (fused, detector))
+        found, features = (d.predict(expected, rois, roi_size=7) for d in (fused, detector))
         assert relative(found.features, features.features) < 1e-5
         assert relative(found.class_logits, features.class_logits) < 1e-4
 

@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_heads_to_bfloat16(detector):
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
     with torch.inference_mode():
         logits = SelectionHeads(detector).class_logits(maps, rois, roi_size=7)
-        expected = detector.describe(maps, rois, roi_size=7).class_logits
+        expected = detector.predict(maps, rois, roi_size=7).class_logits
     assert logits.dtype == torch.float32
     assert ((logits - expected).norm() / expected.norm()).item() < 2e-2
 

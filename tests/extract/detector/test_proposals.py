@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from a2cap.extract.detector.boxes import LARGEST_GROWTH, decode_boxes
+from a2cap.extract.detector.boxes import MAX_LOG_GROWTH, decode_boxes
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.proposals import select_proposals
@@ -46,7 +46,7 @@ def test_sizes_are_not_limited_before_clipping():
 def test_detectron2_limits_growth_to_62_and_a_half_times():
     deltas = torch.tensor([[0.0, 0.0, 20.0, 4.0]])
     anchor = torch.tensor([[0.0, 0.0, 16.0, 16.0]])
-    box = decode_boxes(deltas, anchor, plus1=False, limit=LARGEST_GROWTH)[0]
+    box = decode_boxes(deltas, anchor, plus1=False, limit=MAX_LOG_GROWTH)[0]
     assert (box[2] - box[0]).item() == pytest.approx(1000)
     assert (box[3] - box[1]).item() == pytest.approx(16 * math.exp(4))
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from a2cap.data.detection.labels import LabelledImage
-from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.training.batch import labelled_batch
 
-META = meta_for(
+META = custom_meta(
     origin="test",
     classes=3,
     sizes=(16,),

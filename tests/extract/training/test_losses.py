@@ -8,7 +8,7 @@ import torch
 
 from a2cap.extract.training.losses import (
     DetectorLosses,
-    Sampled,
+    Samples,
     attribute_loss,
     box_loss,
     class_loss,
@@ -28,7 +28,7 @@ def random(*shape, seed=0):
 def sampled():
     foreground = torch.tensor(FOREGROUND)
     deltas = random(5, 4, seed=1) * foreground[:, None]
-    return Sampled(torch.tensor(IMAGES), 3, torch.zeros(5, 4), deltas, foreground)
+    return Samples(torch.tensor(IMAGES), 3, torch.zeros(5, 4), deltas, foreground)
 
 
 def by_image(losses):

@@ -7,7 +7,7 @@ import torch
 from torchvision.ops import box_iou
 
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.detector.conventions import meta_for
+from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.resnet import Architecture
@@ -17,7 +17,7 @@ from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.initial import random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 
-META = meta_for(
+META = custom_meta(
     origin="test",
     classes=3,
     sizes=(16, 32),
@@ -131,7 +131,7 @@ def test_frozen_computes_exactly_what_evaluation_mode_computes(batch):
     with torch.inference_mode():
         maps = model.detector(batch.images)
         assert torch.equal(frozen(batch.images), maps)
-        ours, theirs = (one.describe(maps, rois, roi_size=7) for one in (frozen, model.detector))
+        ours, theirs = (one.predict(maps, rois, roi_size=7) for one in (frozen, model.detector))
     assert torch.equal(ours.features, theirs.features)
     assert torch.equal(ours.class_logits, theirs.class_logits)
     assert torch.equal(ours.attribute_logits, theirs.attribute_logits)
@@ -264,9 +264,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
             )
             proposals = detector.propose(maps, size=batch.sizes[index], count=12, meta=META)
             regions = torch.cat([torch.from_numpy(labels.boxes), proposals])
-            described = detector.describe(
-                maps, torch.nn.functional.pad(regions, (1, 0)), roi_size=7
-            )
+            described = detector.predict(maps, torch.nn.functional.pad(regions, (1, 0)), roi_size=7)
             predictor = detector.roi_heads.box_predictor
             refined = predictor.bbox_pred(described.features)
             *of_regions, attributes = reference_region_losses(

@@ -73,7 +73,7 @@ def test_a_count_of_nothing_gives_zeros_as_in_caffe(write):
         (b"\x0a\x01n\xa2", "a number has no end at byte 4"),
         (b"\x0a\x01n\x0b", "unknown field type 3 at byte 4"),
         (layer(b"ip", SHAPE + floats(1)), "1 numbers do not fill [2]"),
-        (layer(b"ip", b"\x2a\x03abc"), "3 bytes are no floats"),
+        (layer(b"ip", b"\x2a\x03abc"), "3 bytes are not floats"),
     ],
 )
 def test_a_damaged_file_is_refused(write, content, reason):

@@ -2,12 +2,12 @@ import pytest
 import torch
 from torchvision.models import resnet18, resnet50
 
-from a2cap.extract.detector.conventions import DETECTRON2_MEAN, meta_for
+from a2cap.extract.detector.conventions import DETECTRON2_MEAN, custom_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.imagenet import DEVIATION, resnet_tensors
-from a2cap.extract.weights.initial import begin_with, random_detector
+from a2cap.extract.weights.initial import initialise_from, random_detector
 
-META = meta_for(
+META = custom_meta(
     origin="test",
     classes=2,
     sizes=(32,),
@@ -21,7 +21,7 @@ META = meta_for(
 def begun(depth, state):
     architecture = Architecture(depth, classes=2, attributes=0, anchors=1, proposal_width=4)
     detector = random_detector(architecture, META, generator=torch.Generator().manual_seed(0))
-    return detector, begin_with(detector, resnet_tensors(state), name="imagenet.pth")
+    return detector, initialise_from(detector, resnet_tensors(state), name="imagenet.pth")
 
 
 def shaken(network):

@@ -7,7 +7,7 @@ import torch
 from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
-from a2cap.extract.weights.initial import begin_with, random_detector
+from a2cap.extract.weights.initial import initialise_from, random_detector
 
 ARCHITECTURE = Architecture(
     18, width=8, classes=3, attributes=4, proposal_width=32, embedding_width=4, attribute_width=8
@@ -67,7 +67,7 @@ def test_another_detectors_weights_are_taken_but_for_heads_of_other_sizes():
             attribute_width=8,
         ),
     )
-    left = begin_with(target, source.state_dict(), name="a")
+    left = initialise_from(target, source.state_dict(), name="a")
     predictor = "roi_heads.box_predictor"
     assert left == (
         f"{predictor}.bbox_pred.bias",
@@ -84,9 +84,9 @@ def test_another_detectors_weights_are_taken_but_for_heads_of_other_sizes():
 def test_a_backbone_of_another_width_is_refused():
     wider = Architecture(18, width=16, classes=3, attributes=0)
     message = (
-        "weights 'a' do not fit a ResNet-18 of width 16 to begin with: 100 tensors are missing or "
+        "weights 'a' do not fit a ResNet-18 of width 16: 100 tensors are missing or "
         "of another shape, 'backbone.res2.0.conv1.norm.bias' first; "
         "choose the depth and width of the weights"
     )
     with pytest.raises(WeightsError, match=re.escape(message)):
-        begin_with(made(0, wider), made().state_dict(), name="a")
+        initialise_from(made(0, wider), made().state_dict(), name="a")

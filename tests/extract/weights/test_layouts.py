@@ -15,9 +15,7 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import (
-    airsplay_meta,
     as_anchors,
-    caffe_meta,
     detectron2_meta,
 )
 from a2cap.extract.detector.resnet import Architecture
@@ -168,10 +166,10 @@ CONFIG = ExtractConfig(
     min_side=192, max_side=320, proposals=30, min_regions=5, max_regions=10, roi_size=7
 )
 VISUAL_GENOME = {
-    "caffemodel": (write_caffemodel, caffe_meta, layouts.CAFFE_ROWS),
-    "MILVLG": (write_milvlg, caffe_meta, layouts.CAFFE_ROWS),
-    "airsplay": (write_airsplay, airsplay_meta, layouts.AIRSPLAY),
-    "Hugging Face": (write_hugging_face, airsplay_meta, layouts.HUGGING_FACE),
+    "caffemodel": (write_caffemodel, layouts.CAFFE_ROWS),
+    "MILVLG": (write_milvlg, layouts.CAFFE_ROWS),
+    "airsplay": (write_airsplay, layouts.AIRSPLAY),
+    "Hugging Face": (write_hugging_face, layouts.HUGGING_FACE),
 }
 
 
@@ -189,16 +187,16 @@ def zoo(detector):
                 rows, *state[f"{HEAD}.{key}.{kind}"].shape[1:]
             )
             tensors[f"{HEAD}.{key}.{kind}"] = 0.02 * torch.randn(like.shape, generator=generator)
-    meta = detectron2_meta(origin=layouts.MODEL_ZOO, classes=12)
+    meta = detectron2_meta(origin=layouts.MODEL_ZOO.origin, classes=12)
     return assemble_detector(tensors, architecture=architecture, meta=meta, name="zoo")
 
 
 @pytest.mark.parametrize("layout", VISUAL_GENOME)
-def test_a_detector_survives_every_layout(detector, layout, tmp_path, make_image):
-    write, make_meta, origin = VISUAL_GENOME[layout]
+def test_a_detector_is_read_equal_from_every_layout(detector, layout, tmp_path, make_image):
+    write, published = VISUAL_GENOME[layout]
     write(detector.state_dict(), tmp_path / "a file")
     loaded = load_detector(tmp_path / "a file")
-    expected = make_meta(origin=origin, classes=12)
+    expected = published.make_meta(origin=published.origin, classes=12)
     np.testing.assert_allclose(loaded.meta.anchors, expected.anchors, rtol=1e-6)
     assert loaded.meta.model_copy(update={"anchors": ()}) == expected.model_copy(
         update={"anchors": ()}
@@ -237,7 +235,7 @@ def test_a_detector_of_the_model_zoo_keeps_its_conventions(zoo, tmp_path, make_i
         ("first_row_last", f"{PREDICTOR}.attr_score.bias"),
     ],
 )
-def test_rows_that_are_left_in_place_would_be_noticed(
+def test_rows_that_are_not_reordered_change_the_tensors(
     detector, transform, key, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(layouts, transform, lambda rows: rows)
@@ -247,7 +245,7 @@ def test_rows_that_are_left_in_place_would_be_noticed(
     )
 
 
-def test_rows_too_many_are_refused(detector, tmp_path, monkeypatch):
+def test_rows_that_are_not_merged_are_refused(detector, tmp_path, monkeypatch):
     write_milvlg(detector.state_dict(), tmp_path / "a.pth")
     monkeypatch.setattr(layouts, "without_background_boxes", lambda rows: rows)
     with pytest.raises(WeightsError, match=r"of another shape: .*bbox_pred\.weight"):
@@ -257,7 +255,7 @@ def test_rows_too_many_are_refused(detector, tmp_path, monkeypatch):
         load_detector(tmp_path / "a.pth")
 
 
-def test_anchors_that_are_stored_win(detector, tmp_path):
+def test_stored_anchors_take_precedence(detector, tmp_path):
     write_milvlg(detector.state_dict(), tmp_path / "a.pth")
     content = torch.load(tmp_path / "a.pth", weights_only=True)
     content["model"][CELL_ANCHORS] += 1
@@ -278,7 +276,7 @@ def test_attributes_may_be_missing(detector, tmp_path):
     assert load_detector(tmp_path / "a").architecture.attributes == 0
 
 
-def test_layers_that_no_detector_has_are_listed(detector, tmp_path):
+def test_unknown_layers_are_listed(detector, tmp_path):
     write_caffemodel(detector.state_dict(), tmp_path / "a")
     layer = text_field(1, "fc_extra") + bytes_field(7, blob(np.ones((2, 2), np.float32), False))
     with (tmp_path / "a").open("ab") as file:
@@ -291,14 +289,14 @@ def test_layers_that_no_detector_has_are_listed(detector, tmp_path):
     )
 
 
-def test_a_number_of_anchors_that_nobody_published_is_refused(detector):
+def test_an_unpublished_number_of_anchors_is_refused(detector):
     tensors = detector.state_dict()
     for key, rows in (("objectness_logits", 9), ("anchor_deltas", 36)):
         tensors[f"{HEAD}.{key}.weight"] = tensors[f"{HEAD}.{key}.weight"][:rows]
     with pytest.raises(WeightsError) as error:
         make_canonical(tensors, name="a")
     assert str(error.value) == (
-        "weights 'a' are of no known layout: they score 9 anchors, published ones 12 (Visual "
+        "weights 'a' have an unknown layout: they score 9 anchors, published ones 12 (Visual "
         "Genome) or 15 (COCO); write them with a2cap.extract.weights.load.save_detector"
     )
 
@@ -316,7 +314,7 @@ def test_a_file_of_other_tensors_is_refused(tmp_path):
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("schema", "origin"),
+    ("schema", "layout"),
     [
         ("airsplay_attr", layouts.AIRSPLAY),
         ("airsplay_noattr", layouts.AIRSPLAY),
@@ -325,7 +323,7 @@ def test_a_file_of_other_tensors_is_refused(tmp_path):
         ("d2_coco_R101_C4_298dad", layouts.MODEL_ZOO),
     ],
 )
-def test_the_published_keys_and_shapes_make_a_detector(shared, schema, origin):
+def test_the_published_keys_and_shapes_make_a_detector(shared, schema, layout):
     shapes = json.loads(
         (shared / "reference" / "checkpoint_schemas" / f"{schema}.json").read_text()
     )
@@ -334,7 +332,7 @@ def test_the_published_keys_and_shapes_make_a_detector(shared, schema, origin):
     )
     architecture = weights.architecture_of(tensors, name=schema)
     detector = assemble_detector(tensors, architecture=architecture, meta=meta, name=schema)
-    assert (architecture.depth, detector.meta.origin) == (101, origin)
+    assert (architecture.depth, detector.meta.origin) == (101, layout.origin)
 
 
 @pytest.mark.shared

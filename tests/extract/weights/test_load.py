@@ -132,23 +132,23 @@ def test_a_missing_file_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("head", [b"", b"\x93NUMPY", b"MZ and more than sixteen bytes"])
-def test_an_unknown_layout_is_refused(tmp_path, head):
+def test_an_unknown_format_is_refused(tmp_path, head):
     (tmp_path / "a.pth").write_bytes(head)
     message = (
-        f"weights 'a.pth' are of no known layout: the file begins with {head[:16]!r}; "
-        "name a safetensors file, a .pkl of airsplay or detectron2, a .pth or .bin of torch, or a "
-        ".caffemodel"
+        f"weights 'a.pth' have an unknown format: the file begins with {head[:16]!r}; "
+        "name a safetensors file, a .pth or .bin of torch, a .pkl of airsplay or detectron2, "
+        "a .caffemodel"
     )
     with pytest.raises(WeightsError, match=re.escape(message)):
         load_detector(tmp_path / "a.pth")
 
 
-def test_a_web_page_is_told_from_weights(tmp_path):
+def test_a_web_page_is_refused(tmp_path):
     (tmp_path / "a.pth").write_text("\n<!DOCTYPE html> not found")
     with pytest.raises(WeightsError) as error:
         load_detector(tmp_path / "a.pth")
     assert str(error.value) == (
-        "weights 'a.pth' are a web page: the link that they came from is dead; "
+        "weights 'a.pth' are a web page, because the download link is dead; "
         'get the file elsewhere, see "a2 weights list"'
     )
 
@@ -170,7 +170,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_all_listed(saved, detector
     )
 
 
-def test_a_missing_tensor_that_states_a_size_is_named(saved, detector):
+def test_a_missing_tensor_that_determines_a_size_is_named(saved, detector):
     tensors = load_file(saved)
     del tensors["roi_heads.box_predictor.cls_score.weight"]
     rewrite(saved, tensors=tensors, meta=detector.meta.model_dump_json())
@@ -185,14 +185,14 @@ def test_a_missing_tensor_that_states_a_size_is_named(saved, detector):
 def test_another_network_is_refused(saved, detector):
     rewrite(saved, tensors={"a": torch.zeros(1)}, meta=detector.meta.model_dump_json())
     message = (
-        "weights 'detector.safetensors' are no ResNet-18, 50, 101 or 152 detector: "
+        "weights 'detector.safetensors' are not of a ResNet-18, 50, 101 or 152 detector: "
         "they have (0, 0, 0, 0) blocks in res2 to res5; name a file in the canonical keys"
     )
     with pytest.raises(WeightsError, match=re.escape(message)):
         load_detector(saved)
 
 
-def test_a_file_that_states_no_conventions_is_refused(saved):
+def test_a_file_without_conventions_is_refused(saved):
     rewrite(saved)
     message = (
         "weights 'detector.safetensors' do not state their conventions: no 'a2.detector' in the "
@@ -202,7 +202,7 @@ def test_a_file_that_states_no_conventions_is_refused(saved):
         load_detector(saved)
 
 
-def test_conventions_are_never_filled_in_from_defaults(saved, detector):
+def test_incomplete_conventions_are_refused(saved, detector):
     meta = detector.meta.model_dump(mode="json")
     del meta["anchors"]
     meta["resize"] = "padded"
@@ -210,7 +210,7 @@ def test_conventions_are_never_filled_in_from_defaults(saved, detector):
     with pytest.raises(WeightsError) as error:
         load_detector(saved)
     assert str(error.value) == (
-        "weights 'detector.safetensors' state conventions that this version does not know: "
+        "weights 'detector.safetensors' state conventions that this version does not support: "
         "anchors: Field required, resize: Input should be 'exact factor' or 'rounded size'; "
         "write them with a2cap.extract.weights.load.save_detector"
     )

@@ -371,9 +371,7 @@ def test_weights_of_another_depth_are_refused(uninterrupted, labelled):
     with pytest.raises(WeightsError) as raised:
         new_detector(config, read_detector_data(config).training)
     text = str(raised.value)
-    assert text.startswith(
-        "weights 'detector.safetensors' do not fit a ResNet-18 of width 16 to begin with: "
-    )
+    assert text.startswith("weights 'detector.safetensors' do not fit a ResNet-18 of width 16: ")
     assert text.endswith("; choose the depth and width of the weights")
 
 
