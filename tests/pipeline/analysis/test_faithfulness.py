@@ -61,7 +61,7 @@ def with_alignment(analysed, name, score=0.5, **fields):
     )
 
 
-def test_a_run_knows_what_it_was_made_of_and_how_it_scored(experiment, run):
+def test_a_run_has_its_inputs_and_its_scores(experiment, run):
     assert run.features.resolve() == experiment.directory("extract").resolve()
     assert run.captions.resolve() == experiment.directory("preprocess").resolve()
     assert run.evaluated_split == "test"
@@ -69,7 +69,7 @@ def test_a_run_knows_what_it_was_made_of_and_how_it_scored(experiment, run):
     assert run.validation is not None
 
 
-def test_every_word_of_the_split_is_measured(analysed):
+def test_every_token_of_the_split_is_measured(analysed):
     [layer] = analysed.layers
     assert analysed.images == analysed.total == 4
     assert layer.words > 2 * analysed.images
@@ -89,7 +89,7 @@ def test_a_run_without_masks_has_empty_columns_and_the_reason(plain):
     assert plain.images == 3
 
 
-def test_a_sweep_is_of_runs_that_differ_in_the_penalty_weight_alone(analysed):
+def test_a_sweep_contains_runs_that_differ_only_in_the_penalty_weight(analysed):
     runs = [
         with_alignment(analysed, "strong", 0.3, penalty_weight=0.3),
         with_alignment(analysed, "weak", 0.4, penalty_weight=0.01),
@@ -103,7 +103,7 @@ def test_a_sweep_is_of_runs_that_differ_in_the_penalty_weight_alone(analysed):
     assert weight_rows(runs[1:]) == []
 
 
-def test_fusions_stand_in_the_papers_order_with_the_plain_baseline_first(analysed, plain):
+def test_fusions_are_in_the_papers_order_after_the_plain_baseline(analysed, plain):
     runs = [
         analysed,
         with_alignment(analysed, "decay", fusion="decay", decay_steps=50.0),
@@ -115,7 +115,7 @@ def test_fusions_stand_in_the_papers_order_with_the_plain_baseline_first(analyse
     assert fusion_rows([analysed]) == []
 
 
-def test_tables_and_figures_are_written_for_what_there_is(analysed, plain, tmp_path):
+def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain, tmp_path):
     names = [path.name for path in write_analysis(tmp_path / "one", [plain])]
     assert names == ["layers.csv", "runs.csv", "faithfulness.png"]
     weak = with_alignment(analysed, "weak", penalty_weight=0.0)
@@ -157,7 +157,7 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     assert answer.stdout.startswith(f"{model.name}: 2 of 4 images\n")
 
 
-def test_a_folder_without_a_training_is_refused(tmp_path):
+def test_a_folder_without_a_training_is_rejected(tmp_path):
     answer = a2("analyze", tmp_path, "--output", tmp_path / "out")
     assert answer.exit_code == 1
     assert answer.stderr == (
@@ -166,7 +166,7 @@ def test_a_folder_without_a_training_is_refused(tmp_path):
     )
 
 
-def test_a_path_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_path_is_rejected(tmp_path):
     answer = a2("analyze", tmp_path / "none", "--output", tmp_path / "out")
     assert answer.exit_code == 1
     assert answer.stderr == (
@@ -175,7 +175,7 @@ def test_a_path_that_is_not_there_is_refused(tmp_path):
     )
 
 
-def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
+def test_a_training_without_its_features_is_rejected(run, tmp_path):
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(run.model, moved)
     digest = run.manifest.pre_image.inputs["features"][:12]
@@ -187,7 +187,7 @@ def test_a_training_whose_features_are_nowhere_is_refused(run, tmp_path):
     )
 
 
-def test_captions_of_another_vocabulary_are_refused(run, monkeypatch):
+def test_captions_of_another_vocabulary_are_rejected(run, monkeypatch):
     monkeypatch.setattr(
         "a2cap.pipeline.analysis.faithfulness.CaptionFile",
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),

@@ -92,7 +92,7 @@ def captions_of(entries):
 # --- results that are there ---------------------------------------------------------------------
 
 
-def test_the_archive_holds_both_files_under_the_server_s_names(submit, ready, tmp_path):
+def test_the_archive_contains_both_files_under_the_server_s_names(submit, ready, tmp_path):
     answer = submit(*ready)
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"{tmp_path / 'a2.zip'}: captions 3 of val2014, 2 of test2014\n"
@@ -106,7 +106,7 @@ def test_the_archive_holds_both_files_under_the_server_s_names(submit, ready, tm
     }
 
 
-def test_without_output_the_archive_has_the_name(infos, ready, tmp_path, monkeypatch):
+def test_the_default_output_is_the_name_in_the_current_folder(infos, ready, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = ["--name", "my-model_2", "--val-info", infos[0], "--test-info", infos[1]]
     answer = CliRunner().invoke(cli, list(map(str, ["submit", *named, *ready])))
@@ -117,7 +117,7 @@ def test_without_output_the_archive_has_the_name(infos, ready, tmp_path, monkeyp
     ]
 
 
-def test_sets_of_another_size_than_the_server_s_are_warned_of(infos, caplog):
+def test_a_wrong_number_of_images_is_logged(infos, caplog):
     assert read_image_info(*infos) == IDS
     assert caplog.messages == [
         f"{infos[0]} has 3 images, the server's val2014 has 40,504; "
@@ -127,7 +127,7 @@ def test_sets_of_another_size_than_the_server_s_are_warned_of(infos, caplog):
     ]
 
 
-def test_sets_of_the_server_s_size_are_not_warned_of(place, caplog):
+def test_the_server_s_number_of_images_is_not_logged(place, caplog):
     val = place("v.json", {"images": [{"id": n} for n in range(40_504)]})
     test = place("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})
     ids = read_image_info(val, test)
@@ -148,7 +148,7 @@ def test_equal_captions_give_equal_bytes_in_any_order_and_script(tmp_path):
         assert archive.read("captions_val2014_a2_results.json").isascii()
 
 
-def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, tmp_path):
+def test_an_archive_is_replaced_only_by_force_and_atomically(submit, ready, place, tmp_path):
     archive = tmp_path / "a2.zip"
     archive.write_bytes(b"before")
     answer = submit(*ready)
@@ -182,7 +182,7 @@ def test_an_archive_is_replaced_by_force_alone_and_whole(submit, ready, place, t
         ),
     ],
 )
-def test_captions_of_other_images_are_refused(submit, ready, place, test_numbers, message):
+def test_captions_of_other_images_are_rejected(submit, ready, place, test_numbers, message):
     test = results(place, "t.json", test_numbers)
     answer = submit(*ready)
     assert answer.exit_code == 1
@@ -190,7 +190,7 @@ def test_captions_of_other_images_are_refused(submit, ready, place, test_numbers
     assert not list(test.parent.glob("*.zip"))
 
 
-def test_missing_captions_are_named_and_counted():
+def test_missing_captions_are_listed_and_counted():
     with pytest.raises(InputError) as raised:
         check_captions({}, padded(*range(40_504)), VAL)
     assert str(raised.value) == (
@@ -200,7 +200,7 @@ def test_missing_captions_are_named_and_counted():
     )
 
 
-def test_empty_captions_are_refused(submit, ready, place):
+def test_empty_captions_are_rejected(submit, ready, place):
     with pytest.raises(InputError) as raised:
         check_captions({**SAID[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
     assert str(raised.value) == (
@@ -218,12 +218,12 @@ def test_empty_captions_are_refused(submit, ready, place):
 
 
 @pytest.mark.parametrize("name", ["a", "A2_ensemble-of-4", "0" * 50])
-def test_names_that_the_server_takes(name):
+def test_valid_names_are_accepted(name):
     check_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../a", "é", "-a", "_a", "a.b", "a\n", "0" * 51])
-def test_other_names_are_refused(name):
+def test_invalid_names_are_rejected(name):
     with pytest.raises(ConfigError) as raised:
         check_name(name)
     assert str(raised.value) == (
@@ -232,7 +232,7 @@ def test_other_names_are_refused(name):
     )
 
 
-def test_places_that_cannot_be_written_are_refused_first(tmp_path):
+def test_an_unusable_output_path_is_rejected(tmp_path):
     (tmp_path / "folder.zip").mkdir()
     for path in (tmp_path / "results.json", tmp_path / "folder.zip"):
         with pytest.raises(ConfigError) as raised:
@@ -269,7 +269,7 @@ AS_DOWNLOADED = "give image_info_test2014.json or captions_val2014.json as downl
         ),
     ],
 )
-def test_files_that_are_no_image_info_are_refused(place, infos, document, problem):
+def test_files_that_are_not_image_info_are_rejected(place, infos, document, problem):
     path = place("info.json", document)
     with pytest.raises(InputError) as raised:
         read_image_info(path, infos[1])
@@ -278,7 +278,7 @@ def test_files_that_are_no_image_info_are_refused(place, infos, document, proble
     )
 
 
-def test_an_image_of_both_sets_is_refused(place):
+def test_an_image_in_both_sets_is_rejected(place):
     val, test = (place(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
     with pytest.raises(InputError) as raised:
         read_image_info(val, test)
@@ -288,7 +288,7 @@ def test_an_image_of_both_sets_is_refused(place):
     )
 
 
-def test_captions_have_one_source(submit, ready):
+def test_captions_come_from_exactly_one_source(submit, ready):
     for options in (
         [],
         ready[:2],
@@ -316,7 +316,9 @@ def trained(experiment):
     return ["--model", model, "--features", store, *how]
 
 
-def test_a_captioner_says_what_it_said_in_evaluation(experiment, submit, trained, place, tmp_path):
+def test_a_captioner_predicts_the_captions_of_its_evaluation(
+    experiment, submit, trained, place, tmp_path
+):
     said = captions_of(read_json(experiment.directory("evaluate") / "captions.json"))
     first, *others = said
     place("captions_val2014.json", {"images": [{"id": first}]})
@@ -327,7 +329,7 @@ def test_a_captioner_says_what_it_said_in_evaluation(experiment, submit, trained
     assert (val, test) == ({first: said[first]}, {n: said[n] for n in others})
 
 
-def test_several_captioners_are_an_ensemble(experiment, submit, trained, tmp_path):
+def test_several_captioners_form_an_ensemble(experiment, submit, trained, tmp_path):
     assert submit(*trained).exit_code == 0
     alone = archived(tmp_path / "a2.zip")
     twice = submit(*trained, "--model", experiment.directory("train-xe"), "--force")
@@ -354,7 +356,7 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
     )
 
 
-def test_images_without_features_are_named_before_a_model_is_loaded(
+def test_images_without_features_are_reported_before_a_model_is_loaded(
     submit, trained, place, tmp_path
 ):
     place("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
@@ -366,14 +368,14 @@ def test_images_without_features_are_named_before_a_model_is_loaded(
     )
 
 
-def test_each_image_is_taken_from_the_first_store_that_has_it(experiment):
+def test_each_image_is_read_from_the_first_store_that_has_it(experiment):
     store = experiment.directory("extract") / "features.lmdb"
     expected = [(store, padded(2, 1))]
     for stores in ([store], [store.parent], [store.parent, store]):
         assert stored_captioning.locate_images(stores, padded(2, 1), what="x") == expected
 
 
-def test_features_of_another_extractor_are_refused(experiment, submit, trained, tmp_path):
+def test_features_of_another_extractor_are_rejected(experiment, submit, trained, tmp_path):
     store = shutil.copytree(experiment.directory("extract"), tmp_path / "store")
     account = json.loads((store / "extractor.json").read_text())
     account["libraries"] = {"torch": "9"}
@@ -392,7 +394,7 @@ def test_features_of_another_extractor_are_refused(experiment, submit, trained, 
     )
 
 
-def test_a_store_without_its_extractor_is_taken_with_a_warning(
+def test_a_store_without_its_extractor_is_used_with_a_warning(
     experiment, submit, trained, tmp_path, caplog
 ):
     store = experiment.directory("extract") / "features.lmdb"

@@ -46,7 +46,7 @@ def run(tmp_path):
     return write
 
 
-def test_a_small_difference_that_all_images_share_is_sure(run):
+def test_a_small_difference_in_all_images_is_certain(run):
     cider = GENERATOR.random(200)
     one, other = run("a", scores(cider)), run("b", scores(cider + 0.01))
     [found] = compare_runs(one, other)
@@ -57,7 +57,7 @@ def test_a_small_difference_that_all_images_share_is_sure(run):
     assert (back.difference, back.better) == (pytest.approx(-0.01), 0)
 
 
-def test_a_small_difference_of_noise_may_be_chance(run):
+def test_a_small_difference_between_noisy_scores_is_uncertain(run):
     cider = GENERATOR.random(200)
     one, other = run("a", scores(cider)), run("b", scores(GENERATOR.permutation(cider) + 0.001))
     [found] = compare_runs(one, other)
@@ -65,7 +65,7 @@ def test_a_small_difference_of_noise_may_be_chance(run):
     assert 0.1 < found.better < 0.9
 
 
-def test_bleu_is_compared_by_its_sums_and_a_run_with_itself_does_not_differ(run):
+def test_bleu_is_compared_by_its_sums_and_a_run_equals_itself(run):
     counts = GENERATOR.integers(1, 12, (200, 10)).astype(float)
     more = counts.copy()
     more[:, 6:] += 0.2
@@ -85,7 +85,7 @@ def test_metrics_that_only_one_run_has_are_left_out(run):
     assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
 
 
-def test_groups_of_words_are_compared_by_what_was_counted_in_each_image(run, tmp_path):
+def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
     groups = {"kinds": {"ball", "cup"}, "colours": {"red", "blue"}, "counts": {"two"}}
     references = {image_id: ["a red ball"] for image_id in IMAGES}
     folders = []
@@ -112,7 +112,7 @@ def test_groups_of_words_are_compared_by_what_was_counted_in_each_image(run, tmp
     assert lines[0].startswith("CIDEr             1.0000  1.0000")
 
 
-def test_a_draw_without_any_word_of_a_group_does_not_count(run):
+def test_resamples_without_a_word_of_a_group_are_ignored(run):
     groups = {"colours": {"red"}}
     references = {image_id: ["a ball"] for image_id in IMAGES} | {IMAGES[0]: ["a red ball"]}
     folder = run("a", scores(np.ones(200)))
@@ -124,7 +124,7 @@ def test_a_draw_without_any_word_of_a_group_does_not_count(run):
     assert (row.metric, row.first, row.low, row.high) == ("colours F1", 1.0, 0.0, 0.0)
 
 
-def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path):
+def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
     cider = np.zeros(200)
     folders = []
     for name, word in (("a", "cat"), ("b", "dog")):
@@ -155,14 +155,14 @@ def test_the_page_shows_both_captions_and_what_the_runs_differ_in(run, tmp_path)
     assert "<strong>200 fixed, 0 broken</strong>" in page.read_text()
 
 
-def test_a_run_that_kept_no_captions_has_no_page(run):
+def test_a_run_without_captions_has_no_page(run):
     one = run("a", scores(np.ones(200)))
     with pytest.raises(InputError) as caught:
         compare_captions(one, one, compare_runs(one, one))
     assert str(caught.value) == f"no captions in {str(one)!r}; evaluate again with --force"
 
 
-def test_runs_over_other_images_are_refused(run):
+def test_runs_over_different_images_are_rejected(run):
     one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(198)))
     with pytest.raises(InputError) as caught:
         compare_runs(one, other)
@@ -172,7 +172,7 @@ def test_runs_over_other_images_are_refused(run):
     )
 
 
-def test_a_folder_without_scores_and_damaged_ones_are_refused(run, tmp_path):
+def test_missing_and_damaged_scores_are_rejected(run, tmp_path):
     one = run("a", scores(np.ones(200)))
     with pytest.raises(InputError) as caught:
         compare_runs(one, tmp_path)
@@ -185,7 +185,7 @@ def test_a_folder_without_scores_and_damaged_ones_are_refused(run, tmp_path):
             compare_runs(one, one)
 
 
-def test_runs_without_a_common_metric_are_refused(run):
+def test_runs_without_a_common_metric_are_rejected(run):
     one = run("a", scores(np.ones(200)))
     spice = Scores({"SPICE": 0.2}, {i: {"SPICE": 0.2} for i in IMAGES}, {})
     other = run("b", spice)

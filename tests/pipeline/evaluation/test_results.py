@@ -65,7 +65,7 @@ def test_results_are_keyed_by_image_id(tmp_path):
     }
 
 
-def test_results_that_were_written_are_read_back_equal(tmp_path):
+def test_written_results_are_read_back_equal(tmp_path):
     captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
     path = tmp_path / "captions.json"
     write_results(path, captions)
@@ -143,25 +143,25 @@ def test_gzipped_files_are_read(tmp_path):
         ),
     ],
 )
-def test_results_that_cannot_be_used_are_refused(tmp_path, entries, message):
+def test_unusable_results_are_rejected(tmp_path, entries, message):
     path = written(tmp_path, entries)
     with pytest.raises(InputError) as caught:
         read_results(path)
     assert str(caught.value) == message.format(path=repr(str(path)))
 
 
-def test_references_of_coco_captions_are_all_its_images(tmp_path):
+def test_coco_references_include_all_images(tmp_path):
     assert read_references(written(tmp_path, COCO)) == {
         "000000000042": ["A dog.", "A dog runs."],
         "000000000007": ["A cat."],
     }
 
 
-def test_references_of_a_karpathy_file_are_its_test_split(tmp_path):
+def test_karpathy_references_are_the_test_split(tmp_path):
     assert read_references(written(tmp_path, KARPATHY)) == {"000000000042": ["A dog."]}
 
 
-def test_references_of_a_captions_jsonl_are_its_test_split(tmp_path):
+def test_captions_jsonl_references_are_the_test_split(tmp_path):
     path = tmp_path / "captions.jsonl"
     lines = [
         {"image": "a.jpg", "captions": ["A dog."], "split": "test"},
@@ -171,7 +171,7 @@ def test_references_of_a_captions_jsonl_are_its_test_split(tmp_path):
     assert read_references(path) == {"a": ["A dog."]}
 
 
-def test_references_json_holds_tokens_that_are_not_tokenised_again(tmp_path):
+def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     path = written(tmp_path, {"000000000042": ["a bag of m&m"]})
     assert read_references(path) == {"000000000042": ["a bag of m&m"]}
     assert read_reference_tokens(path) == read_references(path)
@@ -184,7 +184,7 @@ def test_other_references_are_tokenised(tmp_path):
     }
 
 
-def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
+def test_skipped_references_are_logged(tmp_path, caplog):
     bad = {"filename": "9.jpg", "split": "test", "sentences": []}
     path = written(tmp_path, {"images": [*KARPATHY["images"], bad]})
     read_references(path)
@@ -230,7 +230,7 @@ def test_what_is_left_out_of_references_is_logged(tmp_path, caplog):
         ),
     ],
 )
-def test_references_that_cannot_be_used_are_refused(tmp_path, document, message):
+def test_unusable_references_are_rejected(tmp_path, document, message):
     path = written(tmp_path, document)
     with pytest.raises(InputError) as caught:
         read_references(path)
@@ -244,7 +244,7 @@ def test_captions_of_exactly_the_referenced_images_are_accepted():
 EVERY = [str(number) for number in range(5000)]
 
 
-def test_images_without_caption_are_refused_by_name():
+def test_images_without_a_caption_are_rejected_by_name():
     with pytest.raises(InputError) as caught:
         require_same_images(EVERY[18:], EVERY)
     assert str(caught.value) == (
@@ -253,17 +253,17 @@ def test_images_without_caption_are_refused_by_name():
     )
 
 
-def test_missing_captions_are_named_where_they_are_allowed():
+def test_allowed_missing_captions_are_returned():
     assert require_same_images(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
 
 
-def test_no_caption_at_all_is_never_allowed():
+def test_an_empty_results_file_is_always_rejected():
     with pytest.raises(InputError) as caught:
         require_same_images([], EVERY, allow_missing=True)
     assert str(caught.value) == "nothing to score: 0 captions; caption at least one image"
 
 
-def test_captions_without_reference_are_refused_by_name():
+def test_captions_without_a_reference_are_rejected_by_name():
     with pytest.raises(InputError) as caught:
         require_same_images(["1", "2", "3"], ["1"])
     assert str(caught.value) == (
@@ -273,7 +273,7 @@ def test_captions_without_reference_are_refused_by_name():
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_captions_of_another_model_score_what_pycocoevalcap_gives_them():
+def test_captions_of_another_model_have_the_scores_of_pycocoevalcap():
     """Golden values: COCOEvalCap of pycocoevalcap 1.2, run once on these two files."""
     if not SHARED.is_dir():
         pytest.skip("no COCO sample folder beside the checkout")

@@ -27,7 +27,7 @@ def both_sides(images):
 
 
 @given(IMAGES)
-def test_bleu_is_that_of_pycocoevalcap(images):
+def test_bleu_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.bleu.bleu import Bleu
 
     candidates, references, hypotheses, targets = both_sides(images)
@@ -39,7 +39,7 @@ def test_bleu_is_that_of_pycocoevalcap(images):
 
 
 @given(IMAGES)
-def test_cider_is_that_of_pycocoevalcap(images):
+def test_cider_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.cider.cider import Cider
 
     candidates, references, hypotheses, targets = both_sides(images)
@@ -50,7 +50,7 @@ def test_cider_is_that_of_pycocoevalcap(images):
 
 
 @given(IMAGES)
-def test_rouge_is_that_of_pycocoevalcap(images):
+def test_rouge_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.rouge.rouge import Rouge
 
     candidates, references, hypotheses, targets = both_sides(images)
@@ -58,7 +58,7 @@ def test_rouge_is_that_of_pycocoevalcap(images):
     assert rouge_values(candidates, references) == pytest.approx(list(values), **EQUAL)
 
 
-def test_captions_without_words_score_nothing():
+def test_captions_without_words_score_zero():
     pair = count_pair(["", ""], [["", ""], [""]])
     assert bleu_values(bleu_statistics(pair)) == pytest.approx(np.zeros((2, 4)), abs=1e-3)
     assert cider_values(pair).tolist() == [0, 0]

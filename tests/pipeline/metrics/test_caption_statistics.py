@@ -8,7 +8,7 @@ from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_st
 CAPTIONS = {"1": "a dog and a dog", "2": "a <unk> sits", "3": "a dog and a dog", "4": "dogs"}
 
 
-def test_figures_of_captions_are_those_of_counting_by_hand():
+def test_statistics_equal_those_counted_by_hand():
     assert caption_statistics(CAPTIONS) == {
         "captions": 4,
         "vocabulary": 6,
@@ -33,7 +33,7 @@ def test_captions_of_one_word_and_empty_ones_have_no_bigrams():
 REFERENCES = {"1": ["a dog", "two dogs run"], "2": ["a cat sits here"], "3": ["a bus"]}
 
 
-def test_equal_beams_have_no_diversity_and_beams_without_a_common_word_have_all():
+def test_equal_beams_have_diversity_zero_and_disjoint_beams_one():
     beams = {"1": ["two dogs run"] * 3, "2": ["cat sits here", "one bus"], "3": ["a bus"]}
     found = beam_diversity(beams, REFERENCES)
     assert list(found) == ["1", "2"]  # one beam has nothing to differ from
@@ -51,7 +51,7 @@ def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
     assert of("two dogs run here", "two dogs run", "two dogs sit") == pytest.approx(near)
 
 
-def test_an_image_s_diversity_is_that_of_its_own_kernel():
+def test_diversity_equals_the_formula_of_the_paper():
     """By the formula of the paper; half of the uni- and bigrams of two beams are the same."""
     found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, REFERENCES)["1"]
     rarity = {"dog": np.log(4 / 1), "runs": np.log(4), "sits": np.log(4)}

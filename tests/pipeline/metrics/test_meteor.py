@@ -28,19 +28,19 @@ def link(source: str, target: str) -> None:
     Path(target).symlink_to(source)
 
 
-def test_a_caption_that_matches_nothing_is_worth_nothing():
+def test_a_caption_without_a_match_scores_zero():
     rows = np.zeros((2, 23))
     rows[0, :4] = 4, 5, 2, 2
     assert meteor_values(rows).tolist() == [0, 0]
 
 
-def test_a_caption_equal_to_its_reference_is_worth_one():
+def test_a_caption_equal_to_its_reference_scores_one():
     row = [6, 6, 2, 2, 4, 4, 2, 2, *[0] * 12, 1, 6, 6]
     [addable] = meteor._addable(np.array([row], dtype=float))
     assert meteor_values(addable) == pytest.approx(1)
 
 
-def test_what_meteor_cannot_score_is_named_and_line_breaks_do_not_reach_it(monkeypatch):
+def test_meteor_reports_a_caption_that_it_cannot_score_and_gets_no_line_breaks(monkeypatch):
     class Refusing:
         def ask(self, lines):
             assert lines == ["SCORE ||| c d ||| a b"]
@@ -77,7 +77,7 @@ def test_meteor_equals_that_of_pycocoevalcap_also_with_two_jvms(java_on_path, mo
 
 
 @pytest.mark.slow
-def test_the_paraphrases_that_are_left_out_change_no_count():
+def test_omitted_paraphrases_change_no_count():
     """Over captions that differ from their references as much as paraphrases allow."""
     table = pycocoevalcap_folder() / "meteor" / "data" / "paraphrase-en.gz"
     pairs = list(
@@ -95,7 +95,7 @@ def test_the_paraphrases_that_are_left_out_change_no_count():
 
 
 @pytest.mark.slow
-def test_nothing_is_written_beside_the_jars_whose_folder_may_have_a_space(monkeypatch, tmp_path):
+def test_nothing_is_written_to_the_folder_of_the_jars_which_may_have_a_space(monkeypatch, tmp_path):
     installed = pycocoevalcap_folder()
     folder = tmp_path / "site packages" / "pycocoevalcap"
     for name in ("meteor", "tokenizer"):

@@ -34,7 +34,7 @@ def kept(blocks):
 
 
 @pytest.mark.parametrize("block", [1 << 22, 7])
-def test_pairs_stay_in_order_where_all_words_of_both_phrases_follow_each_other(
+def test_usable_pairs_keep_their_order(
     table, monkeypatch, block
 ):
     monkeypatch.setattr(paraphrases, "_BLOCK", block)
@@ -44,7 +44,7 @@ def test_pairs_stay_in_order_where_all_words_of_both_phrases_follow_each_other(
     assert b"".join(usable_pairs(table, runs)).startswith(b".1\na dog\nthe dog\n")
 
 
-def test_the_part_is_kept_for_the_references_and_made_anew_for_words_it_lacks(table, monkeypatch):
+def test_the_table_is_cached_for_the_references_and_rebuilt_for_new_words(table, monkeypatch):
     first = paraphrases_for(["the dog"], [["a dog"]])
     assert gzip.decompress(first).split(b"\n")[::3] == [b".1", b".5", b".6", b""]
     table.unlink()

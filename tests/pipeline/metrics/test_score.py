@@ -37,7 +37,7 @@ def as_lists(candidates: dict[str, str]) -> dict[str, list[str]]:
     return {image_id: [caption] for image_id, caption in candidates.items()}
 
 
-def test_a_metric_that_cannot_run_is_reported_and_sinks_no_other(no_java, capfd):
+def test_a_metric_that_cannot_run_is_reported_and_does_not_affect_the_others(no_java, capfd):
     scores = score(CANDIDATES, REFERENCES)
     assert scores.not_run["METEOR"] == "no java; install it"
     assert list(scores.metrics) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "ROUGE_L", "CIDEr"]
@@ -55,11 +55,11 @@ def test_a_candidate_may_be_a_string_or_a_list_of_one(no_java):
     assert score(CANDIDATES, REFERENCES) == score(as_lists(CANDIDATES), REFERENCES)
 
 
-def test_cider_alone_is_the_cider_of_score(no_java):
+def test_cider_alone_equals_the_cider_of_score(no_java):
     assert cider(CANDIDATES, REFERENCES) == score(CANDIDATES, REFERENCES).metrics["CIDEr"]
 
 
-def test_captions_equal_to_the_references_are_the_best(no_java):
+def test_captions_equal_to_the_references_score_highest(no_java):
     first = {image_id: captions[0] for image_id, captions in REFERENCES.items()}
     perfect = score(first, as_lists(first))
     assert perfect.metrics["CIDEr"] == pytest.approx(10, abs=4)
@@ -98,7 +98,7 @@ def test_scores_do_not_depend_on_the_order_of_images(no_java):
         ),
     ],
 )
-def test_what_cannot_be_paired_is_refused(candidates, references, message):
+def test_unmatched_captions_and_references_are_rejected(candidates, references, message):
     with pytest.raises(InputError) as caught:
         score(candidates, references)
     assert str(caught.value) == message
@@ -111,7 +111,7 @@ def test_every_metric_has_an_interval_around_its_value(no_java):
         assert low <= scores.metrics[name] <= high, name
 
 
-def test_sums_of_the_kept_statistics_give_the_value_over_all_images(no_java):
+def test_sums_of_the_statistics_give_the_value_over_all_images(no_java):
     scores = score(CANDIDATES, REFERENCES)
     assert list(scores.statistics) == ["BLEU"]
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]
@@ -119,7 +119,7 @@ def test_sums_of_the_kept_statistics_give_the_value_over_all_images(no_java):
     assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
 
 
-def test_nothing_is_printed_and_no_method_is_lost_when_one_fails_here(monkeypatch, no_java, capfd):
+def test_a_failing_scorer_prints_nothing_and_does_not_affect_the_others(monkeypatch, no_java, capfd):
     def fail(_):
         raise ValueError
 

@@ -76,7 +76,7 @@ def parser(monkeypatch, tmp_path):
     return made
 
 
-def test_each_caption_is_parsed_once_and_the_references_never_again(parser):
+def test_each_caption_is_parsed_once_and_references_are_cached(parser):
     told: list[int] = []
     references = [["a dog", "dogs"], ["a dog"]]
     spice_values(["a cat", "a cat"], references, advance=told.append)
@@ -87,7 +87,7 @@ def test_each_caption_is_parsed_once_and_the_references_never_again(parser):
     assert sum(told) == 10
 
 
-def test_an_interrupted_parse_is_taken_up(parser, monkeypatch):
+def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
     monkeypatch.setattr(spice, "_PARSE_BATCH", 1)
     monkeypatch.setattr(spice, "_SAVE_EVERY", 2)
     references = [["one", "two", "three"]]
@@ -106,7 +106,7 @@ def test_an_interrupted_parse_is_taken_up(parser, monkeypatch):
     assert parser.parsed == ["one", "two", "three"]
 
 
-def test_values_and_parts_are_told_by_image_and_averaged_over_those_that_have_the_part(
+def test_parts_are_averaged_over_the_images_that_have_them(
     parser, monkeypatch
 ):
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
@@ -120,7 +120,7 @@ def test_values_and_parts_are_told_by_image_and_averaged_over_those_that_have_th
     assert scores.confidence["SPICE"][0] <= scores.metrics["SPICE"]
 
 
-def test_without_its_parser_the_command_that_fetches_it_is_named(monkeypatch, tmp_path):
+def test_the_error_without_the_parser_names_the_command_that_downloads_it(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     message = 'SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
     with pytest.raises(JavaError) as caught:
@@ -131,7 +131,7 @@ def test_without_its_parser_the_command_that_fetches_it_is_named(monkeypatch, tm
 
 
 @pytest.mark.slow
-def test_the_compiled_class_is_that_of_the_source(models, tmp_path):
+def test_the_compiled_class_equals_the_source(models, tmp_path):
     javac = shutil.which("javac")
     if javac is None:
         pytest.skip("no javac; install a JDK")

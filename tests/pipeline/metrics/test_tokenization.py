@@ -27,12 +27,12 @@ def test_tokens_are_lower_case_without_punctuation_and_the_jvm_leaks_no_output(c
     assert capfd.readouterr() == ("", "")
 
 
-def test_images_without_captions_keep_their_place_and_need_no_jvm(monkeypatch):
+def test_images_without_captions_need_no_jvm(monkeypatch):
     monkeypatch.setattr(tokenization, "run_java", None)
     assert tokenize({"1": [], "2": []}) == {"1": [], "2": []}
 
 
-def test_a_tokeniser_that_loses_a_line_is_refused(monkeypatch):
+def test_a_lost_line_of_the_tokeniser_is_reported(monkeypatch):
     monkeypatch.setattr(tokenization, "run_java", lambda *_, **__: "one\n")
     with pytest.raises(JavaError) as caught:
         tokenize({"1": ["one", "two"]})
@@ -41,14 +41,14 @@ def test_a_tokeniser_that_loses_a_line_is_refused(monkeypatch):
     )
 
 
-def test_a_missing_pycocoevalcap_is_named(monkeypatch):
+def test_a_missing_pycocoevalcap_is_reported(monkeypatch):
     monkeypatch.setattr(tokenization, "find_spec", lambda _: None)
     with pytest.raises(JavaError) as caught:
         tokenize({"1": ["a"]})
     assert str(caught.value) == ('pycocoevalcap is not installed; run "pip install pycocoevalcap"')
 
 
-def test_references_are_tokenised_once(monkeypatch, tmp_path):
+def test_tokens_of_references_are_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     captions = {"b": ["A dog.", "Dogs!"], "a": []}
     assert tokenize_references(captions) == tokenize(captions)
@@ -59,7 +59,7 @@ def test_references_are_tokenised_once(monkeypatch, tmp_path):
     assert tokenize_references({**captions, "b": ["A cat."]})["b"] == ["a cat"]
 
 
-def test_damaged_tokens_are_made_again(monkeypatch, tmp_path):
+def test_damaged_tokens_are_recomputed(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     tokenize_references({"1": ["A dog."]})
     [entry] = (tmp_path / "tokens").iterdir()

@@ -27,7 +27,7 @@ def scored(captions=CAPTIONS, references=REFERENCES, groups=GROUPS):
     return score_word_groups(captions, references, groups)
 
 
-def test_words_are_counted_against_the_references_of_their_own_image():
+def test_words_are_compared_with_the_references_of_their_image():
     found = scored().groups["colours"].words
     # Image 1 says red twice, no reference does; of three words in its references it has two.
     # Image 2 says red, as one reference does.
@@ -41,7 +41,7 @@ def test_words_are_counted_against_the_references_of_their_own_image():
     }
 
 
-def test_pairs_are_right_where_a_reference_says_them():
+def test_pairs_are_correct_if_a_reference_has_them():
     colours = scored().groups["colours"].pairs
     # red ball and red balls hold; of the cup the references say another colour.
     assert (colours.predicted, colours.judged, colours.images) == (3, 3, 2)
@@ -50,7 +50,7 @@ def test_pairs_are_right_where_a_reference_says_them():
     assert (counts.accuracy, counts.predicted, counts.judged) == (0.0, 1, 1)
 
 
-def test_a_present_word_may_still_be_the_wrong_relation():
+def test_a_correct_word_may_be_the_wrong_relation():
     """Both "left" and "right" stand in references; only the pairs tell which is true."""
     relations = scored({**CAPTIONS, "1": "a ball right of a cup"}).groups["relations"]
     assert (relations.words.precision, relations.pairs.accuracy) == (1.0, 0.0)
@@ -58,7 +58,7 @@ def test_a_present_word_may_still_be_the_wrong_relation():
     assert (truth.words.precision, truth.pairs.accuracy, truth.pairs.judged) == (1.0, 1.0, 1)
 
 
-def test_pairs_that_references_are_silent_about_are_not_judged():
+def test_pairs_without_a_reference_pair_of_their_topic_are_not_judged():
     captions = {"1": "a box left of a cup", "2": "blue balls"}
     relations = scored(captions).groups["relations"].pairs
     assert (relations.predicted, relations.judged, relations.precision) == (1, 0, 0.0)
@@ -66,7 +66,7 @@ def test_pairs_that_references_are_silent_about_are_not_judged():
     assert relations.reason == "no reference says such a pair of the same topic"
 
 
-def test_what_is_said_more_often_than_by_any_reference_is_right_as_often_only():
+def test_repeated_words_are_correct_as_often_as_in_one_reference():
     found = scored({"1": "red red red ball", "2": ""})
     assert found.groups["colours"].words.precision == 1 / 3
     assert found.groups["colours"].pairs.judged == 3
@@ -81,7 +81,7 @@ def test_what_is_said_more_often_than_by_any_reference_is_right_as_often_only():
         ({"1": "a ball"}, {"1": ["a red cup"]}, "no caption has such a {}"),
     ],
 )
-def test_shares_of_nothing_are_none_with_a_reason(captions, references, reason):
+def test_shares_of_zero_are_none_with_a_reason(captions, references, reason):
     found = scored(captions, references).groups["colours"]
     assert found.words.reason == reason.format("word")
     assert found.pairs.reason == reason.format("pair")
@@ -91,7 +91,7 @@ def test_shares_of_nothing_are_none_with_a_reason(captions, references, reason):
     assert (found.words.recall is None) is ("red" not in references["1"][0])
 
 
-def test_why_a_group_has_no_pairs_is_said():
+def test_a_group_without_pairs_has_a_reason():
     assert scored().groups["kinds"].pairs.reason == "pairs of other groups are about 'kinds'"
     bare = scored(groups={"colours": GROUPS["colours"]}).groups["colours"]
     assert bare.pairs.reason == "no group 'kinds' says what pairs are about"
@@ -110,7 +110,7 @@ def test_counts_of_the_images_add_up_to_the_scores():
     )
 
 
-def test_true_captions_of_scenes_contradict_no_other_one(experiment):
+def test_true_captions_of_scenes_do_not_contradict_each_other(experiment):
     """Each caption against the others of its image: what rules misread would contradict them."""
     groups = read_word_groups(experiment.scenes / "words.json")
     images = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
@@ -136,7 +136,7 @@ SENTENCES = st.lists(
 
 
 @given(caption=SENTENCES, others=st.lists(SENTENCES, max_size=3))
-def test_a_caption_that_a_reference_says_too_is_right_in_all(caption, others):
+def test_a_caption_equal_to_a_reference_is_correct_in_every_group(caption, others):
     found = scored({"1": caption}, {"1": [*others, caption]})
     for score in found.groups.values():
         assert score.words.precision in (None, 1.0)
@@ -145,7 +145,7 @@ def test_a_caption_that_a_reference_says_too_is_right_in_all(caption, others):
 
 
 @given(caption=SENTENCES, references=st.lists(SENTENCES, min_size=1, max_size=3))
-def test_shares_are_shares_and_the_order_of_references_does_not_matter(caption, references):
+def test_counts_are_consistent_and_independent_of_the_order_of_references(caption, references):
     found = scored({"1": caption}, {"1": references})
     assert found == scored({"1": caption}, {"1": references[::-1]})
     for counts in found.per_image["1"].values():
@@ -154,7 +154,7 @@ def test_shares_are_shares_and_the_order_of_references_does_not_matter(caption, 
         assert counts.held <= counts.judged <= counts.pairs
 
 
-def test_f1_of_nothing_right_is_zero():
+def test_f1_is_zero_if_nothing_is_correct():
     assert harmonic_mean(0.0, 0.0) == 0.0
     assert harmonic_mean(0.5, 1.0) == pytest.approx(2 / 3)
     assert harmonic_mean(None, 0.5) is None

@@ -42,25 +42,25 @@ def relations(sentence):
         ("it is red", []),
     ],
 )
-def test_a_word_describes_the_noun_behind_it_or_the_one_that_is_said_to_be_so(sentence, colours):
+def test_a_word_describes_the_next_noun_or_the_subject_of_its_clause(sentence, colours):
     assert pairs(sentence, "colours") == colours
 
 
-def test_counts_belong_to_their_noun_across_adjectives_and_an_is_a():
+def test_counts_describe_their_noun_across_adjectives_and_an_equals_a():
     sentence = "two small red balls and an blue fish"
     assert pairs(sentence, "counts") == [("a", "blue fish"), ("two", "red ball")]
     assert pairs("we see cups which are three", "counts") == []
     assert pairs("the cups are three", "counts") == [("three", "cup")]
 
 
-def test_words_that_mean_the_same_are_one():
+def test_synonyms_are_equal():
     assert pairs("a tiny ball and huge cups", "sizes") == [("large", "cup"), ("small", "ball")]
     for sentence in ("two red balls", "pair of red balls"):
         assert pairs(sentence, "counts") == [("two", "red ball")]
     assert pairs("single ball", "counts") == pairs("one ball", "counts") == [("one", "ball")]
 
 
-def test_a_part_of_the_things_is_described_by_what_is_said_of_it():
+def test_partitives_are_described_by_their_predicate():
     for sentence in ("two of the three balls are red", "of the three balls two are red"):
         assert pairs(sentence, "counts") == [("three", "ball")]
         assert pairs(sentence, "colours") == [("red", "ball")]
@@ -78,7 +78,7 @@ def test_a_part_of_the_things_is_described_by_what_is_said_of_it():
         "a ball and a box on the right",
     ],
 )
-def test_what_is_left_of_another_thing_has_that_to_its_right(sentence):
+def test_left_of_mirrors_right_of(sentence):
     assert relations(sentence) == [("left", "ball", "box")]
 
 
@@ -92,7 +92,7 @@ def test_what_is_left_of_another_thing_has_that_to_its_right(sentence):
         "below a ball there is a box",
     ],
 )
-def test_other_words_for_above_and_below_say_the_same(sentence):
+def test_synonyms_of_above_and_below_are_equal(sentence):
     assert relations(sentence) == [("above", "ball", "box")]
 
 
@@ -138,18 +138,18 @@ def test_relations_join_the_nouns_on_both_sides(sentence, found):
         ("a cup and a box with a ball between them", [("between", "ball", "box", "cup")]),
     ],
 )
-def test_between_has_two_nouns_in_no_order(sentence, found):
+def test_between_has_two_unordered_nouns(sentence, found):
     assert relations(sentence) == found
 
 
-def test_a_noun_s_colours_belong_to_it_but_where_they_are_said_themselves():
+def test_colours_are_part_of_the_noun_except_in_pairs_of_colours():
     assert pairs("two small red balls", "sizes") == [("small", "red ball")]
     assert pairs("the red balls are small", "sizes") == [("small", "red ball")]
     assert pairs("two red blue balls", "counts") == [("two", "blue red ball")]
     assert pairs("two red balls", "colours") == [("red", "ball")]
 
 
-def test_place_and_size_do_not_contradict_each_other():
+def test_relations_of_position_and_size_have_different_topics():
     [place], [size], [above] = (
         READER.read(f"a ball {word} a box".split())["relations"]
         for word in ("left of", "larger than", "above")
@@ -158,7 +158,7 @@ def test_place_and_size_do_not_contradict_each_other():
     assert place.topic != size.topic
 
 
-def test_superlatives_describe_one_noun_and_all_contradict_each_other():
+def test_superlatives_describe_one_noun_and_exclude_each_other():
     assert relations("the largest thing is a ball") == [("largest", "ball")]
     assert relations("the ball is the largest") == [("largest", "ball")]
     assert relations("the largest of all is a ball") == [("largest", "ball")]
@@ -170,7 +170,7 @@ def test_superlatives_describe_one_noun_and_all_contradict_each_other():
     assert one.topic == other.topic
 
 
-def test_kinds_have_no_pairs_and_without_kinds_there_are_none():
+def test_kinds_have_no_pairs_and_other_groups_need_them():
     assert pairs("a red ball", "kinds") == []
     bare = PairReader({"colours": frozenset({"red"})})
     assert not bare.read(["red", "ball"])["colours"]

@@ -52,7 +52,7 @@ def test_captions_are_fixed_or_broken_by_a_tenth_of_cider():
     assert [one.change for one in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
 
 
-def test_an_equal_caption_is_the_same_whatever_its_score():
+def test_an_equal_caption_is_the_same_with_any_score():
     assert compared(1, "a dog", "a dog", (0.0, 9.0)).change == "same"
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_loaded_from_outside_and_equal_comparisons_are_equal_bytes(pa
     assert (tmp_path / "again.html").read_text() == source
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path):
     place = tmp_path / "none" / "page.html"
     with pytest.raises(InputError) as raised:
         write_comparison(place, COMPARISON)
@@ -98,7 +98,7 @@ def ids(page):
 
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_it_sorts_filters_and_searches_in_a_browser(path, open_page):
+def test_the_page_sorts_filters_and_searches(path, open_page):
     page = open_page(path, width=375)
     assert ids(page) == [3, 4, 2, 5]
     assert page.evaluate("document.documentElement.scrollWidth") <= 375

@@ -159,7 +159,7 @@ def test_every_image_is_listed_with_its_captions_and_scores(tmp_path):
     assert page.details == []
 
 
-def test_a_score_that_an_image_lacks_or_that_is_no_number_is_null(tmp_path):
+def test_missing_scores_and_nan_are_null(tmp_path):
     odd = image(1, scores={"SPICE": float("nan")})
     page = written(tmp_path, report([odd, image(2)]))
     assert page.data["metrics"] == ["BLEU-4", "CIDEr", "SPICE"]
@@ -169,7 +169,7 @@ def test_a_score_that_an_image_lacks_or_that_is_no_number_is_null(tmp_path):
     ]
 
 
-def test_what_is_shown_of_an_image_is_embedded_by_its_id(tmp_path, photo):
+def test_image_cards_are_embedded_by_id(tmp_path, photo):
     page = written(tmp_path, report([image(1), image(2)]), id_2=shown(photo))
     [script] = page.all("script", class_="detail")
     assert script["data-id"] == "000000000002"
@@ -203,7 +203,7 @@ def test_attention_scores_and_regions_may_be_missing(tmp_path, photo):
     assert [detail[name] for name in ("boxes", "scores", "attention")] == [[], None, None]
 
 
-def test_thumbnails_are_at_most_320_pixels_wide_and_turned_as_exif_says(tmp_path):
+def test_thumbnails_are_at_most_320_pixels_wide_and_upright(tmp_path):
     path = tmp_path / "turned.jpg"
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -217,14 +217,14 @@ def test_thumbnails_are_at_most_320_pixels_wide_and_turned_as_exif_says(tmp_path
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "I;16", "CMYK"])
-def test_images_of_every_mode_are_shown(tmp_path, mode):
+def test_images_of_every_mode_have_a_thumbnail(tmp_path, mode):
     path = tmp_path / ("photo.tif" if mode == "CMYK" else "photo.png")
     Image.new(mode, (400, 300)).save(path)
     assert thumbnail(path) is not None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xd8\xff\xe0 no image"])
-def test_an_image_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
+def test_a_missing_or_damaged_image_has_no_thumbnail(tmp_path, content):
     path = tmp_path / "photo.jpg"
     if content is not None:
         path.write_bytes(content)
@@ -235,7 +235,7 @@ def test_an_image_that_is_not_at_hand_has_no_thumbnail(tmp_path, content):
 # --- the summary --------------------------------------------------------------------------------
 
 
-def test_the_header_says_how_many_of_how_many_were_scored_and_what_was_left_out(tmp_path):
+def test_the_header_reports_the_scored_and_the_skipped_images(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert "4,999 of 5,000" in page.text("strong")
     assert "1 skipped, with reasons" in page.text("summary")
@@ -258,7 +258,7 @@ def test_figures_are_put_format_figures_with_the_parts_of_spice_behind():
     }
 
 
-def test_metrics_stand_beside_the_baseline_with_their_ratio(tmp_path):
+def test_metrics_are_shown_with_the_baseline_and_their_ratio(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert page.text("th")[:7] == [
         *("metric", "this run", "features zeroed", "ratio"),
@@ -273,7 +273,7 @@ def test_without_a_baseline_there_are_two_columns(tmp_path):
     assert page.text("td") == ["0.2700", "0.8000", "not run: no jars"]
 
 
-def test_confidence_intervals_stand_beside_their_metrics(tmp_path):
+def test_confidence_intervals_are_shown_with_their_metrics(tmp_path):
     content = report([image(1)], baseline=None, intervals={"CIDEr": (0.7512, 0.8499)})
     page = written(tmp_path, content)
     assert page.text("th")[:3] == ["metric", "this run", "95 %"]
@@ -297,13 +297,13 @@ def test_the_grounding_is_in_the_summary_and_with_each_image(tmp_path):
     assert page.all("option", value="grounding")
 
 
-def test_without_boxes_nothing_is_said_of_grounding(tmp_path):
+def test_without_boxes_the_report_has_no_grounding(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
     assert not page.all("option", value="grounding")
 
 
-def test_groups_of_words_are_a_table_of_their_own(tmp_path):
+def test_groups_of_words_have_a_table(tmp_path):
     groups = {"colours": frozenset({"red"}), "kinds": frozenset({"ball", "cup"})}
     references = {"1": ["a red ball"]}
     found, blind = (
@@ -340,7 +340,7 @@ def test_without_groups_of_words_there_is_no_table_of_them(tmp_path):
     assert page.text("caption") == ["Metrics"]
 
 
-def test_images_can_be_ordered_by_every_metric_that_they_have(tmp_path):
+def test_images_can_be_ordered_by_every_metric(tmp_path):
     page = written(tmp_path, report([image(1)]))
     orders = [text for text in page.text("option") if text.startswith("by ")]
     assert orders == ["by BLEU-4", "by CIDEr", "by length", "by id"]
@@ -355,7 +355,7 @@ def test_the_histogram_counts_every_image(tmp_path):
     assert sum(counts) == 11
 
 
-def test_a_report_without_images_is_still_a_report(tmp_path):
+def test_a_report_may_have_no_images(tmp_path):
     page = written(tmp_path, report([], n=0))
     assert page.data == {"metrics": [], "images": []}
     assert page.text("output") == ["0 images"]
@@ -364,7 +364,7 @@ def test_a_report_without_images_is_still_a_report(tmp_path):
 # --- which images -----------------------------------------------------------------------------
 
 
-def test_of_many_images_the_worst_and_the_best_are_chosen_worst_first():
+def test_the_worst_and_the_best_images_are_chosen_worst_first():
     scores = {str(n): {"CIDEr": (n * 7) % 20 / 10} for n in range(20)}
     chosen = worst_and_best(scores, 5)
     assert [scores[image_id]["CIDEr"] for image_id in chosen] == [0.0, 0.1, 0.2, 1.8, 1.9]
@@ -372,7 +372,7 @@ def test_of_many_images_the_worst_and_the_best_are_chosen_worst_first():
     assert len(worst_and_best(scores, 20)) == len(worst_and_best(scores, 99)) == 20
 
 
-def test_equal_scores_are_chosen_by_id():
+def test_ties_are_chosen_by_id():
     assert worst_and_best({"b": {}, "a": {}, "c": {}}, 2) == ["a", "c"]
 
 
@@ -409,12 +409,12 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--<script>", "\u2028", "é"])
-def test_embedded_json_holds_any_text_and_ends_no_script(text):
+def test_embedded_json_may_contain_any_text_and_never_ends_the_script(text):
     assert "<" not in embedded([text])
     assert json.loads(embedded({"a": (text, float("inf"))})) == {"a": [text, None]}
 
 
-def test_nothing_is_loaded_from_outside_the_file(tmp_path, photo):
+def test_the_report_loads_nothing_from_outside_the_file(tmp_path, photo):
     page = written(tmp_path, report([image(1)]), id_1=shown(photo))
     for tag, attributes in page.elements:
         for name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster"):
@@ -429,7 +429,7 @@ def test_nothing_is_loaded_from_outside_the_file(tmp_path, photo):
     assert policy["content"].startswith("default-src 'none'; img-src data:;")
 
 
-def test_it_can_be_read_on_a_phone_with_a_keyboard_and_in_the_dark(tmp_path):
+def test_the_page_supports_phones_keyboards_and_dark_mode(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert page.all("meta", name="viewport", content="width=device-width, initial-scale=1")
     assert "(prefers-color-scheme: dark)" in page.source
@@ -438,7 +438,7 @@ def test_it_can_be_read_on_a_phone_with_a_keyboard_and_in_the_dark(tmp_path):
     assert page.text("noscript") or page.all("noscript")
 
 
-def test_equal_reports_are_equal_bytes_whatever_the_folder(tmp_path, photo):
+def test_equal_reports_are_equal_bytes_in_any_folder(tmp_path, photo):
     one, other = tmp_path / "one", tmp_path / "other"
     pages = []
     for folder in (one, other):

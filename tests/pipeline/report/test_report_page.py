@@ -87,7 +87,7 @@ def ids(page):
     return [int(card.get_attribute("data-id")) for card in page.locator(".card").all()]
 
 
-def test_the_worst_come_first_and_more_are_drawn_when_they_come_into_view(page):
+def test_the_worst_come_first_and_more_are_drawn_in_view(page):
     assert ids(page)[:5] == [0, 1, 2, 3, 4]
     assert len(ids(page)) < 100
     while page.locator("#more").is_visible():
@@ -96,7 +96,7 @@ def test_the_worst_come_first_and_more_are_drawn_when_they_come_into_view(page):
     assert ids(page) == list(range(100))
 
 
-def test_it_sorts_by_every_metric_both_ways(page):
+def test_the_list_sorts_by_every_metric_in_both_directions(page):
     page.select_option("#direction", label="highest first")
     assert ids(page)[:3] == [99, 98, 97]
     page.select_option("#key", label="by BLEU-4")
@@ -107,7 +107,7 @@ def test_it_sorts_by_every_metric_both_ways(page):
     assert ids(page)[0] == 0  # the only one with a value
 
 
-def test_it_finds_words_where_they_begin(page):
+def test_the_search_finds_the_beginnings_of_words(page):
     page.fill("#search", "bus")
     assert page.locator("#count").inner_text() == "33 of 100 images"
     assert {number % 3 for number in ids(page)} == {2}
@@ -130,7 +130,7 @@ def shares(page, look):
 STRENGTH = "rect => rect.style.getPropertyValue('--share')"
 
 
-def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
+def test_pointing_at_a_token_shows_both_kinds_of_attention_side_by_side(page):
     card = page.locator(".card").first
     assert card.locator(".view .kind").all_inner_texts() == ["original α", "aligned αᵃ"]
     card.locator(".token", has_text="dog").hover()
@@ -151,7 +151,7 @@ def test_pointing_at_a_word_shows_both_kinds_of_attention_side_by_side(page):
     assert card.locator("table").is_hidden()
 
 
-def test_a_click_keeps_a_word_and_escape_lets_it_go(page):
+def test_a_click_pins_a_token_and_escape_releases_it(page):
     card = page.locator(".card").first
     card.locator(".token").nth(2).click()
     page.mouse.move(0, 0)
@@ -161,7 +161,7 @@ def test_a_click_keeps_a_word_and_escape_lets_it_go(page):
     assert card.locator("table").is_hidden()
 
 
-def test_the_keyboard_reaches_words_and_regions(page):
+def test_the_keyboard_reaches_tokens_and_regions(page):
     page.locator("#boxes").focus()
     page.keyboard.press("Tab")
     first = page.locator(".card").first
@@ -190,14 +190,14 @@ def test_a_captioner_without_alignment_shows_its_attention_alone(page):
     assert visible == ["region", "original α"]
 
 
-def test_an_image_that_is_not_at_hand_is_said_to_be_so_and_its_boxes_are_there(page):
+def test_a_missing_image_is_reported_and_its_boxes_are_drawn(page):
     card = page.locator(".card").nth(2)
     assert card.locator(".missing").first.is_visible()
     assert card.locator("img").count() == 0
     assert card.locator("rect").count() == 6
 
 
-def test_an_image_that_is_not_embedded_has_its_captions_and_scores(page):
+def test_an_image_without_a_card_has_its_captions_and_scores(page):
     card = page.locator(".card").nth(3)
     assert card.locator(".image").is_hidden()
     assert card.locator("h2").text_content() == "a dog here"
@@ -206,13 +206,13 @@ def test_an_image_that_is_not_embedded_has_its_captions_and_scores(page):
     assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
 
 
-def test_images_have_a_person_s_words_as_alternative_text(page):
+def test_images_have_a_reference_as_alternative_text(page):
     first = page.locator(".card").first
     texts = [image.get_attribute("alt") for image in first.locator("img").all()]
     assert texts == ["reference 0", ""]  # the second is the same image
 
 
-def test_regions_can_be_hidden_but_not_while_looking(page):
+def test_hidden_regions_are_shown_with_attention(page):
     page.locator("#boxes").uncheck()
     overlay = page.locator(".card .regions").first
     assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "hidden"
@@ -220,7 +220,7 @@ def test_regions_can_be_hidden_but_not_while_looking(page):
     assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "visible"
 
 
-def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_keeps_a_word(report, open_page):
+def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_pins_a_token(report, open_page):
     page = open_page(report, width=375, touch=True)
     page.locator(".notes summary").last.click()
     page.locator(".card .token").nth(1).tap()
@@ -230,7 +230,7 @@ def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_keeps_a_word(report, open
     assert looks[0]["y"] == looks[1]["y"]
 
 
-def test_the_table_of_groups_of_words_fits_a_desk_and_scrolls_by_itself_on_a_phone(
+def test_the_table_of_groups_of_words_scrolls_on_a_phone_and_fits_a_desktop(
     report, open_page
 ):
     for width, scrolls in ((1280, False), (375, True)):
@@ -244,14 +244,14 @@ def test_the_table_of_groups_of_words_fits_a_desk_and_scrolls_by_itself_on_a_pho
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_as_dark_as_the_reader_wants(report, open_page, scheme):
+def test_the_page_follows_the_color_scheme(report, open_page, scheme):
     page = open_page(report, scheme=scheme)
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
     assert (brightness > 600) is (scheme == "light")
 
 
-def test_text_from_outside_is_no_markup(tmp_path, open_page):
+def test_text_from_outside_is_not_markup(tmp_path, open_page):
     bad = "</script><img src=x onerror=alert(1)> <b>&amp;"
     hostile = replace(
         image(1), image_id=bad, caption=bad, references=[bad], beams=[(bad, 0.0), (bad, 0.0)]

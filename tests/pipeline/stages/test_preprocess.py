@@ -64,7 +64,7 @@ THREE = [
 ]
 
 
-def test_it_writes_vocabulary_captions_references_and_frequencies(run, experiment):
+def test_preprocessing_writes_vocabulary_captions_references_and_frequencies(run, experiment):
     annotations = experiment.scenes / "dataset_coco.json"
     assert run(annotations) == []
     assert {path.name for path in run.directory.iterdir()} == {
@@ -103,14 +103,14 @@ def test_references_are_ptb_tokens_of_all_splits(run, write):
     }
 
 
-def test_words_and_frequencies_are_those_of_the_training_split(run, write, quick):
+def test_vocabulary_and_frequencies_are_those_of_the_training_split(run, write, quick):
     run(write(*THREE))
     vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
     assert sorted(vocabulary.words[4:]) == ["a", "dog", "red", "runs", "the"]
     assert DocumentFrequencies.load(run.directory / "document_frequencies.npz").documents == 1
 
 
-def test_what_is_bad_is_left_out_and_named(run, write, quick):
+def test_bad_items_are_skipped_with_reasons(run, write, quick):
     skipped = run(
         write(
             *THREE,
@@ -131,7 +131,7 @@ def test_what_is_bad_is_left_out_and_named(run, write, quick):
     assert len(captions.captions("000000000005")) == 1
 
 
-def test_more_bad_items_than_the_limit_are_refused(run, write):
+def test_more_bad_items_than_the_limit_are_rejected(run, write):
     bad = [(f"{number}.jpg", ["A dog."], "tset") for number in range(10, 21)]
     with pytest.raises(InputError) as raised:
         run(write(*THREE, *bad))
@@ -152,7 +152,7 @@ def test_each_split_must_have_an_image(run, write, split):
     )
 
 
-def test_images_that_the_split_list_leaves_out_are_a_choice_and_no_fault(
+def test_images_that_are_not_in_the_split_list_are_not_reported(
     run, experiment, tmp_path, quick
 ):
     (tmp_path / "splits.txt").write_text("1 train\n2 val\n3 test\n")
@@ -161,12 +161,12 @@ def test_images_that_the_split_list_leaves_out_are_a_choice_and_no_fault(
     assert CaptionFile(run.directory / "captions.h5").image_ids("val") == ["000000000002"]
 
 
-def test_restval_is_trained_on(run, write, quick):
+def test_restval_is_part_of_the_training_split(run, write, quick):
     run(write(*THREE, ("9.jpg", ["A bird."], "restval")))
     assert "000000000009" in CaptionFile(run.directory / "captions.h5").image_ids("train")
 
 
-def test_long_captions_are_cut_to_the_length_that_is_set(run, write, quick):
+def test_long_captions_are_cut_to_the_configured_length(run, write, quick):
     run(
         write(("7.jpg", ["one two three four five"], "train"), *THREE[1:]),
         PreprocessConfig(min_count=1, max_length=3),
@@ -177,7 +177,7 @@ def test_long_captions_are_cut_to_the_length_that_is_set(run, write, quick):
     assert np.count_nonzero(row) == 4
 
 
-def test_without_java_nothing_is_read(run, tmp_path, monkeypatch):
+def test_nothing_is_read_without_java(run, tmp_path, monkeypatch):
     def no_java():
         raise JavaError("no java")
 

@@ -1,0 +1,180 @@
+"""Scoring of results files: `a2 evaluate --results`."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from a2cap.data.files.json_file import read_json
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import override
+from a2cap.pipeline.evaluation import evaluate as evaluation
+from a2cap.pipeline.metrics import score as metrics
+
+CAPTIONS = {1: "a red dog runs", 2: "two dogs"}
+REFERENCES = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write results and references; return the options that name them."""
+
+    def write(captions=CAPTIONS, references=REFERENCES):
+        results = [{"image_id": number, "caption": text} for number, text in captions.items()]
+        pairs = [(number, text) for number, texts in references.items() for text in texts]
+        coco = {
+            "images": [{"id": number} for number in references],
+            "annotations": [
+                {"id": index, "image_id": number, "caption": text}
+                for index, (number, text) in enumerate(pairs)
+            ],
+        }
+        (tmp_path / "results.json").write_text(json.dumps(results))
+        (tmp_path / "references.json").write_text(json.dumps(coco))
+        paths = {"results": "results.json", "references": "references.json", "output": "scores"}
+        return [word for name, file in paths.items() for word in (f"--{name}", tmp_path / file)]
+
+    return write
+
+
+@pytest.fixture
+def a2_evaluate(monkeypatch):
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
+
+    def evaluate(*arguments):
+        words = ["evaluate", *map(str, arguments)]
+        return CliRunner().invoke(cli, words, catch_exceptions=False)
+
+    return evaluate
+
+
+def test_a_results_file_is_scored(a2_evaluate, files, tmp_path):
+    answer = a2_evaluate(*files())
+    assert answer.exit_code == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "Bleu_1   0.8333"  # five of six words, no brevity penalty
+    assert lines[-2].startswith("SPICE    not run: ")
+    assert lines[-1] == f"report: {tmp_path / 'scores' / 'report.html'}"
+    content = read_json(tmp_path / "scores" / "metrics.json")
+    assert (content["n"], content["total"]) == (2, 2)
+    assert content["metrics"]["Bleu_1"] == pytest.approx(5 / 6)
+    assert list(content["provenance"]) == ["sha256 of references.json", "sha256 of results.json"]
+    report = (tmp_path / "scores" / "report.html").read_text()
+    assert "Captions of results.json" in report
+    assert '"caption":"a red dog runs"' in report
+
+
+def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_path):
+    path = tmp_path / "words.json"
+    path.write_text('{"kinds": ["dog", "dogs", "cats"], "colours": ["red"]}')
+    option = ["--set", override("data.word_groups", path)]
+    assert a2_evaluate(*files(), *option).exit_code == 0
+    content = read_json(tmp_path / "scores" / "metrics.json")
+    colours, kinds = (content["word_groups"][name] for name in ("colours", "kinds"))
+    assert (colours["words"]["precision"], colours["pairs"]["accuracy"]) == (1, 1)
+    assert (kinds["words"]["precision"], kinds["words"]["said"]) == (0.5, 2)
+    assert "sha256 of words.json" in content["provenance"]
+
+    path.write_text('{"kinds": []}')
+    answer = a2_evaluate(*files(), *option, "--force")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: group 'kinds' of {str(path)!r} is not a list of words; add some, or remove it\n"
+    )
+
+
+def test_existing_scores_are_replaced_only_by_force(a2_evaluate, files, tmp_path):
+    assert a2_evaluate(*files()).exit_code == 0
+    before = (tmp_path / "scores" / "metrics.json").read_bytes()
+    named = files({1: "a cat", 2: "a dog"})
+    answer = a2_evaluate(*named)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: {str(tmp_path / 'scores')!r} already contains scores; "
+        "name another folder, or use --force\n"
+    )
+    assert (tmp_path / "scores" / "metrics.json").read_bytes() == before
+    assert a2_evaluate(*named, "--force").exit_code == 0
+    assert (tmp_path / "scores" / "metrics.json").read_bytes() != before
+
+
+def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
+    answer = a2_evaluate(*files({1: CAPTIONS[1]}), "--allow-missing")
+    assert answer.exit_code == 3
+    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"  # all four words of image 1
+    assert answer.stderr == (
+        "a2: 1 of 2 images with references have no caption: 000000000002; scored without them\n"
+    )
+    content = read_json(tmp_path / "scores" / "metrics.json")
+    assert (content["n"], content["total"]) == (1, 2)
+    report = (tmp_path / "scores" / "report.html").read_text()
+    assert "<strong>1 of 2</strong> images scored, 1 skipped" in report
+    assert "no caption in results.json" in report
+
+
+def test_allow_missing_changes_nothing_if_no_caption_is_missing(a2_evaluate, files):
+    answer = a2_evaluate(*files(), "--allow-missing")
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert answer.stdout.splitlines()[0] == "Bleu_1   0.8333"
+
+
+def test_allow_missing_requires_results(a2_evaluate):
+    answer = a2_evaluate("--allow-missing")
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1] == (
+        "Error: --allow-missing belongs to --results; name them, or leave it out"
+    )
+
+
+WITHOUT_REFERENCE = (
+    "captions have no reference: 000000000003; remove them, or add references for those images"
+)
+
+
+@pytest.mark.parametrize(
+    ("captions", "options", "message"),
+    [
+        (
+            {1: "a dog"},
+            [],
+            "1 of 2 images with references have no caption: 000000000002; "
+            "caption them, or score the others with --allow-missing",
+        ),
+        ({**CAPTIONS, 3: "a bird"}, [], f"1 of 3 {WITHOUT_REFERENCE}"),
+        ({3: "a bird"}, [], f"1 of 1 {WITHOUT_REFERENCE}"),
+        ({3: "a bird"}, ["--allow-missing"], f"1 of 1 {WITHOUT_REFERENCE}"),
+        (
+            {**CAPTIONS, 2: "a" * 10_000_000},
+            [],
+            "caption in entry 2 of {path} has 10,000,000 characters, "
+            "the limit is 10,000; shorten it",
+        ),
+        (
+            {**CAPTIONS, 2: "\n\t"},
+            [],
+            "1 captions in {path} are empty: 000000000002; caption every image",
+        ),
+        ({**CAPTIONS, 2: 7}, [], "caption in entry 2 of {path} is 7; give a string"),
+    ],
+)
+def test_unusable_captions_are_rejected_before_tokenisation(
+    a2_evaluate, files, tmp_path, monkeypatch, captions, options, message
+):
+    monkeypatch.setattr(evaluation, "tokenize", None)
+    monkeypatch.setattr(evaluation, "read_reference_tokens", None)
+    answer = a2_evaluate(*files(captions), *options)
+    path = repr(str(tmp_path / "results.json"))
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message.format(path=path)}\n")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_captions_of_any_script_are_scored(a2_evaluate, files):
+    references = {1: ["一只 红色 的 狗 跑", "ein Hündchen läuft"], 2: ["собака 🐕 бежит"]}
+    answer = a2_evaluate(*files({1: references[1][1], 2: references[2][0]}, references))
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"
+
+
+def test_a_missing_results_file_is_reported(a2_evaluate, tmp_path):
+    answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
+    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")
