@@ -28,6 +28,7 @@ def image_id(relative: PurePosixPath | str) -> str:
     numbered = _NUMBERED_STEM.fullmatch(path.stem)
     if numbered:
         return numbered[1].zfill(12)
+    # macOS decomposes "é" in file names, Linux keeps what it was given
     identity = unicodedata.normalize("NFC", str(path.with_suffix("")))
     _check_length(identity)
     return identity
@@ -103,6 +104,7 @@ def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterat
 
 
 def _is_file_below(entry: os.DirEntry[str], root: Path) -> bool:
+    # only links are resolved: realpath costs a system call per folder of the path
     if not entry.is_symlink():
         return entry.is_file()
     return entry.is_file() and Path(os.path.realpath(entry)).is_relative_to(root)

@@ -33,6 +33,7 @@ def top_scoring(regions: Regions, most: int | None) -> Regions:
     """Return the `most` top-scoring regions in their original order; the first of equals wins."""
     if most is None or len(regions) <= most:
         return regions
+    # back in the original order, which attention files and captions of a store rely on
     kept = np.sort(np.argsort(-regions.scores, kind="stable")[:most])
     attribute_ids = regions.attribute_ids
     return replace(

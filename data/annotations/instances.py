@@ -141,6 +141,7 @@ def _category_names(document: dict[str, object]) -> dict[object, str]:
 
 
 def _instances(rows: list[tuple[int, _Row]], names: dict[object, str]) -> Instances:
+    # a box with a duplicate id still has a fixed position
     ordered = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
     return Instances(
         boxes=np.array([corners for corners, _ in ordered], dtype=np.float32).reshape(-1, 4),

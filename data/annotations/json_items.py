@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from a2cap.data.errors import InputError
+
+Value = TypeVar("Value")
 
 _LARGEST_COORDINATE = 2**24
 """Pixels; float32 represents every integer up to here."""
@@ -25,33 +28,30 @@ def member(item: object, key: str) -> object:
 
 def text_member(item: object, key: str) -> str:
     """Return the string under `key`."""
-    value = member(item, key)
-    if not isinstance(value, str):
-        raise BadItem(f"{key!r} is not a string")
-    return value
+    return _typed_member(item, key, str, "is not a string")
 
 
 def list_member(item: object, key: str) -> list[object]:
     """Return the list under `key`."""
-    value = member(item, key)
-    if not isinstance(value, list):
-        raise BadItem(f"{key!r} is not a list")
-    return value
+    return _typed_member(item, key, list, "is not a list")
 
 
 def key_member(item: object, key: str) -> int | str:
     """Return the integer or string under `key`, which identifies another item."""
-    value = member(item, key)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise BadItem(f"{key!r} is neither an integer nor a string")
-    return value
+    if isinstance(item, dict) and isinstance(item.get(key), str):
+        return text_member(item, key)
+    return _typed_member(item, key, int, "is neither an integer nor a string")
 
 
 def integer_member(item: object, key: str) -> int:
     """Return the integer under `key`."""
+    return _typed_member(item, key, int, "is not an integer")
+
+
+def _typed_member(item: object, key: str, kind: type[Value], problem: str) -> Value:
     value = member(item, key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadItem(f"{key!r} is not an integer")
+    if not isinstance(value, kind) or isinstance(value, bool):  # True is an int in Python
+        raise BadItem(f"{key!r} {problem}")
     return value
 
 
@@ -60,6 +60,7 @@ def pixel_numbers(values: Sequence[object], name: str) -> list[float]:
     numbers = [
         float(number)
         for number in values
+        # NaN fails the comparison too
         if isinstance(number, int | float) and abs(number) <= _LARGEST_COORDINATE
     ]
     if len(numbers) != 4 or len(values) != 4:

@@ -24,6 +24,7 @@ LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a caption
 Skip = Callable[[str, str], None]
 """Called with the position of a bad item, such as 'images[3]', and the reason."""
 
+# COCO and Karpathy files start with other keys
 _FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
 
 
@@ -50,14 +51,19 @@ def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawI
     name = repr(str(path))
     text = read_text(path)
     if path.name.removesuffix(".gz").endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
-        _refuse_split_list(name, split_list)
+        _reject_split_list(name, split_list)
         return _jsonl_items(text, skip)
     document = parse_json(text, where=name)
     images = _list_of(document, "images", name)
     if isinstance(document, dict) and "annotations" in document:
         annotations = _list_of(document, "annotations", name)
-        return _coco_items(name, images, annotations, _required_splits(name, split_list), skip)
-    _refuse_split_list(name, split_list)
+        if split_list is None:
+            raise InputError(
+                f"the COCO captions {name} do not name the splits; give data.split_list, "
+                'a JSON file {"train": [ids or file names], "val": …, "test": …}'
+            )
+        return _coco_items(name, images, annotations, read_split_list(split_list), skip)
+    _reject_split_list(name, split_list)
     return _karpathy_items(name, images, skip)
 
 
@@ -165,15 +171,6 @@ def _require_key(key: str, items: Sequence[object], where: str) -> None:
         raise InputError(f"no key {key!r} in {where}; {LAYOUTS}")
 
 
-def _refuse_split_list(name: str, split_list: Path | None) -> None:
+def _reject_split_list(name: str, split_list: Path | None) -> None:
     if split_list is not None:
         raise InputError(f"{name} already names the splits; remove data.split_list")
-
-
-def _required_splits(name: str, split_list: Path | None) -> dict[str, str]:
-    if split_list is None:
-        raise InputError(
-            f"the COCO captions {name} do not name the splits; give data.split_list, "
-            'a JSON file {"train": [ids or file names], "val": …, "test": …}'
-        )
-    return read_split_list(split_list)

@@ -145,10 +145,11 @@ class _ImageFolder:
         """Check that `path` is a file below the folder, symbolic links resolved."""
         try:
             mode = path.lstat().st_mode
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # ValueError: a NUL character in the name
             return False
         if stat.S_ISLNK(mode):
             return self._is_below(path) and path.is_file()
+        # one realpath per folder, not per image
         if path.parent not in self._parents:
             self._parents[path.parent] = self._is_below(path.parent)
         return stat.S_ISREG(mode) and self._parents[path.parent]
@@ -173,6 +174,7 @@ class _Collected:
             identity = image_id(item.file)
             if identity in self.images:
                 raise BadItem(f"duplicate id, first used by {self.images[identity].file!r}")
+            # a JSON list as split is not hashable
             split = SPLITS.get(item.split) if isinstance(item.split, str) else None
             if split is None:
                 raise BadItem(f"unknown split: {item.split!r:.40}")
@@ -216,7 +218,7 @@ def _checked_text(text: object) -> str:
     if len(text) > LONGEST_CAPTION:
         raise BadItem(f"{len(text):,} characters, at most {LONGEST_CAPTION:,} are read")
     try:
-        text.encode()
+        text.encode()  # JSON may escape half of a surrogate pair
     except UnicodeEncodeError as error:
         raise BadItem("not valid Unicode") from error
     return text

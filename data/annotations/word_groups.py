@@ -40,6 +40,7 @@ def _words(group: str, words: object, path: Path) -> frozenset[str]:
                 f"group {group!r} of {str(path)!r} contains {word!r}, not a single word; "
                 "write words without spaces"
             )
+    # PTB tokens of captions are in lower case
     return frozenset(word.lower() for word in words)
 
 

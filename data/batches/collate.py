@@ -65,6 +65,7 @@ def collate(items: Sequence[Item]) -> Batch:
     region_mask = torch.zeros(len(items), most, dtype=torch.bool)
     for row, item in enumerate(items):
         count = len(item.regions)
+        # float16 stores are widened here, once per batch
         features[row, :count] = torch.from_numpy(item.regions.features)
         boxes[row, :count] = torch.from_numpy(_relative_boxes(item.regions))
         region_mask[row, :count] = True
@@ -87,6 +88,7 @@ def _relative_boxes(regions: Regions) -> NDArray[np.float32]:
 
 def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
     """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption."""
+    # the captions of a file are all padded to max_length + 1
     longest = max(_longest(captions) for captions in tokens)
     padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
     for row, captions in enumerate(tokens):

@@ -59,7 +59,7 @@ class CaptionDataset(Dataset[Item]):
         if not self.image_ids:
             raise InputError(f"split {split!r} has no images; check the annotations")
         self.store = FeatureStore(store)
-        self.store.require(self.image_ids)
+        self.store.require(self.image_ids)  # now, not after an hour of training
         self._captions = captions
         self._counts = [self._count(image_id) for image_id in self.image_ids]
         self._captions_per_image = captions_per_image

@@ -48,7 +48,7 @@ def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) 
         for image_id, attention in images:
             image_ids.append(image_id)
             shapes.append(attention.original.shape)
-            for name in _columns(attention):
+            for name in _columns(attention):  # appended, because the number of rows is unknown
                 _append(file, name, getattr(attention, name))
         write_texts(file, "image_ids", image_ids)
         sizes = np.array(shapes, dtype=np.int32).reshape(-1, 2)
@@ -107,6 +107,7 @@ class AttentionFile:
             )
         position = self._positions[image_id]
         shape = (int(self._words[position]), int(self._regions[position]))
+        # opened per image: an open h5py file survives neither fork nor pickling
         with h5py.File(self._path, "r") as file:
             first = self._first_cell[position]
             found = {name: _part(file, name, first, shape) for name in _PER_REGION}

@@ -43,6 +43,7 @@ def write_captions(
     ]
     lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int32)
     tokens = np.full((len(encoded), max_length + 1), PAD, dtype=np.int32)
+    # fills the rows in order: the mask is True for the first `length` columns of each
     tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
     counts = [len(image.captions) for image in images]
     with deterministic_hdf5(path) as file:
@@ -88,6 +89,7 @@ class CaptionFile:
                 'check data.annotations and run "a2 preprocess" again'
             )
         position = self._index[image_id]
+        # a copy: callers may change it in place
         return self._tokens[self._offsets[position] : self._offsets[position + 1]].copy()
 
     def _read(self, file: h5py.File) -> None:

@@ -134,6 +134,7 @@ def _count_ngrams(
 
     The counts are those of images and those of sentences that contain the n-gram.
     """
+    # windows that cross the end of a sentence are dropped
     windows = max(0, len(numbers) - size + 1)
     last_of = sentence_of[size - 1 :]
     inside = np.flatnonzero(sentence_of[:windows] == last_of[:windows])
@@ -151,6 +152,7 @@ def _count_ngrams(
     ngrams = np.full((len(starts), LONGEST_NGRAM), -1, dtype=np.int32)
     for position, column in enumerate(columns):
         ngrams[:, position] = column[starts]
+    # counts between the first occurrences of two n-grams, by differences of cumulative sums
     ends = np.append(starts, len(order))
     in_images, in_sentences = (_count_between(ends, is_new) for is_new in documents)
     return ngrams, in_images, in_sentences

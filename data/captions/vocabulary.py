@@ -47,21 +47,19 @@ def _m2_tokens(caption: Caption) -> tuple[str, ...]:
 class VocabularyPreset:
     """A published rule: words of `tokenize` that occur at least `min_count` times in `splits`."""
 
-    name: str
     min_count: int
     splits: frozenset[str]
     tokenize: Callable[[Caption], tuple[str, ...]]
 
 
+_ALL = frozenset({"train", "val", "test"})
+
 PRESETS: Mapping[str, VocabularyPreset] = MappingProxyType(
     {
-        preset.name: preset
-        for preset in (
-            VocabularyPreset("karpathy", 5, frozenset({"train"}), _file_tokens),
-            VocabularyPreset("m2", 5, frozenset({"train", "val"}), _m2_tokens),
-            VocabularyPreset("neuraltalk2", 6, frozenset({"train", "val", "test"}), _file_tokens),
-            VocabularyPreset("aoanet", 5, frozenset({"train", "val", "test"}), _file_tokens),
-        )
+        "karpathy": VocabularyPreset(5, frozenset({"train"}), _file_tokens),
+        "m2": VocabularyPreset(5, _ALL - {"test"}, _m2_tokens),
+        "neuraltalk2": VocabularyPreset(6, _ALL, _file_tokens),
+        "aoanet": VocabularyPreset(5, _ALL, _file_tokens),
     }
 )
 
@@ -101,6 +99,7 @@ class Vocabulary:
                 f"no word occurs {least} times or more (most frequent: {most}); "
                 "lower preprocess.min_count or add captions"
             )
+        # ties in alphabetical order, or the ids would depend on the order of the captions
         kept.sort(key=lambda word: (-counts[word], word))
         return cls((*SPECIALS, *kept), preset)
 

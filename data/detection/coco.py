@@ -60,6 +60,7 @@ def read_coco(
     labelled = tuple(
         _labelled(identity, found[identity], entries[identity]) for identity in sorted(found)
     )
+    # labelled_image drops boxes without area
     labels = sum(len(entries[identity].boxes) for identity in found)
     data = DetectionData(
         classes=classes.names,

@@ -89,6 +89,7 @@ def labelled_image(
     """Return the image with its boxes clipped to it, without boxes that have no area inside."""
     boxes = np.array([label.box for label in labels], dtype=np.float32).reshape(-1, 4)
     boxes = np.clip(boxes, 0, np.array([width, height, width, height], dtype=np.float32))
+    # after clipping: a box outside the image has no area inside it
     has_area: NDArray[np.bool_] = np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
     kept = [label for label, keep in zip(labels, has_area.tolist(), strict=True) if keep]
     return LabelledImage(

@@ -29,6 +29,7 @@ def read_name_list(path: Path) -> NameList:
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         synonyms = [name.strip() for name in line.lower().split(",") if name.strip()]
         for name in synonyms:
+            # a synonym may be repeated within its class
             if ids.setdefault(name, len(names)) != len(names):
                 raise InputError(
                     f"line {number} of {str(path)!r} repeats {name!r}, a name of "

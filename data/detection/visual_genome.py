@@ -9,6 +9,7 @@ many attributes the last are dropped, not arbitrary ones.
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image
@@ -42,6 +43,7 @@ MOST_ATTRIBUTES = 16
 UNKNOWN_OBJECT = "boxes of unlisted objects"
 UNKNOWN_ATTRIBUTE = "unlisted attributes"
 ABOVE_MOST = "attributes beyond the maximum of a box"
+_DROPPED = (UNKNOWN_OBJECT, WITHOUT_AREA, UNKNOWN_ATTRIBUTE, ABOVE_MOST)
 NO_KNOWN_OBJECT = "no box of a listed object"
 """Reason to skip an image that has a file."""
 
@@ -103,6 +105,7 @@ def clean_name(text: str) -> str:
 def split_object_name(name: str) -> tuple[str, tuple[str, ...]]:
     """Return the name of an object and its common adjectives: "white dog" is a dog, white."""
     *before, last = clean_name(name).split() or [""]
+    # "traffic light" and "red traffic light" stay whole: not all words before the last are common
     if before and _COMMON_ATTRIBUTES.issuperset(before):
         return last, tuple(before)
     return clean_name(name), ()
@@ -111,6 +114,7 @@ def split_object_name(name: str) -> tuple[str, tuple[str, ...]]:
 def split_attribute(text: str) -> tuple[str, ...]:
     """Return the attributes that a text names: "red and blue" is two."""
     name = clean_name(text)
+    # one attribute in the published list, not two
     return (name,) if name == "black and white" else tuple(map(str.strip, name.split(" and ")))
 
 
@@ -125,6 +129,7 @@ def _read_attributes(path: Path, wanted: frozenset[str] | None) -> _Attributes:
         of_image = found.setdefault(number, {})
         for entry in entries:
             number, names = key_member(entry, "object_id"), _attribute_names(entry)
+            # an object may occur several times; millions of attributes have a few thousand names
             if names:
                 of_image.setdefault(number, []).extend(map(sys.intern, names))
 
@@ -141,21 +146,21 @@ def _attribute_names(entry: object) -> list[str]:
     return [name for text in texts if isinstance(text, str) for name in split_attribute(text)]
 
 
+@dataclass(frozen=True)
 class _NameLists:
-    """The listed objects and attributes, and the most attributes of a box."""
+    """The listed objects and attributes, and the maximum number of attributes of a box."""
 
-    def __init__(self, objects: NameList, attributes: NameList, most_attributes: int) -> None:
-        self.objects = objects
-        self.attributes = attributes
-        self._most = most_attributes
+    objects: NameList
+    attributes: NameList
+    most_attributes: int
 
     def attribute_ids(self, names: Iterable[str], dropped: Counter[str]) -> tuple[int, ...]:
         names = tuple(names)
         listed = [self.attributes.ids[name] for name in names if name in self.attributes.ids]
         ids = tuple(dict.fromkeys(listed))
         dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(listed)
-        dropped[ABOVE_MOST] += len(ids[self._most :])
-        return ids[: self._most]
+        dropped[ABOVE_MOST] += len(ids[self.most_attributes :])
+        return ids[: self.most_attributes]
 
 
 class _ImageFiles:
@@ -177,43 +182,35 @@ class _ImageFiles:
             raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
 
 
+@dataclass
 class _Reader:
-    """Reader of objects.json, image by image."""
+    """Reader of objects.json, image by image; unknown: images without a listed object."""
 
-    def __init__(
-        self,
-        lists: _NameLists,
-        files: _ImageFiles,
-        attributes: _Attributes,
-        wanted: frozenset[str] | None,
-    ) -> None:
-        self._lists = lists
-        self._files = files
-        self._attributes = attributes
-        self._wanted = wanted
-        self.seen: set[str] = set()
-        self.images: dict[str, LabelledImage] = {}
-        self.skipped: list[SkippedItem] = []
-        self.unknown: list[str] = []
-        self.dropped = Counter(
-            {UNKNOWN_OBJECT: 0, WITHOUT_AREA: 0, UNKNOWN_ATTRIBUTE: 0, ABOVE_MOST: 0}
-        )
+    lists: _NameLists
+    files: _ImageFiles
+    attributes: _Attributes
+    wanted: frozenset[str] | None
+    seen: set[str] = field(default_factory=set)
+    images: dict[str, LabelledImage] = field(default_factory=dict)
+    skipped: list[SkippedItem] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_DROPPED, 0)))
 
     def add(self, item: object) -> None:
         """Read one image of the file; BadItem if it is malformed."""
         number, objects = key_member(item, "image_id"), list_member(item, "objects")
         identity = _identity(number)
-        if self._wanted is not None and identity not in self._wanted:
+        if self.wanted is not None and identity not in self.wanted:
             return
         if identity in self.seen:
             raise BadItem(f"duplicate image {identity!r}")
         self.seen.add(identity)
         try:
-            file, (width, height) = self._files.find(number)
+            file, (width, height) = self.files.find(number)
         except BadItem as error:
             self.skipped.append(SkippedItem(identity, str(error)))
             return
-        labels = self._labels(objects, self._attributes.get(number, {}))
+        labels = self._labels(objects, self.attributes.get(number, {}))
         image = labelled_image(identity, file, width=width, height=height, labels=labels)
         self.dropped[WITHOUT_AREA] += len(labels) - len(image.boxes)
         if len(image.boxes):
@@ -240,15 +237,16 @@ class _Reader:
         x, y, width, height = pixel_numbers([member(item, key) for key in "xywh"], "'x y w h'")
         first = names[0] if names and isinstance(names[0], str) else ""
         name, adjectives = split_object_name(first)
-        class_id = self._lists.objects.ids.get(name)
+        class_id = self.lists.objects.ids.get(name)
         if class_id is None:
             self.dropped[UNKNOWN_OBJECT] += 1
             return None
+        # the published order: adjectives of the name before the annotated attributes
         attribute_names = (*adjectives, *attributes.get(identity, ()))
         return Label(
             box=(x, y, x + width, y + height),
             class_id=class_id,
-            attribute_ids=self._lists.attribute_ids(attribute_names, self.dropped),
+            attribute_ids=self.lists.attribute_ids(attribute_names, self.dropped),
         )
 
 

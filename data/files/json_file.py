@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
     if content.startswith(_GZIP_MAGIC):
         content = _decompress(content, name)
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
         raise InputError(
             f"not UTF-8 text: {name} (byte {error.start:,}); save it as UTF-8"
@@ -86,6 +86,7 @@ def _json_errors(where: str) -> Iterator[None]:
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _not_json(where, position) from error
+    # integers of over 4,300 digits, nesting beyond the recursion limit, NaN
     except (ValueError, RecursionError) as error:
         raise _not_json(where, str(error)) from error
 

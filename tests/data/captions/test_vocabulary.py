@@ -11,7 +11,6 @@ from a2cap.data.captions.vocabulary import (
     BOS,
     EOS,
     PAD,
-    PRESETS,
     UNK,
     Vocabulary,
     count_words,
@@ -204,7 +203,3 @@ def test_m2_counts_give_the_published_10201_entries():
     counts = read_json(SHARED / "text/coco_train_word_counts_m2.json.gz")
     assert isinstance(counts, dict)
     assert len(Vocabulary.from_counts(counts, "m2")) == 10_201
-
-
-def test_every_preset_has_its_key_as_name():
-    assert all(name == preset.name for name, preset in PRESETS.items())
