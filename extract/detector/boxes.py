@@ -15,7 +15,7 @@ MAX_LOG_GROWTH = math.log(1000 / 16)
 def decode_boxes(
     deltas: Tensor, anchors: Tensor, *, plus1: bool, limit: float = math.inf
 ) -> Tensor:
-    """Apply dx, dy (in anchor sizes) and dw, dh (logarithms) to anchors.
+    """Move anchors by dx, dy (in anchor sizes) and scale them by dw, dh (logarithms).
 
     deltas, anchors: (N, 4) float32; limit: of dw and dh, none in caffe. Returns (N, 4) x1 y1 x2 y2.
     """

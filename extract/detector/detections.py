@@ -170,7 +170,7 @@ def _detections(
 def refined_boxes(
     deltas: Tensor, proposals: Tensor, *, size: ScaledSize, meta: DetectorMeta
 ) -> Tensor:
-    """Apply the box deltas of a class to proposals and clip; all (K, 4), scaled pixels."""
+    """Refine proposals by the box deltas of a class and clip; all (K, 4), scaled pixels."""
     weighted = deltas / deltas.new_tensor(meta.bbox_weights)
     boxes = decode_boxes(weighted, proposals, plus1=meta.decode_plus1, limit=delta_limit(meta))
     return clip_boxes(boxes, size=size, meta=meta)

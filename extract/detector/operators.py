@@ -17,7 +17,7 @@ from a2cap.data.errors import A2Error
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
-    """Apply greedy non-maximum suppression: drop boxes that overlap a higher-scoring one.
+    """Drop boxes that overlap a higher-scoring one (greedy non-maximum suppression).
 
     boxes: (N, 4) float32, continuous edges; scores: (N,) float32; threshold: largest overlap that
     is kept. Returns the kept indices by falling score.

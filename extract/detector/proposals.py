@@ -146,7 +146,7 @@ def select_proposals(
 
 
 def suppress(boxes: Tensor, scores: Tensor, *, threshold: float, meta: DetectorMeta) -> Tensor:
-    """Apply `nms` by the meta's pixel convention. boxes: (N, 4) as decoded; scores: (N,)."""
+    """Run `nms` by the pixel convention of the meta. boxes: (N, 4) as decoded; scores: (N,)."""
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
     return nms(widened, scores, threshold=threshold)
