@@ -19,3 +19,8 @@ def written(folder, content, name="x.json"):
     path = folder / name
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
+
+
+def bad_item(path, position, reason):
+    """The text of the error of an item that cannot be read."""
+    return f"{position} of {str(path)!r}: {reason}; fix or remove that item"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.instances import read_boxes, read_instances
-from tests.data.messages import message_of, written
+from tests.data.messages import bad_item, message_of, written
 
 
 def box(order=1, image=42, **changes):
@@ -78,9 +78,7 @@ def test_a_file_without_categories_still_has_boxes(tmp_path):
 )
 def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
     path = instances(tmp_path, box(), annotation)
-    assert message_of(read_boxes, path) == (
-        f"annotations[1] of {str(path)!r}: {reason}; fix or remove that item"
-    )
+    assert message_of(read_boxes, path) == bad_item(path, "annotations[1]", reason)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +95,7 @@ def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, re
 )
 def test_a_bad_image_is_rejected_with_its_position(tmp_path, image, reason):
     path = instances(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
-    assert (
-        message_of(read_boxes, path)
-        == f"images[1] of {str(path)!r}: {reason}; fix or remove that item"
-    )
+    assert message_of(read_boxes, path) == bad_item(path, "images[1]", reason)
 
 
 @pytest.mark.parametrize(

@@ -99,29 +99,20 @@ def test_returned_captions_are_copies(path):
     assert captions.captions("b")[0, 0] == A
 
 
-def test_an_unknown_image_is_rejected(path):
+def test_unknown_images_and_splits_and_empty_and_missing_files_are_rejected(path, tmp_path):
     assert message_of(CaptionFile(path).captions, "7") == (
         f"no captions for image '7' in {str(path)!r}; "
         'check data.annotations and run "a2 preprocess" again'
     )
-
-
-def test_an_unknown_split_is_rejected(path):
-    assert message_of(CaptionFile(path).image_ids, "dev") == (
-        "unknown split: 'dev'; use train, val or test"
+    unknown_split = "unknown split: 'dev'; use train, val or test"
+    assert message_of(CaptionFile(path).image_ids, "dev") == unknown_split
+    missing = tmp_path / "x.h5"
+    assert (
+        message_of(CaptionFile, missing) == f'no file {str(missing)!r}; run "a2 preprocess" first'
     )
-
-
-def test_writing_no_image_is_rejected(tmp_path):
-    path = tmp_path / "x.h5"
-    assert message_of(write_captions, path, [], VOCABULARY, preset="karpathy") == (
-        f"no images to write into {str(path)!r}; check data.annotations"
+    assert message_of(write_captions, missing, [], VOCABULARY, preset="karpathy") == (
+        f"no images to write into {str(missing)!r}; check data.annotations"
     )
-
-
-def test_a_missing_file_is_rejected(tmp_path):
-    path = tmp_path / "captions.h5"
-    assert message_of(CaptionFile, path) == (f'no file {str(path)!r}; run "a2 preprocess" first')
 
 
 @pytest.mark.parametrize("kept", [0, 100, 2000])

@@ -15,7 +15,7 @@ from a2cap.data.detection.visual_genome import (
     split_attribute,
     split_object_name,
 )
-from tests.data.messages import message_of, written
+from tests.data.messages import bad_item, message_of, written
 
 OBJECTS = "dog,puppy\ntraffic light\nstop sign,stopsign\nlight"
 ATTRIBUTES = "gray,grey\nred\nblack and white\nwet\nsmall"
@@ -271,9 +271,8 @@ def without(item, key):
     ],
 )
 def test_a_malformed_image_is_rejected_with_its_position(files, item, reason):
-    position = f"images[1] of {str(files.folder / 'objects.json')!r}"
     message = message_of(files.read, [image(entry("dog")), item])
-    assert message == f"{position}: {reason}; fix or remove that item"
+    assert message == bad_item(files.folder / "objects.json", "images[1]", reason)
 
 
 @pytest.mark.parametrize(
@@ -285,15 +284,15 @@ def test_a_malformed_image_is_rejected_with_its_position(files, item, reason):
         (without(entry("dog"), "w"), "no key 'w'"),
         (entry("dog", names="dog"), "'names' is not a list"),
         (
-            entry("dog", box=("a", "b", "c", "d")),
-            "'x y w h' is not four numbers of pixels: ['a', 'b', 'c', 'd']",
+            entry("dog", box=("a", 1, 2, 3)),
+            "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]",
         ),
     ],
 )
 def test_a_malformed_object_is_rejected_with_its_position(files, item, reason):
-    position = f"images[0] of {str(files.folder / 'objects.json')!r}: objects[1]"
     message = message_of(files.read, [image(entry("dog"), item)])
-    assert message == f"{position}: {reason}; fix or remove that item"
+    expected = bad_item(files.folder / "objects.json", "images[0]", f"objects[1]: {reason}")
+    assert message == expected
 
 
 @pytest.mark.parametrize(
@@ -305,9 +304,8 @@ def test_a_malformed_object_is_rejected_with_its_position(files, item, reason):
     ],
 )
 def test_malformed_attributes_are_rejected_with_their_position(files, item, reason):
-    position = f"images[0] of {str(files.folder / 'attributes.json')!r}"
     message = message_of(files.read, [image(entry("dog"))], [item])
-    assert message == f"{position}: {reason}; fix or remove that item"
+    assert message == bad_item(files.folder / "attributes.json", "images[0]", reason)
 
 
 def test_a_file_of_another_layout_is_rejected(files):

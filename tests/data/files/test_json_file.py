@@ -55,26 +55,41 @@ def test_a_byte_order_mark_is_ignored(tmp_path):
     assert read_text(path) == "[1]"
 
 
-def test_invalid_json_is_rejected_with_its_position(tmp_path):
-    path = written(tmp_path, '{\n"a": 1,\n"b"}')
-    assert message_of(read_json, path) == (
-        f"not JSON: {str(path)!r} (line 3, column 4: Expecting ':' delimiter); "
-        "fix the file or copy it again"
-    )
+NUMBERS = json.dumps(list(range(1000))).encode()
+FLIPPED = bytearray(gzip.compress(NUMBERS))
+FLIPPED[50] ^= 0xFF
+FIX = "; fix the file or copy it again"
 
 
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_nan_and_infinity_are_rejected(tmp_path, constant):
-    path = written(tmp_path, f"[{constant}]")
-    assert message_of(read_json, path) == (
-        f"not JSON: {str(path)!r} ({constant} is not a JSON number); fix the file or copy it again"
-    )
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{\n"a": 1,\n"b"}', f"not JSON: {{}} (line 3, column 4: Expecting ':' delimiter){FIX}"),
+        (b"[NaN]", f"not JSON: {{}} (NaN is not a JSON number){FIX}"),
+        (b"[Infinity]", f"not JSON: {{}} (Infinity is not a JSON number){FIX}"),
+        (b"[-Infinity]", f"not JSON: {{}} (-Infinity is not a JSON number){FIX}"),
+        (b'["caf\xe9"]', "not UTF-8 text: {} (byte 5); save it as UTF-8"),
+        (
+            gzip.compress(NUMBERS)[:-20],
+            "damaged gzip file: {} (Compressed file ended before the end-of-stream marker "
+            "was reached); copy it again",
+        ),
+    ],
+)
+def test_a_damaged_file_is_rejected_with_the_position_of_the_fault(tmp_path, content, message):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    assert message_of(read_json, path) == message.format(repr(str(path)))
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "9" * 5000])
-def test_json_beyond_pythons_limits_is_rejected(tmp_path, text):
-    path = written(tmp_path, text)
-    assert message_of(read_json, path).startswith(f"not JSON: {str(path)!r} (")
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [(b"[" * 200_000, "not JSON"), (b"9" * 5000, "not JSON"), (FLIPPED, "damaged gzip file")],
+)
+def test_a_file_beyond_pythons_limits_or_with_flipped_bits_is_rejected(tmp_path, content, fault):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    assert message_of(read_json, path).startswith(f"{fault}: {str(path)!r} (")
 
 
 def test_a_text_is_reported_by_the_callers_name():
@@ -92,31 +107,6 @@ def test_a_missing_file_is_rejected(tmp_path):
 def test_a_folder_is_rejected(tmp_path):
     assert message_of(read_json, tmp_path) == (
         f"cannot read {str(tmp_path)!r} (Is a directory); check the path"
-    )
-
-
-def test_a_truncated_gzip_file_is_rejected(tmp_path):
-    path = tmp_path / "x.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(list(range(1000))).encode())[:-20])
-    assert message_of(read_json, path) == (
-        f"damaged gzip file: {str(path)!r} (Compressed file ended before the end-of-stream marker "
-        "was reached); copy it again"
-    )
-
-
-def test_a_gzip_file_with_flipped_bits_is_rejected(tmp_path):
-    content = bytearray(gzip.compress(json.dumps(list(range(1000))).encode()))
-    content[50] ^= 0xFF
-    path = tmp_path / "x.json.gz"
-    path.write_bytes(content)
-    assert message_of(read_json, path).startswith(f"damaged gzip file: {str(path)!r} (")
-
-
-def test_text_that_is_not_utf8_is_rejected(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_bytes(b'["caf\xe9"]')
-    assert (
-        message_of(read_json, path) == f"not UTF-8 text: {str(path)!r} (byte 5); save it as UTF-8"
     )
 
 
