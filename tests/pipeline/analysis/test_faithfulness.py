@@ -1,4 +1,4 @@
-"""a2 analyze: what it measures of a run, what it compares of several, and what it refuses."""
+"""a2 analyze: measurements of a run, comparison of several, and rejected inputs."""
 
 import csv
 import shutil
@@ -37,7 +37,7 @@ def analysed(run):
 
 @pytest.fixture(scope="module")
 def plain(run, tmp_path_factory):
-    """The same training without alignment: its manifest, and a captioner with nothing learnt."""
+    """Analyse an untrained captioner without alignment under the manifest of the run."""
     model = tmp_path_factory.mktemp("plain") / "model"
     shutil.copytree(run.model, model)
     saved = load_model(model, device=torch.device("cpu"))
@@ -139,19 +139,19 @@ def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain
 
 
 def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment, tmp_path):
-    place = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--images", "2")
-    answer = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
+    options = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--images", "2")
+    answer = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert answer.exit_code == 0
     assert answer.stdout.startswith("config: 2 of 4 images\nlayer  tau(attention)")
     assert (tmp_path / "a" / "layers.csv").is_file()
-    again = a2("analyze", "-c", experiment.config_file, *place, "--output", tmp_path / "a")
+    again = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert again.exit_code == 1
     assert again.stderr == (
         f"a2: {str(tmp_path / 'a')!r} already contains an analysis; name another folder, or use "
         "--force\n"
     )
     folder = experiment.artifacts / "train-xe"
-    answer = a2("analyze", folder, *place, "--output", tmp_path / "b")
+    answer = a2("analyze", folder, *options, "--output", tmp_path / "b")
     assert answer.exit_code == 0
     [model] = trainings_in(folder)
     assert answer.stdout.startswith(f"{model.name}: 2 of 4 images\n")

@@ -1,4 +1,4 @@
-"""The server's archive: its names and bytes, and all that is refused before it is written."""
+"""Archive for the COCO server: names, bytes, and the checks before it is written."""
 
 import json
 import shutil
@@ -29,53 +29,52 @@ def padded(*numbers):
 
 
 IDS = {VAL: padded(*VAL_IDS), TEST: padded(*TEST_IDS)}
-SAID = {of: dict.fromkeys(ids, "a dog") for of, ids in IDS.items()}
+CAPTIONS = {server_set: dict.fromkeys(ids, "a dog") for server_set, ids in IDS.items()}
 
 
 @pytest.fixture
-def place(tmp_path):
-    """Writes JSON files into one folder and returns their paths."""
+def write(tmp_path):
+    """Write JSON files into one folder and return their paths."""
 
-    def write(name, value):
+    def write_file(name, value):
         path = tmp_path / name
         path.write_text(json.dumps(value))
         return path
 
-    return write
+    return write_file
 
 
 @pytest.fixture
-def infos(place):
-    """Info files of both sets; val's is a captions file, as it is downloaded."""
+def infos(write):
+    """Info files of both sets; that of val is a captions file, as downloaded."""
     val = [{"id": n, "file_name": f"COCO_val2014_{n:012d}.jpg"} for n in VAL_IDS]
     test = [{"id": n, "file_name": f"COCO_test2014_{n:012d}.jpg"} for n in TEST_IDS]
     return (
-        place("captions_val2014.json", {"images": val, "annotations": []}),
-        place("image_info_test2014.json", {"images": test}),
+        write("captions_val2014.json", {"images": val, "annotations": []}),
+        write("image_info_test2014.json", {"images": test}),
     )
 
 
-def results(place, name, numbers, caption="a dog"):
-    return place(name, [{"image_id": n, "caption": f"{caption} {n}"} for n in numbers])
+def results(write, name, numbers, caption="a dog"):
+    return write(name, [{"image_id": n, "caption": f"{caption} {n}"} for n in numbers])
 
 
 @pytest.fixture
 def submit(infos, tmp_path):
-    """Runs the command with both info files, into a2.zip."""
+    """Run the command with both info files, into a2.zip."""
 
     def run(*arguments):
         named = ["--name", "a2", "--val-info", infos[0], "--test-info", infos[1]]
-        place = ["--output", tmp_path / "a2.zip"]
-        words = ["submit", *named, *place, *arguments]
+        words = ["submit", *named, "--output", tmp_path / "a2.zip", *arguments]
         return CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
 
     return run
 
 
 @pytest.fixture
-def ready(place):
-    """Options that name results files of exactly the images."""
-    val, test = results(place, "v.json", VAL_IDS), results(place, "t.json", TEST_IDS)
+def ready(write):
+    """Options that name complete results files."""
+    val, test = results(write, "v.json", VAL_IDS), results(write, "t.json", TEST_IDS)
     return ["--val-results", val, "--test-results", test]
 
 
@@ -89,7 +88,7 @@ def captions_of(entries):
     return {entry["image_id"]: entry["caption"] for entry in entries}
 
 
-# --- results that are there ---------------------------------------------------------------------
+# --- from results files ------------------------------------------------------------------------
 
 
 def test_the_archive_contains_both_files_under_the_server_s_names(submit, ready, tmp_path):
@@ -127,19 +126,19 @@ def test_a_wrong_number_of_images_is_logged(infos, caplog):
     ]
 
 
-def test_the_server_s_number_of_images_is_not_logged(place, caplog):
-    val = place("v.json", {"images": [{"id": n} for n in range(40_504)]})
-    test = place("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})
+def test_the_server_s_number_of_images_is_not_logged(write, caplog):
+    val = write("v.json", {"images": [{"id": n} for n in range(40_504)]})
+    test = write("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})
     ids = read_image_info(val, test)
     assert [len(ids[VAL]), len(ids[TEST])] == [40_504, 40_775]
     assert caplog.messages == []
 
 
 def test_equal_captions_give_equal_bytes_in_any_order_and_script(tmp_path):
-    said = {VAL: {**SAID[VAL], IDS[VAL][0]: "Émile \U0001f415"}, TEST: SAID[TEST]}
-    turned = {of: dict(reversed(captions.items())) for of, captions in said.items()}
-    for name, captions in [("one.zip", said), ("other.zip", turned)]:
-        write_submission(tmp_path / name, "a2", captions, IDS)
+    captions = {VAL: {**CAPTIONS[VAL], IDS[VAL][0]: "Émile \U0001f415"}, TEST: CAPTIONS[TEST]}
+    reordered = {key: dict(reversed(found.items())) for key, found in captions.items()}
+    for name, found in [("one.zip", captions), ("other.zip", reordered)]:
+        write_submission(tmp_path / name, "a2", found, IDS)
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "other.zip").read_bytes()
     content = archived(tmp_path / "one.zip")["captions_val2014_a2_results.json"]
     assert content[0] == {"image_id": 1, "caption": "Émile \U0001f415"}
@@ -148,7 +147,7 @@ def test_equal_captions_give_equal_bytes_in_any_order_and_script(tmp_path):
         assert archive.read("captions_val2014_a2_results.json").isascii()
 
 
-def test_an_archive_is_replaced_only_by_force_and_atomically(submit, ready, place, tmp_path):
+def test_an_archive_is_replaced_only_by_force_and_atomically(submit, ready, write, tmp_path):
     archive = tmp_path / "a2.zip"
     archive.write_bytes(b"before")
     answer = submit(*ready)
@@ -156,10 +155,10 @@ def test_an_archive_is_replaced_only_by_force_and_atomically(submit, ready, plac
     assert answer.stderr == (
         f"a2: {str(archive)!r} already exists; name another file, or use --force\n"
     )
-    results(place, "t.json", [2])
+    results(write, "t.json", [2])
     assert submit(*ready, "--force").exit_code == 1
     assert archive.read_bytes() == b"before"
-    results(place, "t.json", TEST_IDS)
+    results(write, "t.json", TEST_IDS)
     assert submit(*ready, "--force").exit_code == 0
     assert len(archived(archive)) == 2
     assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*.partial"))
@@ -182,8 +181,8 @@ def test_an_archive_is_replaced_only_by_force_and_atomically(submit, ready, plac
         ),
     ],
 )
-def test_captions_of_other_images_are_rejected(submit, ready, place, test_numbers, message):
-    test = results(place, "t.json", test_numbers)
+def test_captions_of_other_images_are_rejected(submit, ready, write, test_numbers, message):
+    test = results(write, "t.json", test_numbers)
     answer = submit(*ready)
     assert answer.exit_code == 1
     assert f"a2: {message.format(test=repr(str(test)))}" in answer.stderr
@@ -200,13 +199,13 @@ def test_missing_captions_are_listed_and_counted():
     )
 
 
-def test_empty_captions_are_rejected(submit, ready, place):
+def test_empty_captions_are_rejected(submit, ready, write):
     with pytest.raises(InputError) as raised:
-        check_captions({**SAID[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
+        check_captions({**CAPTIONS[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
     assert str(raised.value) == (
         "1 of 3 captions of val2014 are empty: 000000000003; give each at least one word"
     )
-    test = place("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
+    test = write("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
     answer = submit(*ready)
     assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
         1,
@@ -214,7 +213,7 @@ def test_empty_captions_are_rejected(submit, ready, place):
     )
 
 
-# --- names, places and info files ---------------------------------------------------------------
+# --- names, paths and info files ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a", "A2_ensemble-of-4", "0" * 50])
@@ -269,8 +268,8 @@ AS_DOWNLOADED = "give image_info_test2014.json or captions_val2014.json as downl
         ),
     ],
 )
-def test_files_that_are_not_image_info_are_rejected(place, infos, document, problem):
-    path = place("info.json", document)
+def test_files_that_are_not_image_info_are_rejected(write, infos, document, problem):
+    path = write("info.json", document)
     with pytest.raises(InputError) as raised:
         read_image_info(path, infos[1])
     assert str(raised.value) == (
@@ -278,8 +277,8 @@ def test_files_that_are_not_image_info_are_rejected(place, infos, document, prob
     )
 
 
-def test_an_image_in_both_sets_is_rejected(place):
-    val, test = (place(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
+def test_an_image_in_both_sets_is_rejected(write):
+    val, test = (write(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
     with pytest.raises(InputError) as raised:
         read_image_info(val, test)
     assert str(raised.value) == (
@@ -305,7 +304,7 @@ def test_captions_come_from_exactly_one_source(submit, ready):
         )
 
 
-# --- by a captioner -----------------------------------------------------------------------------
+# --- from a captioner --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -317,16 +316,16 @@ def trained(experiment):
 
 
 def test_a_captioner_predicts_the_captions_of_its_evaluation(
-    experiment, submit, trained, place, tmp_path
+    experiment, submit, trained, write, tmp_path
 ):
-    said = captions_of(read_json(experiment.directory("evaluate") / "captions.json"))
-    first, *others = said
-    place("captions_val2014.json", {"images": [{"id": first}]})
-    place("image_info_test2014.json", {"images": [{"id": n} for n in others]})
+    predicted = captions_of(read_json(experiment.directory("evaluate") / "captions.json"))
+    first, *others = predicted
+    write("captions_val2014.json", {"images": [{"id": first}]})
+    write("image_info_test2014.json", {"images": [{"id": n} for n in others]})
     answer = submit(*trained)
     assert answer.exit_code == 0, answer.stderr
     val, test = map(captions_of, archived(tmp_path / "a2.zip").values())
-    assert (val, test) == ({first: said[first]}, {n: said[n] for n in others})
+    assert (val, test) == ({first: predicted[first]}, {n: predicted[n] for n in others})
 
 
 def test_several_captioners_form_an_ensemble(experiment, submit, trained, tmp_path):
@@ -345,8 +344,10 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
     decode = stored_captioning.caption_batches
     monkeypatch.setattr(stored_captioning, "caption_batches", decoded)
     assert submit(*trained).exit_code == 0
-    said = [c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)]
-    assert sorted(said) == sorted(VAL_IDS + TEST_IDS)
+    captions = [
+        c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)
+    ]
+    assert sorted(captions) == sorted(VAL_IDS + TEST_IDS)
     monkeypatch.setattr(stored_captioning, "best_nonempty", lambda beams: beams[0].caption)
     answer = submit(*trained, "--force")
     assert answer.exit_code == 1
@@ -357,9 +358,9 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
 
 
 def test_images_without_features_are_reported_before_a_model_is_loaded(
-    submit, trained, place, tmp_path
+    submit, trained, write, tmp_path
 ):
-    place("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
+    write("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
     answer = submit("--model", tmp_path, *trained[2:])
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (
@@ -377,14 +378,14 @@ def test_each_image_is_read_from_the_first_store_that_has_it(experiment):
 
 def test_features_of_another_extractor_are_rejected(experiment, submit, trained, tmp_path):
     store = shutil.copytree(experiment.directory("extract"), tmp_path / "store")
-    account = json.loads((store / "extractor.json").read_text())
-    account["libraries"] = {"torch": "9"}
-    account["config"]["depth"] = 101  # says nothing where weights are read from a file
-    (store / "extractor.json").write_text(json.dumps(account))
+    metadata = json.loads((store / "extractor.json").read_text())
+    metadata["libraries"] = {"torch": "9"}
+    metadata["config"]["depth"] = 101  # ignored if weights are read from a file
+    (store / "extractor.json").write_text(json.dumps(metadata))
     assert submit(*trained[:2], "--features", store, *trained[4:]).exit_code == 0
-    account["config"]["confidence"] = 0.7
-    account["weights_sha256"] = "0" * 64
-    (store / "extractor.json").write_text(json.dumps(account))
+    metadata["config"]["confidence"] = 0.7
+    metadata["weights_sha256"] = "0" * 64
+    (store / "extractor.json").write_text(json.dumps(metadata))
     answer = submit(*trained[:2], "--features", store, *trained[4:], "--force")
     assert answer.exit_code == 1
     assert answer.stderr.splitlines()[-1] == (

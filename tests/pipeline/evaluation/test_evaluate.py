@@ -1,4 +1,4 @@
-"""Evaluation of a captioner, and scoring of results files."""
+"""Evaluation of a captioner on a split: its outputs and the inputs that it rejects."""
 
 import json
 import shutil
@@ -101,11 +101,11 @@ def test_the_attention_at_each_token_of_every_caption_is_saved(experiment):
         assert attention[image_id].aligned.shape == shape
 
 
-@pytest.mark.parametrize(("attention", "kept"), [("all", 4), ("report", 2), ("none", None)])
-def test_attention_is_saved_for_the_configured_images(run, attention, kept):
+@pytest.mark.parametrize(("attention", "saved"), [("all", 4), ("report", 2), ("none", None)])
+def test_attention_is_saved_for_the_configured_images(run, attention, saved):
     run(EvaluateConfig(beam_size=1, attention=attention, report_images=2))
     path = run.directory / "attention.h5"
-    assert (len(AttentionFile(path)) if path.exists() else None) == kept
+    assert (len(AttentionFile(path)) if path.exists() else None) == saved
 
 
 def test_attention_is_an_output_and_boxes_an_input_only_if_attention_is_saved(experiment):
@@ -310,10 +310,10 @@ def skipping(inputs, tmp_path):
 
 
 def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, skipping):
-    lost, *kept = read_split("test", inputs).references
+    lost, *saved = read_split("test", inputs).references
     [skipped] = run(features=skipping([lost]))
     assert (skipped.image_id, skipped.reason) == (lost, "it was empty")
-    assert len(read_json(run.directory / "captions.json")) == len(kept) == 3
+    assert len(read_json(run.directory / "captions.json")) == len(saved) == 3
     content = read_json(run.directory / "metrics.json")
     assert (content["n"], content["total"]) == (3, 4)
     report = (run.directory / "report.html").read_text()

@@ -1,3 +1,5 @@
+"""COCO results files and references: reading, writing, and layouts that are rejected."""
+
 import gzip
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of single metrics share."""
+"""Fixtures of the tests of single metrics."""
 
 import os
 from pathlib import Path
@@ -10,13 +10,13 @@ from a2cap.pipeline.metrics.java import find_java
 
 @pytest.fixture
 def java_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pycocoevalcap's own classes need."""
+    """Put java on PATH for pycocoevalcap's own classes."""
     monkeypatch.setenv("PATH", f"{find_java().parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture
 def models(users_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SPICE's parser, as `a2 weights fetch spice` has brought it for the user."""
+    """Provide SPICE's parser from the user's cache."""
     fetched = users_cache / "weights" / "spice"
     if not fetched.is_dir():
         pytest.skip('SPICE has no parser; run "a2 weights fetch spice"')

@@ -1,4 +1,4 @@
-"""BLEU, CIDEr and ROUGE-L: the values of pycocoevalcap 1.2, for any captions."""
+"""BLEU, CIDEr and ROUGE-L equal pycocoevalcap 1.2 for any captions."""
 
 import numpy as np
 import pytest
@@ -12,18 +12,18 @@ from a2cap.pipeline.metrics.rouge import longest_common_subsequence, rouge_value
 
 EQUAL = {"rel": 1e-12, "abs": 1e-12}
 
-# Words recur, so that n-grams match; one holds a no-break space, which only some scorers split at.
+# Words recur, so that n-grams match; one contains a no-break space, where only some scorers split.
 CAPTION = st.lists(st.sampled_from(["a", "b", "dog", "1\u00a01/2"]), max_size=9).map(" ".join)
 IMAGE = st.tuples(CAPTION, st.lists(CAPTION, min_size=1, max_size=4))
 IMAGES = st.lists(IMAGE, min_size=1, max_size=6)
 
 
 def both_sides(images):
-    """Ours as lists, and pycocoevalcap's dictionaries."""
+    """Return a2's lists and pycocoevalcap's dictionaries."""
     candidates, references = map(list, zip(*images, strict=True))
-    names = [str(place) for place in range(len(images))]
-    theirs = dict(zip(names, references, strict=True))
-    return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, theirs
+    names = [str(index) for index in range(len(images))]
+    targets = dict(zip(names, references, strict=True))
+    return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, targets
 
 
 @given(IMAGES)
@@ -44,7 +44,7 @@ def test_cider_equals_that_of_pycocoevalcap(images):
 
     candidates, references, hypotheses, targets = both_sides(images)
     if not any(reference.split() for group in references for reference in group):
-        return  # theirs cannot score references of which none has a word
+        return  # pycocoevalcap fails without any word in the references
     _, values = Cider().compute_score(targets, hypotheses)
     assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
 
@@ -69,7 +69,7 @@ def test_captions_without_words_score_zero():
     [("a b c", "a b c", 3), ("a b c", "c b a", 1), ("a x b y c", "a b c", 3), ("a a", "a", 1)],
 )
 def test_a_common_subsequence_keeps_the_order_but_may_have_gaps(one, other, length):
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for index, word in enumerate(one.split()):
-        places[word] = places.get(word, 0) | 1 << index
-    assert longest_common_subsequence(places, len(one.split()), other.split()) == length
+        positions[word] = positions.get(word, 0) | 1 << index
+    assert longest_common_subsequence(positions, len(one.split()), other.split()) == length

@@ -1,4 +1,4 @@
-"""Drawing images anew: intervals of means and of metrics that are none."""
+"""Bootstrap intervals of means and of metrics from sums."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What captions are like: vocabulary, lengths, repetition, and how different beams are."""
+"""Caption statistics: vocabulary, lengths, repetition, and the diversity of beams."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ REFERENCES = {"1": ["a dog", "two dogs run"], "2": ["a cat sits here"], "3": ["a
 def test_equal_beams_have_diversity_zero_and_disjoint_beams_one():
     beams = {"1": ["two dogs run"] * 3, "2": ["cat sits here", "one bus"], "3": ["a bus"]}
     found = beam_diversity(beams, REFERENCES)
-    assert list(found) == ["1", "2"]  # one beam has nothing to differ from
+    assert list(found) == ["1", "2"]  # one beam has no diversity
     assert found["1"] == pytest.approx(0, abs=1e-9)
     assert found["2"] == pytest.approx(1)
 
@@ -52,12 +52,12 @@ def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
 
 
 def test_diversity_equals_the_formula_of_the_paper():
-    """By the formula of the paper; half of the uni- and bigrams of two beams are the same."""
+    """Half of the unigrams of two beams are equal."""
     found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, REFERENCES)["1"]
     rarity = {"dog": np.log(4 / 1), "runs": np.log(4), "sits": np.log(4)}
     one, other = (np.array([rarity[w], rarity["dog"]]) for w in ("runs", "sits"))
     cosine = one[1] * other[1] / np.linalg.norm(one) / np.linalg.norm(other)
-    similarity = cosine / 2  # no bigram is common: uni- and bigrams count alike
+    similarity = cosine / 2  # no bigram is common, and both orders have equal weight
     assert found == pytest.approx(-np.log((1 + similarity) / 2) / np.log(2))
 
 

@@ -1,3 +1,5 @@
+"""JVMs: discovery, limits, failures, and that none is left."""
+
 import signal
 import subprocess
 import sys
@@ -143,7 +145,7 @@ score(captions, {name: ["a dog is running over the lawn"] * 5 for name in captio
 
 @pytest.mark.slow
 def test_ctrl_c_during_scoring_leaves_no_jvm():
-    """The process alone is told, as a service manager does: a terminal would tell the JVM too."""
+    """Only the process gets the signal, as from a service manager; a terminal signals both."""
     process = subprocess.Popen(
         [sys.executable, "-c", SCORING],
         stdout=subprocess.PIPE,
@@ -168,7 +170,7 @@ def until(condition, seconds=60):
 
 
 def java_of_session(session):
-    """Numbers of the JVMs that a session has, those that ended but were not reaped included."""
+    """Return the process ids of a session's JVMs, zombies included."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""METEOR: the values of pycocoevalcap, by a jar that is given only the paraphrases it can use."""
+"""METEOR equals pycocoevalcap with a reduced paraphrase table."""
 
 import shutil
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ REFERENCES = [
     ["a plate of food", "food on a table"],
     ["a bus is parked now"],
 ]
-NAMES = [str(place) for place in range(len(CANDIDATES))]
+NAMES = [str(index) for index in range(len(CANDIDATES))]
 
 
 def link(source: str, target: str) -> None:
@@ -60,17 +60,17 @@ def test_meteor_equals_that_of_pycocoevalcap_also_with_two_jvms(java_on_path, mo
     from pycocoevalcap.meteor.meteor import Meteor
 
     monkeypatch.setattr(meteor, "_FEWEST_PER_JVM", 2)
-    told: list[int] = []
-    rows = meteor_statistics(NAMES, CANDIDATES, REFERENCES, advance=told.append)
+    progress: list[int] = []
+    rows = meteor_statistics(NAMES, CANDIDATES, REFERENCES, advance=progress.append)
     assert rows.shape == (5, 23)
-    assert sorted(told) == [2, 3]
+    assert sorted(progress) == [2, 3]
     assert capfd.readouterr() == ("", "")
-    peer = Meteor()
-    overall, values = peer.compute_score(
+    reference = Meteor()
+    overall, values = reference.compute_score(
         dict(zip(NAMES, REFERENCES, strict=True)),
         {name: [caption] for name, caption in zip(NAMES, CANDIDATES, strict=True)},
     )
-    for stream in (peer.meteor_p.stdout, peer.meteor_p.stderr):
+    for stream in (reference.meteor_p.stdout, reference.meteor_p.stderr):
         stream.close()
     assert meteor_values(rows) == pytest.approx(np.array(values), abs=1e-12)
     assert meteor_values(rows.sum(axis=0)) == pytest.approx(overall, abs=1e-12)
@@ -78,7 +78,7 @@ def test_meteor_equals_that_of_pycocoevalcap_also_with_two_jvms(java_on_path, mo
 
 @pytest.mark.slow
 def test_omitted_paraphrases_change_no_count():
-    """Over captions that differ from their references as much as paraphrases allow."""
+    """The captions differ from their references in paraphrases only."""
     table = pycocoevalcap_folder() / "meteor" / "data" / "paraphrase-en.gz"
     pairs = list(
         paraphrases.usable_pairs(table, paraphrases.runs_of([*CANDIDATES, *REFERENCES[0]]))
@@ -86,7 +86,7 @@ def test_omitted_paraphrases_change_no_count():
     phrases = [pair.decode().splitlines()[1:] for pair in pairs]
     candidates = [f"we see {one} here" for one, _ in phrases]
     references = [[f"{other} is what we see"] for _, other in phrases]
-    names = [str(place) for place in range(len(phrases))]
+    names = [str(index) for index in range(len(phrases))]
     found = meteor_statistics(names, candidates, references, advance=repr)
     assert found[:, 16:20].sum() > 10  # matched as paraphrases
     questions = list(map(meteor._question, candidates, references))

@@ -1,4 +1,4 @@
-"""The part of the paraphrase table that captions can use, and how it is kept."""
+"""Subset of the paraphrase table for captions, and its cache."""
 
 import gzip
 
@@ -29,18 +29,16 @@ def table(tmp_path, monkeypatch):
     return path
 
 
-def kept(blocks):
+def probabilities(blocks):
     return [float(block.split(b"\n")[0]) for block in blocks]
 
 
 @pytest.mark.parametrize("block", [1 << 22, 7])
-def test_usable_pairs_keep_their_order(
-    table, monkeypatch, block
-):
+def test_usable_pairs_keep_their_order(table, monkeypatch, block):
     monkeypatch.setattr(paraphrases, "_BLOCK", block)
     runs = runs_of(["A dog", "the DOG 's e-mail"])
-    assert kept(usable_pairs(table, runs)) == [0.1, 0.5, 0.6, 0.7]
-    assert kept(usable_pairs(table, runs_of([]))) == []
+    assert probabilities(usable_pairs(table, runs)) == [0.1, 0.5, 0.6, 0.7]
+    assert probabilities(usable_pairs(table, runs_of([]))) == []
     assert b"".join(usable_pairs(table, runs)).startswith(b".1\na dog\nthe dog\n")
 
 

@@ -1,4 +1,4 @@
-"""All metrics of one set of captions: what is measured, what is not and why."""
+"""All metrics of one set of captions: values, intervals, and reasons for missing ones."""
 
 import numpy as np
 import pytest
@@ -119,7 +119,9 @@ def test_sums_of_the_statistics_give_the_value_over_all_images(no_java):
     assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
 
 
-def test_a_failing_scorer_prints_nothing_and_does_not_affect_the_others(monkeypatch, no_java, capfd):
+def test_a_failing_scorer_prints_nothing_and_does_not_affect_the_others(
+    monkeypatch, no_java, capfd
+):
     def fail(_):
         raise ValueError
 

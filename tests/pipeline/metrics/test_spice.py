@@ -1,4 +1,4 @@
-"""SPICE: the values of its own program, on any Java; what the parser made of references is kept."""
+"""SPICE equals its own program, and parsed references are cached."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ GOLDEN_PARTS = {
 
 
 class Parser:
-    """Answers like SpiceLines: each word is an object, and the score counts common ones."""
+    """Fake of SpiceLines: each word is an object, and the score is the number of common ones."""
 
     def __init__(self):
         self.parsed = []
@@ -63,7 +63,7 @@ class Parser:
 
 @pytest.fixture
 def parser(monkeypatch, tmp_path):
-    """In place of the JVM; the cache folder is empty."""
+    """Replace the JVM, with an empty cache folder."""
     made = Parser()
 
     @contextmanager
@@ -77,14 +77,14 @@ def parser(monkeypatch, tmp_path):
 
 
 def test_each_caption_is_parsed_once_and_references_are_cached(parser):
-    told: list[int] = []
+    progress: list[int] = []
     references = [["a dog", "dogs"], ["a dog"]]
-    spice_values(["a cat", "a cat"], references, advance=told.append)
+    spice_values(["a cat", "a cat"], references, advance=progress.append)
     assert parser.parsed == ["a dog", "dogs", "a cat"]
-    assert sum(told) == 5
-    spice_values(["dogs", "a bus"], references, advance=told.append)
+    assert sum(progress) == 5
+    spice_values(["dogs", "a bus"], references, advance=progress.append)
     assert parser.parsed[3:] == ["a bus"]
-    assert sum(told) == 10
+    assert sum(progress) == 10
 
 
 def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
@@ -106,9 +106,7 @@ def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
     assert parser.parsed == ["one", "two", "three"]
 
 
-def test_parts_are_averaged_over_the_images_that_have_them(
-    parser, monkeypatch
-):
+def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
     monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
     monkeypatch.delitem(metrics._JVM_SCORERS, "METEOR")
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, spice=True)
@@ -135,15 +133,15 @@ def test_the_compiled_class_equals_the_source(models, tmp_path):
     javac = shutil.which("javac")
     if javac is None:
         pytest.skip("no javac; install a JDK")
-    said = subprocess.run([javac, "-version"], capture_output=True, check=True, text=True)
-    if not said.stdout.startswith("javac 17."):
-        pytest.skip(f"spice-lines.jar was compiled by javac 17, this is {said.stdout.strip()}")
-    own, *others = spice_jars()
-    source = own.with_name("SpiceLines.java")
+    version = subprocess.run([javac, "-version"], capture_output=True, check=True, text=True)
+    if not version.stdout.startswith("javac 17."):
+        pytest.skip(f"spice-lines.jar was compiled by javac 17, this is {version.stdout.strip()}")
+    lines_jar, *others = spice_jars()
+    source = lines_jar.with_name("SpiceLines.java")
     options = ["--release", "8", "-nowarn", "-cp", ":".join(map(str, others)), "-d", str(tmp_path)]
     subprocess.run([javac, *options, str(source)], capture_output=True, check=True)
     name = "edu/anu/spice/SpiceLines.class"
-    with zipfile.ZipFile(own) as jar:
+    with zipfile.ZipFile(lines_jar) as jar:
         assert jar.namelist() == [name]
         assert jar.read(name) == (tmp_path / name).read_bytes()
 
@@ -152,12 +150,12 @@ def test_the_compiled_class_equals_the_source(models, tmp_path):
 @pytest.mark.spice
 def test_scores_equal_those_of_spice_s_own_program(models, capfd):
     """Source: edu.anu.spice.SpiceScorer of spice-1.0.jar, run on OpenJDK 17 with Nashorn 15.4."""
-    told: list[int] = []
-    found = spice_values(CANDIDATES, REFERENCES, advance=told.append)
+    progress: list[int] = []
+    found = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
     assert [image.overall for image in found] == GOLDEN
     assert found[0].parts == GOLDEN_PARTS
-    assert sum(told) == len(CANDIDATES) + sum(map(len, REFERENCES))
+    assert sum(progress) == len(CANDIDATES) + sum(map(len, REFERENCES))
     assert capfd.readouterr() == ("", "")
-    again = spice_values(CANDIDATES, REFERENCES, advance=told.append)
+    again = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
     assert again == found
     assert find_java().is_file()

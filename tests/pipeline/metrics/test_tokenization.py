@@ -1,4 +1,4 @@
-"""PTB tokens: those of pycocoevalcap, without its files and prints; references are kept."""
+"""PTB tokens equal pycocoevalcap's, and those of references are cached."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How right captions are in groups of words: counted by hand."""
+"""Scores of groups of words, counted by hand."""
 
 import json
 from dataclasses import asdict
@@ -29,8 +29,8 @@ def scored(captions=CAPTIONS, references=REFERENCES, groups=GROUPS):
 
 def test_words_are_compared_with_the_references_of_their_image():
     found = scored().groups["colours"].words
-    # Image 1 says red twice, no reference does; of three words in its references it has two.
-    # Image 2 says red, as one reference does.
+    # Image 1: red occurs twice, but in no reference; two of the references' three words occur.
+    # Image 2: red occurs, as in one reference.
     assert asdict(found) == {
         "precision": 2 / 3,
         "recall": 3 / 4,
@@ -43,7 +43,7 @@ def test_words_are_compared_with_the_references_of_their_image():
 
 def test_pairs_are_correct_if_a_reference_has_them():
     colours = scored().groups["colours"].pairs
-    # red ball and red balls hold; of the cup the references say another colour.
+    # red ball and red balls are correct; the cup has another colour in the references.
     assert (colours.predicted, colours.judged, colours.images) == (3, 3, 2)
     assert (colours.accuracy, colours.precision) == (2 / 3, 2 / 3)
     counts = scored().groups["counts"].pairs
@@ -51,7 +51,7 @@ def test_pairs_are_correct_if_a_reference_has_them():
 
 
 def test_a_correct_word_may_be_the_wrong_relation():
-    """Both "left" and "right" stand in references; only the pairs tell which is true."""
+    """The references contain both "left" and "right"; only pairs show the error."""
     relations = scored({**CAPTIONS, "1": "a ball right of a cup"}).groups["relations"]
     assert (relations.words.precision, relations.pairs.accuracy) == (1.0, 0.0)
     truth = scored({**CAPTIONS, "1": "a blue cup right of a red ball"}).groups["relations"]
@@ -111,21 +111,21 @@ def test_counts_of_the_images_add_up_to_the_scores():
 
 
 def test_true_captions_of_scenes_do_not_contradict_each_other(experiment):
-    """Each caption against the others of its image: what rules misread would contradict them."""
+    """Each caption is compared with the others of its image; a misread pair contradicts them."""
     groups = read_word_groups(experiment.scenes / "words.json")
     images = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
-    said = [[" ".join(s["tokens"]) for s in image["sentences"]] for image in images]
+    captioned = [[" ".join(s["tokens"]) for s in image["sentences"]] for image in images]
     captions, references = {}, {}
-    for number, group in enumerate(said):
-        for place, caption in enumerate(group):
-            captions[f"{number} {place}"] = caption
-            references[f"{number} {place}"] = group[:place] + group[place + 1 :]
+    for number, group in enumerate(captioned):
+        for index, caption in enumerate(group):
+            captions[f"{number} {index}"] = caption
+            references[f"{number} {index}"] = group[:index] + group[index + 1 :]
     found = scored(captions, references, groups).groups
     for name in ("sizes", "counts"):
         assert found[name].pairs.judged >= 10
     for name in ("sizes", "textures", "counts", "relations"):
         assert found[name].pairs.accuracy == 1.0
-    # Of things of one kind, captions may each name the colour of another one.
+    # Captions may each name the colour of another object of the same kind.
     assert found["colours"].pairs.accuracy >= 0.95
 
 

@@ -1,4 +1,4 @@
-"""What sentences say of their nouns, by hand-made ones."""
+"""Pairs of words and nouns in hand-made sentences."""
 
 import pytest
 
@@ -18,7 +18,7 @@ READER = PairReader(GROUPS)
 
 
 def pairs(sentence, group):
-    """The pairs of a group, (word, nouns) each, sorted, as often as they are said."""
+    """Return the pairs of a group, (word, nouns) each, sorted, with repetitions."""
     found = READER.read(sentence.split())[group]
     return sorted((pair.word, *pair.nouns) for pair in found.elements())
 
@@ -150,12 +150,12 @@ def test_colours_are_part_of_the_noun_except_in_pairs_of_colours():
 
 
 def test_relations_of_position_and_size_have_different_topics():
-    [place], [size], [above] = (
+    [position], [size], [above] = (
         READER.read(f"a ball {word} a box".split())["relations"]
         for word in ("left of", "larger than", "above")
     )
-    assert place.topic == above.topic
-    assert place.topic != size.topic
+    assert position.topic == above.topic
+    assert position.topic != size.topic
 
 
 def test_superlatives_describe_one_noun_and_exclude_each_other():

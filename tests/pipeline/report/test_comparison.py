@@ -1,4 +1,4 @@
-"""The page that compares two runs: what counts as fixed and broken, and that it can be used."""
+"""Comparison page of two runs: fixed and broken captions, and its use in a browser."""
 
 import json
 import re
@@ -84,11 +84,11 @@ def test_nothing_is_loaded_from_outside_and_equal_comparisons_are_equal_bytes(pa
 
 
 def test_a_path_that_cannot_be_written_is_reported(tmp_path):
-    place = tmp_path / "none" / "page.html"
+    path = tmp_path / "none" / "page.html"
     with pytest.raises(InputError) as raised:
-        write_comparison(place, COMPARISON)
+        write_comparison(path, COMPARISON)
     assert str(raised.value) == (
-        f"cannot write {str(place)!r} (No such file or directory); name another path"
+        f"cannot write {str(path)!r} (No such file or directory); name another path"
     )
 
 

@@ -1,4 +1,4 @@
-"""The report as a file: what is in it, and that nothing can come out of it or into it."""
+"""Report as a file: its content, escaping, and independence from the network."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ VOID = {"meta", "img", "input", "link", "br"}
 
 
 class Page(HTMLParser):
-    """Elements with their attributes and text, and a check that every tag is closed."""
+    """Parsed page with elements, attributes and text; every tag must be closed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What is embedded of all images."""
+        """Embedded data of all images."""
         [text] = re.findall(r'<script [^>]*id="data">(.*?)</script>', self.source, re.S)
         return dict(json.loads(text))
 
     @property
     def details(self) -> list[dict[str, Any]]:
-        """What is embedded of the images that are shown."""
+        """Embedded data of image cards."""
         found = re.findall(r'<script [^>]*class="detail"[^>]*>(.*?)</script>', self.source, re.S)
         return [json.loads(text) for text in found]
 
@@ -124,15 +124,15 @@ def report(images: list[ReportImage], **changes: Any) -> Report:
     return replace(standard, **changes)
 
 
-def written(folder: Path, content: Report, **shown_images: ImageCard) -> Page:
-    """shown_images: `id_NUMBER` -> what is embedded."""
+def written(folder: Path, content: Report, **cards: ImageCard) -> Page:
+    """Write and parse a report; cards: `id_NUMBER` -> card."""
     path = folder / "report.html"
-    embedded_ones = {f"{int(name[3:]):012d}": one for name, one in shown_images.items()}
+    embedded_ones = {f"{int(name[3:]):012d}": one for name, one in cards.items()}
     write_report(path, content, embedded_ones.items())
     return Page(path)
 
 
-# --- what is embedded ---------------------------------------------------------------------------
+# --- embedded data -----------------------------------------------------------------------------
 
 
 def test_every_image_is_listed_with_its_captions_and_scores(tmp_path):
@@ -307,18 +307,18 @@ def test_groups_of_words_have_a_table(tmp_path):
     groups = {"colours": frozenset({"red"}), "kinds": frozenset({"ball", "cup"})}
     references = {"1": ["a red ball"]}
     found, blind = (
-        score_word_groups({"1": said}, references, groups).groups
-        for said in ("a red ball", "a red cup")
+        score_word_groups({"1": caption}, references, groups).groups
+        for caption in ("a red ball", "a red cup")
     )
     page = written(
         tmp_path, report([image(1)], metrics={}, word_groups=found, baseline_groups=blind)
     )
     heads = ["group", "count", "precision", "recall", "F1", "features zeroed, F1"]
-    behind = ["count", "precision", "judged", "accuracy", "features zeroed, accuracy"]
+    columns = ["count", "precision", "judged", "accuracy", "features zeroed, accuracy"]
     shown_heads = page.text("th")
     first = shown_heads.index("words")
     assert shown_heads[first : first + 15] == [
-        *("words", "pairs with nouns", *heads, *behind, "colours", "kinds")
+        *("words", "pairs with nouns", *heads, *columns, "colours", "kinds")
     ]
     assert page.text("td")[-16:] == [
         *(
@@ -327,8 +327,8 @@ def test_groups_of_words_have_a_table(tmp_path):
             "1.000",
             "1.000",
             "1.000",
-        ),  # the last is the baseline's, which says red too
-        *("1", "1.000", "1", "1.000"),  # and then of the cup, which no reference has
+        ),  # the last is the baseline's, which has red too
+        *("1", "1.000", "1", "1.000"),  # the baseline's red cup is in no reference
         *("1", "1.000", "1.000", "1.000", "0.000", "0", "0"),
     ]
     [why] = {mark["title"] for mark in page.all("span") if "kinds" in mark.get("title", "")}
@@ -361,7 +361,7 @@ def test_a_report_may_have_no_images(tmp_path):
     assert page.text("output") == ["0 images"]
 
 
-# --- which images -----------------------------------------------------------------------------
+# --- choice of images -------------------------------------------------------------------------
 
 
 def test_the_worst_and_the_best_images_are_chosen_worst_first():
@@ -402,7 +402,7 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
     page = Page(path)
     assert HOSTILE not in page.source
     assert len(page.all("script")) == 3
-    assert len(page.all("img")) == 1  # of the template
+    assert len(page.all("img")) == 1  # in the template
     assert page.text("h1") == [HOSTILE]
     assert page.data["images"][0]["caption"] == HOSTILE
     assert page.details[0]["names"] == [HOSTILE, ""]

@@ -1,4 +1,4 @@
-"""The report in a browser: it is drawn, sorts, searches, shows where the captioner looked."""
+"""Report in a browser: drawing, sorting, searching, and attention."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def image(number):
     return ReportImage(
         image_id=f"{number:012d}",
         caption=f"a {WORDS[number % 3]} here",
-        references=[f"reference {number}", "somebody's other caption"],
+        references=[f"reference {number}", "another caption"],
         scores={"Bleu_4": (number * 7) % 10 / 10, "CIDEr": number / 10},
         beams=[(f"a {WORDS[number % 3]} here", -1.5), ("second beam", -2.25)],
         grounding=Grounding(0.5, 0.625, 0.25, 2) if number == 0 else None,
@@ -68,7 +68,7 @@ REPORT = Report(
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Three images with attention: aligned, plain, and aligned without a file."""
+    """Write a report with three cards: aligned, plain, and aligned without an image file."""
     folder = tmp_path_factory.mktemp("report page")
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
@@ -118,7 +118,7 @@ def test_the_search_finds_the_beginnings_of_words(page):
     page.select_option("#where", label="in captions")
     assert ids(page) == []
     page.fill("#search", "17")
-    assert ids(page) == [17]  # by its id
+    assert ids(page) == [17]  # found by id
 
 
 def shares(page, look):
@@ -209,7 +209,7 @@ def test_an_image_without_a_card_has_its_captions_and_scores(page):
 def test_images_have_a_reference_as_alternative_text(page):
     first = page.locator(".card").first
     texts = [image.get_attribute("alt") for image in first.locator("img").all()]
-    assert texts == ["reference 0", ""]  # the second is the same image
+    assert texts == ["reference 0", ""]  # the second view shows the same image
 
 
 def test_hidden_regions_are_shown_with_attention(page):
@@ -230,9 +230,7 @@ def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_pins_a_token(report, open
     assert looks[0]["y"] == looks[1]["y"]
 
 
-def test_the_table_of_groups_of_words_scrolls_on_a_phone_and_fits_a_desktop(
-    report, open_page
-):
+def test_the_table_of_groups_of_words_scrolls_on_a_phone_and_fits_a_desktop(report, open_page):
     for width, scrolls in ((1280, False), (375, True)):
         page = open_page(report, width=width)
         table = page.get_by_label("Groups of words")

@@ -1,4 +1,4 @@
-"""Preprocessing: what it writes, what it leaves out, and what it refuses before it begins."""
+"""Stage preprocess: its outputs, skipped items, and rejected inputs."""
 
 import json
 
@@ -24,7 +24,7 @@ CONFIG = PreprocessConfig(min_count=1)
 
 @pytest.fixture
 def run(tmp_path):
-    """Preprocesses annotations into one directory."""
+    """Preprocess annotations into one directory."""
     directory = tmp_path / "made"
     directory.mkdir()
 
@@ -37,7 +37,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Tokens without a JVM, for tests that are not about them."""
+    """Replace the tokeniser by one without a JVM."""
     monkeypatch.setattr(
         stage, "tokenize", lambda raw: {k: [s.lower() for s in v] for k, v in raw.items()}
     )
@@ -45,7 +45,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a captions.jsonl of (image, captions, split)."""
+    """Write a captions.jsonl of (image, captions, split)."""
 
     def write_lines(*rows):
         path = tmp_path / "captions.jsonl"
@@ -79,8 +79,8 @@ def test_preprocessing_writes_vocabulary_captions_references_and_frequencies(run
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.vocabulary_digest == vocabulary.digest
     for image in (image for image in images if image.split == "train"):
-        told = [vocabulary.decode(row) for row in captions.captions(image.image_id)]
-        assert told == [" ".join(caption.tokens) for caption in image.captions]
+        decoded = [vocabulary.decode(row) for row in captions.captions(image.image_id)]
+        assert decoded == [" ".join(caption.tokens) for caption in image.captions]
     raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
     assert load_reference_tokens(run.directory / REFERENCES) == tokenize(raw)
 
@@ -152,9 +152,7 @@ def test_each_split_must_have_an_image(run, write, split):
     )
 
 
-def test_images_that_are_not_in_the_split_list_are_not_reported(
-    run, experiment, tmp_path, quick
-):
+def test_images_that_are_not_in_the_split_list_are_not_reported(run, experiment, tmp_path, quick):
     (tmp_path / "splits.txt").write_text("1 train\n2 val\n3 test\n")
     captions = experiment.scenes / "captions.json"
     assert run(captions, split_list=tmp_path / "splits.txt") == []
