@@ -18,8 +18,10 @@ from filelock import FileLock
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.metrics import java
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from tests.pipeline.experiments import CopiedExperiment
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -77,6 +79,20 @@ def _make(folder: Path) -> FinishedExperiment:
         opened.run(name)
     opened.close()
     return made
+
+
+@pytest.fixture
+def copy(experiment: FinishedExperiment, tmp_path: Path) -> CopiedExperiment:
+    """Copy the finished experiment, which the test may change."""
+    return CopiedExperiment(experiment, tmp_path)
+
+
+@pytest.fixture
+def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide every Java."""
+    monkeypatch.setattr(java, "_wheel_folder", lambda: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
     assert lines[0] == f"  {NO_IMAGES}"
     assert lines[1].startswith("  no detector weights are named: extract.weights is null; ")
     assert lines[2:] == [
-        "  runtime.device is no device: 'tpu'; use auto, cpu or cuda",
+        "  runtime.device is not a device: 'tpu'; use auto, cpu or cuda",
         f"  {NO_CAPTIONS}",
         f"  {NO_JAVA}",
         f"  file of evaluate.baseline not found: {str(tmp_path / 'none.json')!r}; check the path",
@@ -397,7 +397,7 @@ def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_named(new):
     assert problems(new("runtime.device=cuda")) == [
-        "runtime.device is 'cuda' but torch sees no GPU; use auto or cpu"
+        "runtime.device is 'cuda' but torch finds no GPU; use auto or cpu"
     ]
 
 

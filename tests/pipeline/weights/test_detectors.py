@@ -172,4 +172,4 @@ def test_an_unknown_name_is_refused_with_the_names():
     assert answer.exit_code == 2
     assert "unknown weights: 'nothing'; choose one of spice, scenes, theirs" in answer.stderr
     answer = CliRunner().invoke(cli, ["weights", "fetch", "theirs", "--from", "."])
-    assert 'a detector\'s file is read by "a2 weights import FILE"' in answer.stderr
+    assert '--from is for spice; use "a2 weights import FILE" instead' in answer.stderr

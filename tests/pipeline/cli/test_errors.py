@@ -1,0 +1,186 @@
+"""Errors of commands: one line on stderr and an exit code, before any work."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.stage import StagePaths
+from tests.pipeline.experiments import NO_JAVA, a2, images_of, settings
+
+
+def test_without_weights_extraction_says_where_they_come_from(experiment, tmp_path):
+    place = ("--artifacts", tmp_path / "artifacts", "--images", experiment.scenes / "images")
+    answer = a2("extract", *place, "--output", tmp_path / "store")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: no detector weights are named: extract.weights is null; name a file with "
+        '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a '
+        "smoke run whose features mean nothing, --set extract.weights=calibrated-random\n"
+    )
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "store.partial").exists()
+
+
+def test_missing_weights_are_reported(experiment, tmp_path):
+    place = ("--artifacts", tmp_path / "artifacts", "--images", experiment.scenes / "images")
+    weights = settings(override("extract.weights", tmp_path / "none.pkl"))
+    answer = a2("extract", *place, "--output", tmp_path / "store", *weights)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: file of extract.weights not found: {str(tmp_path / 'none.pkl')!r}; check the path\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "preprocess", "evaluate"])
+def test_without_java_nothing_is_begun(experiment, tmp_path, without_java, command):
+    answer = a2(command, "-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    assert answer.exit_code == 1
+    assert answer.stderr == f"a2: {NO_JAVA}\n"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
+
+
+def test_without_java_nobody_s_captions_are_scored(tmp_path, without_java):
+    answer = a2("evaluate", "--results", "r", "--references", "c", "--output", tmp_path / "scores")
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {NO_JAVA}\n")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_extraction(copy, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(9, 9, 1000))
+    answer = copy.a2("extract", "--force")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
+        "free disk space, or lower extract.min_regions\n"
+    )
+
+
+def test_images_without_boxes_are_named(copy, tmp_path):
+    content = json.loads((copy.experiment.scenes / "instances.json").read_text())
+    content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    named = settings(override("data.instances", tmp_path / "instances.json"))
+    answer = copy.a2("extract", *named)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: no boxes for 2 of 40 images: 000000000005, 000000000009; "
+        "add them to data.instances, or set extract.boxes=detect\n"
+    )
+
+
+def test_training_before_extraction_names_the_command(experiment, tmp_path):
+    answer = a2("train", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        'a2: extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"\n'
+    )
+
+
+def without_image(store, image_id):
+    """Replaces a store by one that lacks an image."""
+    whole = FeatureStore(store)
+    with FeatureWriter(store.with_name("fewer"), dtype=whole.dtype) as writer:
+        for name in whole:
+            if name != image_id:
+                writer.add(name, whole[name])
+        writer.seal()
+    shutil.rmtree(store)
+    store.with_name("fewer").rename(store)
+
+
+@pytest.mark.parametrize(
+    ("command", "stages", "split"),
+    [("train", ["train-xe"], "train"), ("train", ["train-xe"], "val"), ("evaluate", [], "test")],
+)
+def test_an_image_without_features_is_refused_by_name(copy, command, stages, split):
+    store = copy.directory("extract") / "features.lmdb"
+    lost = images_of(copy.experiment.scenes, split)[0]
+    without_image(store, lost)
+    copy.delete("evaluate", *stages)
+    answer = copy.a2(command)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f'a2: no features for 1 images in {str(store)!r}: {lost!r}; run "a2 extract" first\n'
+    )
+
+
+def give_another_vocabulary(model):
+    """Puts another vocabulary beside a model; returns the message that should follow."""
+    trained_with = Vocabulary.load(model / "vocabulary.json")
+    other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
+    other.save(model / "vocabulary.json")
+    return (
+        f"a2: vocabulary does not match the model: {str(model)!r} has vocabulary "
+        f"{other.digest[:12]}, the model was trained with {trained_with.digest[:12]}; "
+        "use the vocabulary.json it was trained with\n"
+    )
+
+
+def test_evaluation_refuses_a_vocabulary_that_the_model_was_not_trained_with(copy):
+    message = give_another_vocabulary(copy.directory("train-xe"))
+    copy.delete("evaluate")
+    answer = copy.a2("evaluate")
+    assert (answer.exit_code, answer.stderr) == (1, message)
+
+
+def test_captioning_refuses_a_vocabulary_that_the_model_was_not_trained_with(copy):
+    message = give_another_vocabulary(copy.directory("train-xe"))
+    answer = a2("caption", "x.jpg", "--model", copy.directory("train-xe"))
+    assert (answer.exit_code, answer.stderr) == (1, message)
+
+
+def test_what_the_model_refuses_is_one_line(copy):
+    slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
+    answer = copy.a2("train", *settings(*slots))
+    assert answer.exit_code == 1
+    assert re.fullmatch(
+        r"a2: an image has \d+ regions, the linear mask network has 1 slots; "
+        "raise model.alignment.mask_slots and retrain, or set "
+        "model.alignment.mask_network to bilinear\n",
+        answer.stderr,
+    )
+
+
+def test_a_place_that_cannot_be_written_is_named(experiment, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    place = tmp_path / "file" / "artifacts"
+    answer = a2("status", "-c", experiment.config_file, "--artifacts", place)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: Not a directory: {str(place)!r}; "
+        "check the path and the free disk space, then run the command again\n"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_named(experiment, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o555)
+    answer = a2(
+        "preprocess", "-c", experiment.config_file, "--artifacts", tmp_path / "mine" / "artifacts"
+    )
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: Permission denied: {str(tmp_path / 'mine' / 'artifacts')!r}; "
+        "check the path and the free disk space, then run the command again\n"
+    )
+
+
+def test_a_stage_that_another_process_runs_is_refused_with_its_holder(copy):
+    lock = StagePaths(copy.directory("extract")).lock
+    with stage_lock(lock, what="a test"):
+        answer = copy.a2("extract")
+        status = copy.a2("status", "--explain")
+    assert answer.exit_code == 75
+    assert answer.stderr.startswith(f"a2: extract is already running: process {os.getpid()} on ")
+    assert answer.stderr.endswith("; wait for it, or stop it\n")
+    assert "extract      running" in status.stdout
+    assert f"process {os.getpid()} on " in status.stdout

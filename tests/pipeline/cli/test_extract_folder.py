@@ -1,0 +1,162 @@
+"""`a2 extract --images` of any folder, and extraction that a signal interrupts."""
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.manifest import read_manifest
+from tests.pipeline.experiments import a2, settings
+
+SMALL_DETECTION = (
+    "extract.min_regions=4",
+    "extract.max_regions=8",
+    "extract.proposals=20",
+    "extract.min_side=96",
+    "extract.max_side=96",
+    "extract.roi_size=7",
+    "runtime.device=cpu",
+    "runtime.threads=1",
+)
+
+
+@pytest.fixture
+def images_and_weights(experiment, tmp_path):
+    """Options to extract the regions of six scenes with weights of our own."""
+    images = tmp_path / "my images"
+    images.mkdir()
+    for number in range(1, 7):
+        shutil.copyfile(
+            experiment.scenes / "images" / f"{number:012d}.jpg", images / f"scene {number}.jpg"
+        )
+    weights = experiment.directory("calibrate") / "weights.safetensors"
+    named = settings(override("extract.weights", weights), *SMALL_DETECTION)
+    return ["--images", images, "--artifacts", tmp_path / "artifacts", *named]
+
+
+def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
+    store = tmp_path / "my features"
+    answer = a2("extract", *images_and_weights, "--output", store)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("extract: done in ")
+    assert {path.name for path in store.iterdir()} == {
+        "features.lmdb",
+        "skipped.jsonl",
+        "extractor.json",
+        "weights.safetensors",
+        "manifest.json",
+        "config.yaml",
+        "events.jsonl",
+    }
+    features = FeatureStore(store / "features.lmdb")
+    assert list(features) == [f"scene {number}" for number in range(1, 7)]
+    assert 4 <= len(features["scene 3"]) <= 8
+    assert features.verify(data=True) == []
+
+
+def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
+    store = tmp_path / "store"
+    assert a2("extract", *images_and_weights, "--output", store).exit_code == 0
+    before = (store / "manifest.json").read_bytes()
+    again = a2("extract", *images_and_weights, "--output", store)
+    assert again.exit_code == 0
+    assert again.stdout.splitlines() == [
+        f"extract: up to date: {store}",
+        "nothing to do: every result exists; --force reruns a stage",
+    ]
+    other = (*images_and_weights, *settings("extract.max_regions=6"), "--output", store)
+    refused = a2("extract", *other)
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        f"a2: {str(store)!r} contains the result of other settings (extract.max_regions 8 -> 6); "
+        "name another path, or use --force to replace it\n"
+    )
+    assert (store / "manifest.json").read_bytes() == before
+    assert a2("extract", *other, "--force").exit_code == 0
+    features = FeatureStore(store / "features.lmdb")
+    assert max(len(features[name]) for name in features) <= 6
+
+
+def test_a_folder_of_others_is_not_taken_for_a_store(images_and_weights, tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    for force in ([], ["--force"]):
+        answer = a2("extract", *images_and_weights, "--output", tmp_path / "letters", *force)
+        assert answer.exit_code == 1
+        assert answer.stderr == (
+            f"a2: output {str(tmp_path / 'letters')!r} exists and is not a result of "
+            "extract; name a path that does not exist\n"
+        )
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
+
+
+INTERRUPTED = """
+import os, signal, sys
+from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.cli.main import main
+read, seen = extraction.read_image, []
+def read_and_stop(path):
+    seen.append(path)
+    if len(seen) == {image}:
+        os.kill(os.getpid(), signal.{signal})
+    return read(path)
+extraction.read_image = read_and_stop
+main()
+"""
+
+
+def interrupt(arguments, *, image, how):
+    """Runs a command in a process that is sent a signal as it reads the nth image."""
+    script = INTERRUPTED.format(image=image, signal=how.name)
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+
+
+STOPPED = "a2: stopped; run the same command again to resume"
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), SIGNALS)
+def test_interrupted_extraction_ends_with_the_store_of_one_left_alone(
+    experiment, tmp_path, how, code
+):
+    arguments = ["extract", "-c", experiment.config_file, "--artifacts", tmp_path]
+    stopped = interrupt(arguments, image=20, how=how)
+    assert stopped.returncode == code, stopped.stderr
+    assert stopped.stderr.splitlines()[-1] == STOPPED
+    status = a2("status", *arguments[1:]).stdout.splitlines()
+    assert [line.split()[1] for line in status if line.startswith("extract ")] == ["partial"]
+    assert a2(*arguments).exit_code == 0
+    [events] = tmp_path.glob("extract/*/events.jsonl")
+    assert events.read_text().count('"event": "start"') == 2
+    made = read_manifest(events.parent)
+    assert made.digest == read_manifest(experiment.directory("extract")).digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), SIGNALS)
+def test_an_interrupted_store_of_any_images_is_taken_up(images_and_weights, tmp_path, how, code):
+    whole, store = tmp_path / "whole", tmp_path / "store"
+    assert a2("extract", *images_and_weights, "--output", whole).exit_code == 0
+    arguments = ["extract", *images_and_weights, "--output", store]
+    stopped = interrupt(arguments, image=4, how=how)
+    assert stopped.returncode == code, stopped.stderr
+    assert stopped.stderr.splitlines()[-1] == STOPPED
+    assert not store.exists()
+    other = a2(*arguments, *settings("extract.max_regions=6"))
+    assert other.exit_code == 1
+    assert other.stderr == (
+        f"a2: unfinished work of other settings in {str(tmp_path / 'store.partial')!r} "
+        "(extract.max_regions 8 -> 6); name another path, or use --force to discard it\n"
+    )
+    assert a2(*arguments).exit_code == 0
+    assert read_manifest(store).digest == read_manifest(whole).digest

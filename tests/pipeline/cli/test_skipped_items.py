@@ -1,0 +1,132 @@
+"""Bad images and captions: exit code 3, listed, and skipped in every later stage."""
+
+import json
+import shutil
+
+import pytest
+
+from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.manifest import Manifest
+from a2cap.pipeline.engine.run import Outcome, read_skipped
+from a2cap.pipeline.metrics import score as metrics
+from tests.pipeline.experiments import a2, images_of, settings
+
+
+@pytest.fixture
+def without_meteor(monkeypatch):
+    """METEOR takes seconds to start; what the command line does is the same without it."""
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
+
+
+@pytest.fixture
+def damaged(experiment, tmp_path):
+    """The scenes with images missing and broken, in a place with a difficult name."""
+    folder = tmp_path / "Bilder von Émile 画"
+    scenes = shutil.copytree(experiment.scenes, folder / "scenes")
+    places = {
+        "data.images": scenes / "images",
+        "data.annotations": scenes / "dataset_coco.json",
+        "data.instances": scenes / "instances.json",
+    }
+    overrides = [override(field, path) for field, path in places.items()]
+    return scenes, folder / "artefäcts", settings(*overrides, "train.epochs=1")
+
+
+def test_bad_images_are_listed_and_leave_training_and_evaluation(
+    experiment, damaged, without_meteor
+):
+    scenes, artifacts, overrides = damaged
+    missing = [images_of(scenes, split)[0] for split in ("train", "val", "test")]
+    broken = images_of(scenes, "train")[1]
+    for name in missing:
+        (scenes / "images" / f"{name}.jpg").unlink()
+    (scenes / "images" / f"{broken}.jpg").write_bytes(b"<html>not found</html>")
+    answer = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
+    assert answer.exit_code == 3
+    reasons = dict.fromkeys(missing, "image file not found")
+    reasons[broken] = (
+        f"image '{broken}.jpg' is not in a supported format: it begins with b'<html>not fo'; "
+        "get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
+    )
+    [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
+    assert read_skipped(extracted.parent) == reasons
+    said = answer.stderr.splitlines()
+    assert f"extract: 4 skipped, listed in {extracted}" in said
+    assert all(f"  {name}: {reason}" in said for name, reason in reasons.items())
+    [evaluated] = (artifacts / "evaluate").glob("*/metrics.json")
+    assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in said
+    content = json.loads(evaluated.read_text())
+    assert (content["n"], content["total"]) == (3, 4)
+    assert "<strong>3 of 4</strong> images scored, 1 skipped" in (
+        evaluated.with_name("report.html").read_text()
+    )
+    again = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
+    assert again.exit_code == 3
+    assert "nothing to do: every result exists" in again.stdout
+
+
+def test_too_many_bad_images_stop_extraction(experiment, damaged):
+    scenes, artifacts, overrides = damaged
+    lost = [f"{number:012d}" for number in range(20, 31)]
+    for name in lost:
+        (scenes / "images" / f"{name}.jpg").unlink()
+    answer = a2("extract", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
+    named = ", ".join(f"{name!r} (image file not found)" for name in lost[:5])
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: 11 of 40 images cannot be used, at most 10 may be left out: "
+        f"{named}, …; fix or remove them\n"
+    )
+
+
+def break_captions(scenes, count):
+    """An unknown split, and then empty captions, `count` bad items in all."""
+    path = scenes / "dataset_coco.json"
+    content = json.loads(path.read_text())
+    content["images"][0]["split"] = "tset"
+    sentences = [s for image in content["images"][1:] for s in image["sentences"][:4]]
+    for sentence in sentences[: count - 1]:
+        sentence["tokens"] = []
+    path.write_text(json.dumps(content))
+
+
+def test_bad_captions_are_listed(experiment, damaged):
+    scenes, artifacts, overrides = damaged
+    break_captions(scenes, 6)
+    answer = a2("preprocess", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
+    [listed] = artifacts.glob("preprocess/*/skipped.jsonl")
+    assert answer.exit_code == 3
+    assert answer.stderr.splitlines() == [
+        f"preprocess: 6 skipped, listed in {listed}",
+        "  000000000001: unknown split: 'tset'",
+        *[f"  000000000002: caption {number}: empty" for number in range(4)],
+        "  000000000003: caption 0: empty",
+    ]
+
+
+def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
+    scenes, artifacts, overrides = damaged
+    break_captions(scenes, 11)
+    answer = a2("preprocess", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        "a2: 11 of 50 annotations cannot be used, at most 10 may be left out: "
+        "'000000000001' (unknown split: 'tset'), '000000000002' (caption 0: empty), "
+        "'000000000002' (caption 1: empty), '000000000002' (caption 2: empty), "
+        "'000000000002' (caption 3: empty), …; fix or remove them\n"
+    )
+
+
+def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
+    (tmp_path / "skipped.jsonl").write_text('{"id": "7", "reason": "odd"}\n' * 12)
+    manifest = Manifest(PreImage("extract", 1, {}, {}), {}, 12, 0.0, 61.0, {})
+    print_outcome("extract", Outcome(tmp_path, manifest, ran=True))
+    said = capsys.readouterr()
+    assert said.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
+    assert said.err.splitlines() == [
+        f"extract: 12 skipped, listed in {tmp_path / 'skipped.jsonl'}",
+        *["  7: odd"] * 10,
+        "  and 2 more",
+    ]
