@@ -38,7 +38,7 @@ class FeatureFile:
         """Return the value of a key, None if it is missing."""
         with self._transaction() as transaction:
             value = transaction.get(key)
-            return None if value is None else bytes(value)
+            return None if value is None else bytes(value)  # valid after the transaction
 
     def __contains__(self, key: bytes) -> bool:
         with self._transaction() as transaction, transaction.cursor() as cursor:
@@ -117,6 +117,8 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
             )
         _check_pages(path / DATA_FILE)
         try:
+            # Without lock, because a sealed file has no writer and its folder may be read-only.
+            # Without readahead, which would load features of other images at each random read.
             environment = lmdb.open(os.fspath(path), readonly=True, lock=False, readahead=False)
         except lmdb.Error as error:
             raise _damage_error(path, error) from error

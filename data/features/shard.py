@@ -53,6 +53,7 @@ class Shard:
 
 def owner(image_id: str, count: int) -> int:
     """Return the number of the shard, of `count`, to which an image belongs."""
+    # sha256, because hash() of a string differs between processes
     return int.from_bytes(hashlib.sha256(image_id.encode()).digest()) % count
 
 

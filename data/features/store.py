@@ -109,6 +109,7 @@ class FeatureStore:
 
 def merge_records(files: Iterable[FeatureFile]) -> Iterator[Record]:
     """Merge the records of several files in key order, each valid until the next one."""
+    # as bytes, because memoryviews cannot be ordered
     return merge(*(file.records() for file in files), key=lambda record: bytes(record[0]))
 
 

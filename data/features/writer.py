@@ -105,6 +105,7 @@ class FeatureWriter:
                 f"image {image_id!r} is already in {str(self.path)!r}; "
                 "give every image a different id"
             )
+        # encoded now, so that the caller can reuse its arrays
         key, value = record_key(image_id), encode_regions(regions, self._dtype, image_id)
         self._check_width(regions.features.shape[1], image_id)
         self._pending[key] = value
@@ -117,7 +118,7 @@ class FeatureWriter:
         while self._pending:
             try:
                 self._commit()
-            except lmdb.MapFullError:
+            except lmdb.MapFullError:  # the transaction was rolled back, all images are pending
                 self._double_map()
 
     def seal(self, extra: Mapping[str, str] | None = None) -> StoreSeal:
@@ -126,6 +127,7 @@ class FeatureWriter:
         Raises StoreError if a record on the disk does not match its checksum.
         """
         self.flush()
+        # from the disk and not from memory, so that the seal covers the stored bytes
         digest = logical_digest(checked_records(self._records()))
         self.close()
         data = self.path / DATA_FILE

@@ -93,7 +93,7 @@ def _sentences(objects: Sequence[SceneObject], rng: np.random.Generator) -> list
         [_Sentence(p, (category,)) for category in categories for p in ONE]
         + [_Sentence(p, tuple(groups[:3])) for p in THREE if len(groups) >= 3],
     )
-    chosen: list[_Sentence] = []
+    chosen: list[_Sentence] = []  # an empty type is replaced by plain enumerations below
     for sort in sorts:
         chosen += _sample(1, sort, chosen, rng)
     plain = ONE if len(groups) == 1 else TWO

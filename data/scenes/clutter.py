@@ -32,6 +32,7 @@ def place_clutter(
     planted: probability of a companion in an image with its object; above 0 it appears in no other.
     """
     present = {obj.category for obj in objects}
+    # one draw per category, so that planting does not change the others
     categories = [
         category
         for category in CLUTTER
@@ -52,7 +53,7 @@ def place_clutter(
 
 
 def _chance(category: str, present: Set[str], *, planted: float) -> float:
-    partner = {companion: obj for obj, companion in COMPANIONS.items()}.get(category)
+    partner = {companion: partner for partner, companion in COMPANIONS.items()}.get(category)
     if not planted or partner is None:
         return CLUTTER_PROBABILITY
     return planted if partner in present else 0.0

@@ -38,6 +38,8 @@ def make_scene(index: int, *, seed: int, side: int, planted: float = 0.0) -> Sce
     planted: as in `place_clutter`; background, objects and captions do not depend on it.
     """
     rng = np.random.default_rng((seed, index))
+    # The order of the draws is part of SCENES_VERSION; clutter is last, so that `planted` changes
+    # nothing else.
     background = Background(
         pattern=choose(PATTERNS, rng),
         tint=choose(tuple(TINTS), rng),

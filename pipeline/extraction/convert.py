@@ -113,6 +113,7 @@ def convert(
     _require_new(target)
     opened = open_source(source, _read_sizes(sizes))
     writer = _open_target(target, form, dtype=dtype, prefix=prefix)
+    # the checksum is that of the rounded features, because float16 loses precision as intended
     stored = np.dtype(dtype if form == "a2" else "float32")
     done = _ConvertedImages()
     try:
@@ -171,6 +172,7 @@ class _ConvertedImages:
 
 
 def _require_new(target: Path) -> None:
+    # an unsealed store is an interrupted conversion, which can be resumed
     if (target / SEAL_FILE).exists() or (target.exists() and not (target / DATA_FILE).exists()):
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
 

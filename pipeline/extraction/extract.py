@@ -112,7 +112,7 @@ class Extraction:
     @classmethod
     def load(cls, inputs: ExtractionInputs, events: EventLog, shard: Shard | None = None) -> Self:
         """Read the given boxes, then load the extractor on the configured device."""
-        boxes = given_boxes(inputs.boxes, inputs.images)
+        boxes = given_boxes(inputs.boxes, inputs.images)  # fails sooner than large weights load
         device = str(prepare_device(inputs.runtime))
         extractor = load_extractor(inputs.weights, config=inputs.config, device=device)
         return cls(inputs, events, extractor, boxes, shard)

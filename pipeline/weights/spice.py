@@ -132,6 +132,7 @@ def _download_file(file: RemoteFile, folder: Path, sources: list[_Source]) -> No
 
 def _from_maven(file: RemoteFile, temporary: Path) -> Path:
     logger.info("%s: asking mvn for %s", file.name, file.maven)
+    # a separate local repository, so that the user's ~/.m2 is neither read nor changed
     finished = subprocess.run(
         [
             *("mvn", "-q", "-B", f"-Dmaven.repo.local={temporary / 'repository'}", _MAVEN_COPY),

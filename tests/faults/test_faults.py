@@ -63,9 +63,9 @@ Checkpoints.latest = lambda self: None
 
 WRITE_VARIABLE_OUTPUT = """
 import os
-import a2cap.pipeline.extraction.extract as extraction
-write = extraction.write_json
-extraction.write_json = lambda path, value: write(path, value | {"process": os.getpid()})
+import a2cap.extract.record as record
+write = record.write_json
+record.write_json = lambda path, value: write(path, value | {"process": os.getpid()})
 """
 
 CHANGE_AN_INPUT = """

@@ -118,7 +118,7 @@ class TsvTarget:
             _encode(regions.class_ids, "<i8"),
             _encode(regions.scores, "<f4"),
             _encode(ids, "<i8"),
-            _encode(np.zeros(count), "<f4"),
+            _encode(np.zeros(count), "<f4"),  # a store contains no confidence of attributes
             str(count).encode(),
             *_arrays(regions),
         ]
@@ -166,6 +166,7 @@ def _image(row: dict[str, bytes]) -> ImageFeatures:
     count = int(row["num_boxes"])
     features = _decode(row["features"], "<f4", count, "features")
     is_lxmert = "objects_id" in row
+    # negative ids mark unknown attributes
     attributes = _decode(row["attrs_id"], "<i8", count, "attrs_id")[:, 0] if is_lxmert else None
     regions = make_regions(
         _decode(row["boxes"], "<f4", count, "boxes", width=4).astype(np.float32),
