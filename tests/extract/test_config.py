@@ -24,7 +24,7 @@ def test_every_field_has_a_description():
     assert all(field.description for field in ExtractConfig.model_fields.values())
 
 
-def test_all_contradictions_are_named_at_once():
+def test_all_contradictions_are_reported_at_once():
     with pytest.raises(ValidationError) as error:
         ExtractConfig(min_regions=50, max_regions=36, proposals=40, min_side=2000)
     text = str(error.value)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from a2cap.data.errors import A2Error, WeightsError
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import detectron2_meta
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.input import ScaledSize, image_blob
@@ -17,12 +16,9 @@ from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.weights.calibrated_random import calibrate
-from a2cap.extract.weights.load import assemble_detector
+from tests.extract.tiny import CONFIG, relative, with_meta
 
-NATIVE = ExtractConfig(
-    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
-)
-THEIRS = NATIVE.model_copy(update={"backend": "detectron2"})
+THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +35,7 @@ def detectron2():
     return pytest.importorskip("detectron2", reason="detectron2 is not installed")
 
 
-def test_where_detectron2_is_missing_one_line_says_what_to_do(deep, monkeypatch):
+def test_missing_detectron2_is_reported_in_one_line(deep, monkeypatch):
     monkeypatch.setitem(sys.modules, "detectron2", None)
     for name in [name for name in sys.modules if name.startswith("detectron2.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -63,13 +59,10 @@ def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
 def test_both_backends_give_the_same_regions(detectron2, deep, form, make_image):
     detector = deep
     if form == "detectron2":
-        meta = detectron2_meta(origin="test", classes=12).model_copy(
-            update={"anchors": deep.meta.anchors, "scale": (192, 320)}
-        )
-        detector = assemble_detector(
-            deep.state_dict(), architecture=deep.architecture, meta=meta, name="deep"
-        )
-    ours, theirs = Extractor(detector, config=NATIVE), Extractor(detector, config=THEIRS)
+        kept = {"anchors": deep.meta.anchors, "scale": (192, 320)}
+        meta = detectron2_meta(origin="test", classes=12).model_copy(update=kept)
+        detector = with_meta(deep, meta)
+    ours, theirs = Extractor(detector, config=CONFIG), Extractor(detector, config=THEIRS)
     for seed in range(4):
         native, other = ours(make_image(seed)), theirs(make_image(seed))
         assert np.abs(native.boxes - other.boxes).max() < 1e-2
@@ -79,14 +72,14 @@ def test_both_backends_give_the_same_regions(detectron2, deep, form, make_image)
 
 @pytest.mark.detectron2
 @pytest.mark.filterwarnings("ignore")
-def test_the_weights_that_are_saved_are_the_same(detectron2, deep):
+def test_both_backends_save_the_same_weights(detectron2, deep):
     extractor = Extractor(deep, config=THEIRS)
     assert extractor.detector is deep
 
 
 @pytest.mark.detectron2
 @pytest.mark.filterwarnings("ignore")
-def test_detectron2s_procedure_proposes_what_detectron2_proposes(detectron2):
+def test_proposals_equal_those_of_detectron2(detectron2):
     find = importlib.import_module(
         "detectron2.modeling.proposal_generator.proposal_utils"
     ).find_top_rpn_proposals
@@ -106,7 +99,7 @@ def test_detectron2s_procedure_proposes_what_detectron2_proposes(detectron2):
 
 @pytest.mark.detectron2
 @pytest.mark.filterwarnings("ignore")
-def test_each_stage_given_the_other_ones_input_agrees(detectron2, deep, make_image):
+def test_each_stage_equals_the_stage_of_detectron2_on_equal_inputs(detectron2, deep, make_image):
     ours, theirs = fuse(deep), rebuild(deep)
     blob = image_blob(make_image(5, 192, 256), scale=1.0, mean=deep.meta.mean)
     rois = torch.tensor([[0.0, 3, 3, 200, 150], [0, 40, 10, 120, 60], [0, 100, 20, 250, 190]])
@@ -121,7 +114,3 @@ def test_each_stage_given_the_other_ones_input_agrees(detectron2, deep, make_ima
         assert relative(ours.roi_heads(pooled[1]), features) < 1e-5
         logits = [one.roi_heads.box_predictor(features) for one in (ours, theirs)]
         assert torch.equal(logits[0].argmax(dim=1), logits[1].argmax(dim=1))
-
-
-def relative(found, expected):
-    return ((found - expected).norm() / expected.norm()).item()

@@ -5,23 +5,15 @@ import pytest
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import BATCH, Extractor
-from a2cap.extract.weights.load import assemble_detector
+from tests.extract.tiny import CONFIG, with_meta
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
 
 
 @pytest.fixture(scope="session")
-def config():
-    return ExtractConfig(
-        min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
-    )
-
-
-@pytest.fixture(scope="session")
-def extractor(detector, config):
-    return Extractor(detector, config=config)
+def extractor(detector):
+    return Extractor(detector, config=CONFIG)
 
 
 def relative(found, expected):
@@ -45,7 +37,7 @@ def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_im
     assert (regions.width, regions.height) == (128, 96)
 
 
-def test_detected_boxes_lie_in_the_image_and_are_at_least_16_pixels(extractor, make_image):
+def test_detected_boxes_are_inside_the_image_and_at_least_16_pixels(extractor, make_image):
     boxes = extractor(make_image(0)).boxes
     assert (boxes >= 0).all()
     assert (boxes[:, 2] <= 128).all()
@@ -54,8 +46,8 @@ def test_detected_boxes_lie_in_the_image_and_are_at_least_16_pixels(extractor, m
     assert (boxes[:, 2:] - boxes[:, :2] >= 15.5 - 1e-3).all()
 
 
-def test_a_fixed_number_of_regions_is_met_exactly(detector, config, make_image):
-    config = config.model_copy(update={"min_regions": 12, "max_regions": 12})
+def test_a_fixed_number_of_regions_is_exact(detector, make_image):
+    config = CONFIG.model_copy(update={"min_regions": 12, "max_regions": 12})
     assert len(Extractor(detector, config=config)(make_image(0))) == 12
 
 
@@ -67,8 +59,8 @@ def test_equal_images_give_equal_regions(extractor, make_image):
         assert np.array_equal(getattr(first, name), getattr(again, name))
 
 
-def test_detected_boxes_given_back_have_the_same_features(extractor, make_image):
-    """The features are those of the boxes written, not of refined ones."""
+def test_detected_boxes_given_as_boxes_have_the_same_features(extractor, make_image):
+    """Features belong to the boxes that are written, not to refined ones."""
     detected = extractor(make_image(0))
     given = extractor(make_image(0), detected.boxes)
     assert relative(given.features, detected.features) < 1e-5
@@ -76,7 +68,7 @@ def test_detected_boxes_given_back_have_the_same_features(extractor, make_image)
     np.testing.assert_allclose(given.scores, detected.scores, rtol=1e-4)
 
 
-def test_given_boxes_are_described_in_their_order(extractor, make_image):
+def test_given_boxes_keep_their_order(extractor, make_image):
     regions = extractor(make_image(0), BOXES)
     turned = extractor(make_image(0), BOXES[::-1])
     assert np.array_equal(regions.boxes, BOXES)
@@ -84,8 +76,8 @@ def test_given_boxes_are_described_in_their_order(extractor, make_image):
     assert relative(regions.features[0], regions.features[2]) > 1e-2
 
 
-def test_boxes_may_be_given_whatever_the_config_says(detector, config, make_image):
-    config = config.model_copy(update={"boxes": "given"})
+def test_boxes_may_be_given_with_any_config(detector, make_image):
+    config = CONFIG.model_copy(update={"boxes": "given"})
     assert len(Extractor(detector, config=config)(make_image(0), BOXES)) == 3
 
 
@@ -112,15 +104,11 @@ def test_regions_in_chunks_equal_regions_at_once(extractor, make_image, monkeypa
     assert relative(extractor(make_image(0), BOXES).features, whole) < 1e-5
 
 
-def moved(regions, expected):
-    return relative(regions.features, expected.features)
-
-
-def test_swapped_channels_move_features(extractor, make_image):
-    """Negative control: wrong channel order once halved other people's accuracy, unnoticed."""
+def test_swapped_channels_change_features(extractor, make_image):
+    """Negative control: a wrong channel order halved published accuracies, unnoticed."""
     regions = extractor(make_image(0), BOXES)
     swapped = extractor(np.ascontiguousarray(make_image(0)[:, :, ::-1]), BOXES)
-    assert moved(swapped, regions) > 1e-2
+    assert relative(swapped.features, regions.features) > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -132,32 +120,26 @@ def test_swapped_channels_move_features(extractor, make_image):
         ("resize", "rounded size"),
     ],
 )
-def test_another_convention_moves_features(detector, config, make_image, convention, other):
-    """Negative controls: what stock detectron2 does otherwise."""
-    meta = detector.meta.model_copy(update={convention: other})
-    changed = assemble_detector(
-        detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
-    )
+def test_another_convention_changes_features(detector, make_image, convention, other):
+    """Negative controls: conventions of stock detectron2."""
+    changed = with_meta(detector, detector.meta.model_copy(update={convention: other}))
     regions, theirs = (
-        Extractor(one, config=config)(make_image(0, 95, 127), BOXES) for one in (detector, changed)
+        Extractor(one, config=CONFIG)(make_image(0, 95, 127), BOXES) for one in (detector, changed)
     )
-    assert moved(theirs, regions) > 1e-2
+    assert relative(theirs.features, regions.features) > 1e-2
 
 
-def test_lost_anchors_move_boxes_and_features(detector, config, make_image):
-    """Negative control: 4 to 32 pixels, as newer detectron2 makes of MILVLG's configuration."""
+def test_wrong_anchors_change_boxes_and_features(detector, make_image):
+    """Negative control: 4 to 32 pixels, as newer detectron2 reads MILVLG's configuration."""
     anchors = tuple(tuple(side / 16 for side in anchor) for anchor in detector.meta.anchors)
-    meta = detector.meta.model_copy(update={"anchors": anchors})
-    changed = assemble_detector(
-        detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
-    )
-    config = config.model_copy(update={"min_regions": 5, "max_regions": 5})
+    changed = with_meta(detector, detector.meta.model_copy(update={"anchors": anchors}))
+    config = CONFIG.model_copy(update={"min_regions": 5, "max_regions": 5})
     regions, theirs = (Extractor(one, config=config)(make_image(0)) for one in (detector, changed))
-    assert moved(theirs, regions) > 1e-2
+    assert relative(theirs.features, regions.features) > 1e-2
 
 
-def test_wanted_boxes_that_do_not_come_are_refused(detector, config, make_image):
-    config = config.model_copy(update={"boxes": "given"})
+def test_missing_boxes_are_refused(detector, make_image):
+    config = CONFIG.model_copy(update={"boxes": "given"})
     message = (
         "no boxes for the image, but extract.boxes is 'given'; "
         "supply boxes, or set extract.boxes=detect"
@@ -179,7 +161,7 @@ def test_boxes_of_the_wrong_shape_are_refused(extractor, make_image, shape):
 @pytest.mark.parametrize(
     "box", [[60, 10, 10, 50], [10, 50, 60, 10], [128, 0, 140, 5], [0, -9, 9, -1], [0, 0, np.nan, 9]]
 )
-def test_boxes_that_are_no_boxes_in_the_image_are_refused(extractor, make_image, box):
+def test_boxes_outside_the_image_or_unordered_are_refused(extractor, make_image, box):
     boxes = np.array([BOXES[0], box], np.float32)
     message = (
         f"box 1 is not in the image of 128 x 96 pixels: {boxes[1].tolist()}; "

@@ -35,7 +35,7 @@ def extractor(weights):
     return load_extractor(weights, config=CONFIG)
 
 
-def test_cells_are_the_pooled_map_of_torchvisions_own_forward(extractor, network, make_image):
+def test_cells_equal_the_pooled_map_of_torchvision(extractor, network, make_image):
     image = make_image(0, 80, 120)
     regions = extractor(image)
     assert rounded_size(height=80, width=120, min_side=64, max_side=128) == (64, 96)
@@ -86,7 +86,7 @@ def test_several_images_equal_each_alone(extractor, make_image):
         assert np.array_equal(many.features, extractor(image).features)
 
 
-def test_weights_that_were_saved_give_the_same_cells(extractor, tmp_path, make_image):
+def test_saved_weights_give_the_same_cells(extractor, tmp_path, make_image):
     extractor.save(tmp_path / "weights.safetensors")
     again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
     image = make_image(0)
@@ -122,7 +122,7 @@ def test_a_vgg_gives_cells(tmp_path, make_image):
     assert regions.features.shape == (49, 512)
 
 
-def test_a_layer_that_is_none_is_refused(weights):
+def test_an_unknown_layer_is_refused(weights):
     with pytest.raises(ConfigError) as error:
         load_extractor(weights, config=CONFIG.model_copy(update={"grid_layer": "layer9"}))
     assert str(error.value) == (
@@ -139,7 +139,7 @@ def test_a_layer_without_a_map_is_refused():
     )
 
 
-def test_weights_of_another_network_are_refused_with_what_is_wrong(network):
+def test_weights_of_another_network_are_refused_with_their_keys(network):
     tensors = {key: t for key, t in network.state_dict().items() if key != "conv1.weight"}
     with pytest.raises(WeightsError) as error:
         GridExtractor({**tensors, "extra": torch.zeros(1)}, config=CONFIG)
@@ -159,7 +159,7 @@ def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
     )
 
 
-def test_a_detectors_weights_are_no_grids(detector, tmp_path):
+def test_weights_of_a_detector_are_refused(detector, tmp_path):
     from a2cap.extract.weights.load import save_detector
 
     save_detector(detector, tmp_path / "a.safetensors")

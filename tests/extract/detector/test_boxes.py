@@ -29,7 +29,7 @@ def test_without_the_last_pixel_encoding_is_torchvisions():
     torch.testing.assert_close(encode_boxes(true, anchors, plus1=False), expected)
 
 
-def test_a_moved_and_a_grown_box_have_these_deltas():
+def test_deltas_of_a_moved_and_a_scaled_box():
     anchors = torch.tensor([[0.0, 0, 10, 20], [0, 0, 10, 20]])
     true = torch.tensor([[5.0, 10, 15, 30], [-5, -10, 15, 30]])
     expected = torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 2, 2]])

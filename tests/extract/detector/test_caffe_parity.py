@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.extractor import Extractor
+from tests.extract.tiny import CONFIG
 
 META = caffe_meta(origin="test", classes=1600)
 
@@ -139,7 +139,7 @@ def test_proposals_equal_those_of_caffe(height, width, scale, spread):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
 
 
-def test_only_the_best_6000_candidates_compete(monkeypatch):
+def test_only_top_scoring_candidates_enter_suppression(monkeypatch):
     logits = torch.tensor([3.0, 2.0, 1.0])
     anchors = torch.tensor([[0.0, 0, 40, 40], [50, 0, 90, 40], [0, 50, 40, 90]])
     size = ScaledSize(height=100, width=100, scale=1, factors=(1, 1))
@@ -204,11 +204,8 @@ def test_fewer_proposals_than_min_regions_are_all_kept():
     assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
 
 
-def test_an_image_walks_the_whole_way_as_in_caffe(detector, make_image):
+def test_regions_of_an_image_equal_those_of_caffe(detector, make_image):
     """Convolutions aside, which nothing here writes out: proposals, selection, boxes written."""
-    config = ExtractConfig(
-        min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
-    )
     image, scale = make_image(0), 2.0
     blob = torch.from_numpy(image_blob(image, scale=scale, mean=CAFFE_MEAN))[None]
     size = ScaledSize(height=192, width=256, scale=scale, factors=(scale, scale))
@@ -226,7 +223,7 @@ def test_an_image_walks_the_whole_way_as_in_caffe(detector, make_image):
     boxes = proposals / np.float32(scale)
     rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
     chosen = reference_selection(boxes, probabilities, **rule)
-    regions = Extractor(detector, config=config)(image)
+    regions = Extractor(detector, config=CONFIG)(image)
     np.testing.assert_allclose(regions.boxes, boxes[chosen], atol=1e-3)
     np.testing.assert_allclose(regions.features, described.features[chosen], rtol=1e-3, atol=1e-4)
     assert regions.class_ids.tolist() == probabilities[chosen].argmax(axis=1).tolist()

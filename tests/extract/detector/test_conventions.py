@@ -10,18 +10,18 @@ from a2cap.extract.detector.conventions import (
 )
 
 
-def test_every_convention_has_to_be_named():
+def test_every_convention_is_required_and_described():
     assert all(field.is_required() for field in DetectorMeta.model_fields.values())
     assert all(field.description for field in DetectorMeta.model_fields.values())
 
 
 @pytest.mark.parametrize("make", [caffe_meta, airsplay_meta, detectron2_meta])
-def test_meta_survives_json(make):
+def test_meta_is_equal_after_a_json_round_trip(make):
     meta = make(origin="test", classes=1600)
     assert DetectorMeta.model_validate_json(meta.model_dump_json()) == meta
 
 
-def test_airsplay_differs_from_caffe_in_what_its_weights_were_converted_for():
+def test_airsplay_differs_from_caffe_in_anchors_and_box_weights():
     caffe = caffe_meta(origin="a", classes=1600).model_dump()
     airsplay = airsplay_meta(origin="a", classes=1600).model_dump()
     assert {key for key in caffe if caffe[key] != airsplay[key]} == {
@@ -34,13 +34,13 @@ def test_airsplay_differs_from_caffe_in_what_its_weights_were_converted_for():
     assert airsplay["bbox_weights"] == (10, 10, 5, 5)
 
 
-def test_conventions_that_are_not_built_are_refused():
+def test_unknown_conventions_are_refused():
     values = caffe_meta(origin="a", classes=1600).model_dump()
     with pytest.raises(ValidationError, match="resize"):
         DetectorMeta(**{**values, "resize": "padded"})
 
 
-def test_another_procedure_keeps_what_belongs_to_the_weights():
+def test_another_procedure_keeps_the_conventions_of_the_weights():
     caffe = caffe_meta(origin="a", classes=1600)
     other = caffe.with_procedure("detectron2")
     changed = {k for k, v in caffe.model_dump().items() if other.model_dump()[k] != v}
@@ -68,7 +68,7 @@ def new_meta(**changed):
     return custom_meta(**{**given, **changed})
 
 
-def test_a_new_detectors_anchors_are_every_size_in_every_ratio_around_their_cells_centre():
+def test_custom_anchors_have_every_size_and_ratio_around_the_centre_of_a_cell():
     assert new_meta().anchors == (
         (8 - 24, 8 - 6, 8 + 24, 8 + 6),
         (8 - 12, 8 - 12, 8 + 12, 8 + 12),
@@ -77,7 +77,7 @@ def test_a_new_detectors_anchors_are_every_size_in_every_ratio_around_their_cell
     )
 
 
-def test_a_new_detector_follows_detectron2_but_for_what_was_chosen():
+def test_custom_conventions_are_detectron2s_except_for_the_given_ones():
     usual, new = detectron2_meta(origin="test", classes=5).model_dump(), new_meta().model_dump()
     assert {key for key in usual if usual[key] != new[key]} == {
         "anchors",
@@ -90,5 +90,5 @@ def test_a_new_detector_follows_detectron2_but_for_what_was_chosen():
     assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"
 
 
-def test_a_new_detectors_meta_survives_json():
+def test_custom_meta_is_equal_after_a_json_round_trip():
     assert DetectorMeta.model_validate_json(new_meta().model_dump_json()) == new_meta()

@@ -27,7 +27,7 @@ def detect(detector, images, **rule):
     return detect_objects(detector, images, proposals=30, roi_size=7, rule=DetectionRule(**rule))
 
 
-def test_several_images_together_give_what_each_gives_alone(detector, make_image):
+def test_batched_detections_equal_single_ones(detector, make_image):
     images = [make_image(0), make_image(1, 64, 64), make_image(2)]
     together = detect(detector, images)
     assert all(len(found) for found in together)
@@ -82,7 +82,7 @@ def plus1_iou(a, b):
     return shared / (sum(areas) - shared)
 
 
-def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_image):
+def test_detections_equal_loops_over_classes_and_boxes(detector, make_image):
     image = make_image(0)
     rule = {"confidence": 0.1, "overlap": 0.4, "most": 15}
     expected, size = reference(detector, image, **rule)
@@ -94,7 +94,7 @@ def test_detections_are_those_of_loops_over_classes_and_boxes(detector, make_ima
     assert found.boxes.dtype == found.scores.dtype == np.float32
 
 
-def test_nothing_found_is_an_empty_result(detector, make_image):
+def test_an_image_without_detections_has_an_empty_result(detector, make_image):
     (found,) = detect(detector, [make_image(0)], confidence=1.0)
     assert len(found) == 0
     assert found.boxes.shape == (0, 4)
@@ -105,14 +105,14 @@ def test_no_images_give_no_detections(detector):
     assert detect(detector, []) == []
 
 
-def test_attributes_are_those_of_the_detections_class(detector, make_image):
+def test_attributes_depend_on_the_class_of_the_detection(detector, make_image):
     """A region found as two classes is described as each."""
     (found,) = detect(detector, [make_image(0)], confidence=0.01)
     assert found.attribute_ids.min() >= 0
     assert found.attribute_ids.max() < detector.architecture.attributes
 
 
-def test_proposals_are_what_extraction_would_look_at(detector, make_image):
+def test_proposals_equal_those_of_extraction(detector, make_image):
     images = [make_image(0), make_image(3)]
     low, high = detector.meta.scale
     config = ExtractConfig(
@@ -131,7 +131,7 @@ def test_proposals_are_what_extraction_would_look_at(detector, make_image):
 
 
 @pytest.mark.parametrize("make", [caffe_meta, detectron2_meta])
-def test_no_shift_leaves_a_proposal_and_weights_divide_shifts(make):
+def test_zero_deltas_keep_a_proposal_and_weights_divide_deltas(make):
     meta = make(origin="test", classes=1).model_copy(update={"decode_plus1": False})
     size = ScaledSize(height=200, width=200, scale=1, factors=(1, 1))
     proposal = torch.tensor([[20.0, 20, 60, 40]])

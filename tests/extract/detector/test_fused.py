@@ -3,6 +3,7 @@ import torch
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.fused import FusedConvolution, fuse
 from a2cap.extract.detector.resnet import FrozenBatchNorm, NormalizedConvolution
+from tests.extract.tiny import relative
 
 
 def test_a_fused_convolution_equals_the_two_steps():
@@ -15,7 +16,7 @@ def test_a_fused_convolution_equals_the_two_steps():
         torch.testing.assert_close(FusedConvolution(separate)(x), separate(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_fused_detector_has_no_normalisation_left_and_leaves_the_original_alone(detector):
+def test_a_fused_detector_has_no_normalisations_and_does_not_change_the_original(detector):
     before = {key: tensor.clone() for key, tensor in detector.state_dict().items()}
     fused = fuse(detector)
     assert isinstance(fused, Detector)
@@ -34,7 +35,3 @@ def test_maps_and_features_agree_to_float32_rounding(detector):
         found, features = (d.predict(expected, rois, roi_size=7) for d in (fused, detector))
         assert relative(found.features, features.features) < 1e-5
         assert relative(found.class_logits, features.class_logits) < 1e-4
-
-
-def relative(found, expected):
-    return ((found - expected).norm() / expected.norm()).item()

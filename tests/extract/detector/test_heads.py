@@ -21,7 +21,7 @@ def test_shapes_of_logits():
     assert heads.attribute_logits(features, logits).shape == (7, 5)
 
 
-def test_attributes_depend_on_the_likeliest_class_which_may_be_the_background():
+def test_attributes_depend_on_the_most_likely_class_or_the_background():
     heads, features = predictor(TINY), torch.rand(1, 16)
     of_class = [heads.attribute_logits(features, torch.eye(4)[None, k]) for k in range(4)]
     assert len({tuple(logits[0].tolist()) for logits in of_class}) == 4

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector import mixed_precision as mixed
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2cap.extract.extractor import Extractor
+from tests.extract.tiny import CONFIG, relative
 
-EXACT = ExtractConfig(
-    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
-)
+EXACT = CONFIG
 MIXED = EXACT.model_copy(update={"precision": "mixed"})
 
 needs_bfloat16 = pytest.mark.skipif(
@@ -44,7 +42,7 @@ def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image
 
 
 @needs_bfloat16
-def test_what_is_chosen_beyond_the_likely_ones_is_described_too(detector, make_image, monkeypatch):
+def test_regions_outside_the_candidates_are_computed_too(detector, make_image, monkeypatch):
     expected = Extractor(detector, config=MIXED)(make_image(0))
     choose = Extractor._choose
 
@@ -61,17 +59,17 @@ def test_what_is_chosen_beyond_the_likely_ones_is_described_too(detector, make_i
 
 
 @needs_bfloat16
-def test_logits_are_those_of_the_heads_to_bfloat16(detector):
+def test_bfloat16_logits_are_close_to_float32_logits(detector):
     maps = torch.rand(1, 32, 12, 16, generator=torch.Generator().manual_seed(0))
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
     with torch.inference_mode():
         logits = SelectionHeads(detector).class_logits(maps, rois, roi_size=7)
         expected = detector.predict(maps, rois, roi_size=7).class_logits
     assert logits.dtype == torch.float32
-    assert ((logits - expected).norm() / expected.norm()).item() < 2e-2
+    assert relative(logits, expected) < 2e-2
 
 
-def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_image, monkeypatch, caplog):
+def test_mixed_without_bfloat16_warns_and_is_exact(detector, make_image, monkeypatch, caplog):
     monkeypatch.setattr("a2cap.extract.extractor.has_bfloat16", lambda device: False)
     with caplog.at_level(logging.WARNING):
         regions = Extractor(detector, config=MIXED)(make_image(0))
@@ -82,7 +80,7 @@ def test_without_bfloat16_mixed_says_so_and_is_exact(detector, make_image, monke
 
 
 @needs_bfloat16
-def test_what_cannot_be_compiled_runs_as_it_is(detector, make_image, monkeypatch, caplog):
+def test_heads_that_do_not_compile_run_uncompiled(detector, make_image, monkeypatch, caplog):
     def fail(module, **_):
         def call(batch):
             raise RuntimeError("no C++ compiler\nand a long story")
@@ -97,6 +95,6 @@ def test_what_cannot_be_compiled_runs_as_it_is(detector, make_image, monkeypatch
     assert np.array_equal(regions.features, expected.features)
 
 
-def test_a_gpu_is_asked_for_its_own_bfloat16(monkeypatch):
+def test_emulated_bfloat16_of_a_gpu_does_not_count(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     assert not mixed.has_bfloat16(torch.device("cuda", 0))

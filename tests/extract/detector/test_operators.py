@@ -8,7 +8,7 @@ from a2cap.data.errors import A2Error
 from a2cap.extract.detector.operators import nms, roi_pool
 
 
-def test_nms_keeps_the_best_first():
+def test_nms_returns_indices_by_falling_score():
     boxes = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]])
     kept = nms(boxes, torch.tensor([0.1, 0.5, 0.9]), threshold=0.7)
     assert kept.tolist() == [2, 1]
@@ -33,7 +33,7 @@ def test_pooling_has_a_gradient_whatever_the_threads(threads):
     assert torch.equal(maps.grad[0, 0], expected)
 
 
-def test_a_torchvision_that_does_not_fit_is_one_clear_line(monkeypatch):
+def test_an_incompatible_torchvision_is_reported_in_one_line(monkeypatch):
     class Broken:
         def find_spec(self, name, path=None, target=None):
             if name == "torchvision":
@@ -52,7 +52,7 @@ def test_a_torchvision_that_does_not_fit_is_one_clear_line(monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_gradients_all_of_torchvision_need_not_be_imported():
+def test_torchvision_is_not_imported_without_gradients():
     script = (
         "import sys, torch\n"
         "from a2cap.extract.detector.operators import nms, roi_pool\n"

@@ -5,19 +5,11 @@ import pytest
 import torch
 
 from a2cap.data.detection.labels import LabelledImage
-from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.training.batch import labelled_batch
+from tests.extract.tiny import tiny_meta
 
-META = custom_meta(
-    origin="test",
-    classes=3,
-    sizes=(16,),
-    ratios=(1.0,),
-    scale=(64, 96),
-    last_stage="strided",
-    region_pooling="maximum",
-)
+META = tiny_meta(sizes=(16,))
 
 
 def labels(boxes, *, attribute_ids=None, crowd=None):
@@ -58,7 +50,7 @@ def test_boxes_are_scaled_with_their_image(images):
     assert [ids.tolist() for ids in batch.class_ids] == [[0], [0]]
 
 
-def test_crowds_stand_apart_and_boxes_without_an_area_are_left_out(images):
+def test_crowds_are_separate_and_boxes_without_an_area_are_dropped(images):
     boxes = [[0, 0, 8, 8], [5, 5, 5, 9], [10, 10, 20, 20]]
     given = labels(boxes, attribute_ids=[(1,), (), ()], crowd=[False, False, True])
     batch = labelled_batch(images[:1], [given], meta=META)
@@ -68,7 +60,7 @@ def test_crowds_stand_apart_and_boxes_without_an_area_are_left_out(images):
     assert batch.crowds[0].tolist() == [[20, 20, 40, 40]]
 
 
-def test_attributes_are_filled_up_with_minus_one(images):
+def test_attributes_are_padded_with_minus_one(images):
     given = labels([[0, 0, 8, 8]] * 3, attribute_ids=[(4, 2), (), (1,)])
     batch = labelled_batch(images[:1], [given], meta=META)
     assert batch.attribute_ids[0].tolist() == [[4, 2], [-1, -1], [1, -1]]
@@ -81,7 +73,7 @@ def test_an_image_without_boxes_has_empty_targets(images):
     assert batch.attribute_ids[0].shape == (0, 0)
 
 
-def test_a_batch_goes_to_a_device_whole(images):
+def test_all_tensors_of_a_batch_move_to_a_device(images):
     batch = labelled_batch(images[:1], [labels([[0, 0, 8, 8]])], meta=META).to("meta")
     tensors = (batch.images, *batch.boxes, *batch.class_ids, *batch.attribute_ids, *batch.crowds)
     assert {tensor.device.type for tensor in tensors} == {"meta"}

@@ -44,7 +44,7 @@ def log_softmax(row):
     return [value - math.log(sum(math.exp(other) for other in row)) for value in row]
 
 
-def test_objectness_is_the_cross_entropy_of_something_against_nothing(sampled):
+def test_objectness_is_a_binary_cross_entropy(sampled):
     logits = random(5)
     expected = by_image(
         [
@@ -55,7 +55,7 @@ def test_objectness_is_the_cross_entropy_of_something_against_nothing(sampled):
     assert objectness_loss(logits, sampled).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_box_errors_count_linearly_from_a_ninth_and_only_where_something_is(sampled):
+def test_box_loss_is_smooth_l1_of_foreground_samples(sampled):
     deltas = random(5, 4, seed=2) * 0.3
     losses = []
     for k, image in enumerate(IMAGES):
@@ -65,7 +65,7 @@ def test_box_errors_count_linearly_from_a_ninth_and_only_where_something_is(samp
     assert box_loss(deltas, sampled).item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
-def test_classes_are_a_cross_entropy_with_the_background(sampled):
+def test_class_loss_is_a_cross_entropy_with_the_background(sampled):
     logits, class_ids = random(5, 4), [1, 3, 0, 3, 2]
     losses = [
         (image, -log_softmax(logits[k].tolist())[class_ids[k]]) for k, image in enumerate(IMAGES)
@@ -74,7 +74,7 @@ def test_classes_are_a_cross_entropy_with_the_background(sampled):
     assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
-def test_every_attribute_of_a_region_is_a_target_and_regions_without_do_not_count():
+def test_attribute_loss_averages_the_attributes_of_each_region_and_ignores_regions_without():
     logits = random(4, 4)
     attribute_ids = [[0, 2], [-1, -1], [1, -1], [2, 1]]
     images = [0, 0, 0, 2]
@@ -88,7 +88,7 @@ def test_every_attribute_of_a_region_is_a_target_and_regions_without_do_not_coun
 
 
 @pytest.mark.parametrize("width", [0, 2])
-def test_no_known_attribute_costs_nothing(width):
+def test_attribute_loss_is_zero_without_known_attributes(width):
     logits = random(3, 4).requires_grad_()
     unknown = torch.full((3, width), -1)
     found = attribute_loss(logits, unknown, torch.tensor([0, 0, 1]), count=2)

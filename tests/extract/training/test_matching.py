@@ -17,13 +17,13 @@ def found(regions, *, rule, boxes=BOXES, crowds=NONE):
     return match(boxes, torch.tensor(regions), crowds=crowds, rule=rule).tolist()
 
 
-def test_anchors_stand_for_what_they_overlap_by_seven_tenths():
+def test_anchors_match_boxes_with_an_overlap_of_seven_tenths():
     # Overlaps 0.8, 0.5 and 0.2 of the first box; the second one's best is 0.01.
     anchors = [[0.0, 0, 10, 8], [0, 0, 10, 5], [0, 0, 10, 2], [100, 100, 110, 110]]
     assert found(anchors, rule=ANCHOR_RULE) == [0, IGNORED, BACKGROUND, 1]
 
 
-def test_regions_stand_for_what_they_overlap_by_half():
+def test_regions_match_boxes_with_an_overlap_of_one_half():
     regions = [[0.0, 0, 10, 5], [0, 0, 10, 4.9], [100, 100, 110, 110]]
     assert found(regions, rule=REGION_RULE) == [0, BACKGROUND, BACKGROUND]
 
@@ -55,7 +55,7 @@ def taken(*, count, positive_fraction, seed=0):
     return rows, MATCHES[rows]
 
 
-def test_a_sample_has_at_most_its_part_of_positives_and_nothing_ignored():
+def test_samples_have_a_limited_fraction_of_positives_and_no_ignored_regions():
     rows, matches = taken(count=32, positive_fraction=0.25)
     assert len(rows.unique()) == 32
     assert (matches >= 0).sum() == 8
@@ -68,7 +68,7 @@ def test_few_negatives_make_a_small_sample():
     assert (matches == BACKGROUND).sum() == 25
 
 
-def test_a_sample_follows_its_generator_and_moves_it_on():
+def test_sampling_depends_on_and_advances_the_generator():
     assert torch.equal(
         taken(count=9, positive_fraction=0.5)[0], taken(count=9, positive_fraction=0.5)[0]
     )
@@ -79,7 +79,7 @@ def test_a_sample_follows_its_generator_and_moves_it_on():
     assert not torch.equal(first, second)
 
 
-def test_a_saved_generator_goes_on_as_it_would_have():
+def test_sampling_continues_from_a_saved_generator_state():
     generator = torch.Generator().manual_seed(0)
     sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
     state = generator.get_state()

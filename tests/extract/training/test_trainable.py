@@ -7,7 +7,6 @@ import torch
 from torchvision.ops import box_iou
 
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.resnet import Architecture
@@ -16,16 +15,9 @@ from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.initial import random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
+from tests.extract.tiny import seeded, tiny_meta
 
-META = custom_meta(
-    origin="test",
-    classes=3,
-    sizes=(16, 32),
-    ratios=(1.0,),
-    scale=(64, 96),
-    last_stage="strided",
-    region_pooling="maximum",
-)
+META = tiny_meta()
 ARCHITECTURE = Architecture(
     depth=18,
     width=8,
@@ -39,10 +31,6 @@ ARCHITECTURE = Architecture(
 SAMPLING = Sampling(
     anchors=32, anchor_positives=0.5, proposals=20, regions=8, region_positives=0.5, roi_size=7
 )
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def trainable(seed=0):
@@ -62,7 +50,7 @@ COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
 
 
 def square_image(*squares):
-    """Squares of (x, y, side, class) on grey, and what is true of them; attribute = class."""
+    """Draw squares (x, y, side, class) on grey and return them with labels; attribute = class."""
     image = np.full((64, 64, 3), 128, np.uint8)
     for x, y, side, kind in squares:
         image[y : y + side, x : x + side] = COLOURS[kind]
@@ -95,7 +83,7 @@ def test_equal_seeds_give_equal_losses_and_others_do_not(batch):
     assert not torch.equal(losses(trainable(), batch, seed=1).classes, first["classes"])
 
 
-def test_sampling_leaves_the_global_random_numbers_alone(batch):
+def test_sampling_does_not_change_the_global_rng_state(batch):
     before = torch.get_rng_state()
     losses(trainable(), batch)
     assert torch.equal(torch.get_rng_state(), before)
@@ -112,7 +100,7 @@ def test_gradient_reaches_every_parameter(batch):
     assert without == []
 
 
-def test_a_batch_of_images_without_boxes_teaches_only_the_background(batch):
+def test_images_without_boxes_train_only_the_background(batch):
     empty = Labels([], [], [])
     images = [image for image, _ in SQUARES]
     nothing = labelled_batch(images, [empty] * 4, meta=META)
@@ -122,7 +110,7 @@ def test_a_batch_of_images_without_boxes_teaches_only_the_background(batch):
     assert found.objectness > 0
 
 
-def test_frozen_computes_exactly_what_evaluation_mode_computes(batch):
+def test_a_frozen_detector_equals_evaluation_mode_exactly(batch):
     model = trainable()
     losses(model, batch)  # moves the running statistics
     model.eval()
@@ -137,7 +125,7 @@ def test_frozen_computes_exactly_what_evaluation_mode_computes(batch):
     assert torch.equal(ours.attribute_logits, theirs.attribute_logits)
 
 
-def test_a_frozen_detector_no_longer_changes(batch):
+def test_a_frozen_detector_does_not_change_with_training(batch):
     model = trainable()
     frozen = model.frozen()
     before = {key: tensor.clone() for key, tensor in frozen.state_dict().items()}
@@ -148,7 +136,7 @@ def test_a_frozen_detector_no_longer_changes(batch):
     assert all(torch.equal(before[key], tensor) for key, tensor in frozen.state_dict().items())
 
 
-def test_tuning_keeps_the_norms_and_the_given_detector(batch):
+def test_fine_tuning_changes_neither_the_norms_nor_the_given_detector(batch):
     detector = random_detector(ARCHITECTURE, META, generator=seeded())
     model = TrainableDetector(detector, learns_norms=False)
     losses(model, batch).total(attribute_weight=0.5).backward()
@@ -160,7 +148,7 @@ def test_tuning_keeps_the_norms_and_the_given_detector(batch):
     assert "backbone.stem.conv1.weight" in changed
 
 
-def test_what_was_trained_extracts_after_a_round_trip(batch, tmp_path):
+def test_a_trained_detector_extracts_after_saving_and_loading(batch, tmp_path):
     model = trainable()
     losses(model, batch)
     path = tmp_path / "trained.safetensors"
@@ -225,14 +213,14 @@ def reference_region_losses(described, refined, regions, labels):
             weighted = zip(shifts(boxes[best], region), (10, 10, 5, 5), strict=True)
             target = [shift * weight for shift, weight in weighted]
             errors[-1] = smooth(refined[k, 4 * kind : 4 * kind + 4].tolist(), target)
-            # the tests' attribute of a thing is its class
+            # the attribute of a square is its class
             attributes.append((k, kind))
     return sum(classes) / len(classes), sum(errors) / len(errors), attributes
 
 
 @pytest.fixture(scope="module")
 def uneven():
-    """In evaluation mode, with heads that say something of each region."""
+    """A detector in evaluation mode whose heads differ between regions."""
     model = trainable().eval()
     with torch.no_grad():
         for part in (model.detector.proposal_generator, model.detector.roi_heads.box_predictor):
@@ -242,14 +230,7 @@ def uneven():
 
 
 def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
-    everything = Sampling(
-        anchors=1000,
-        anchor_positives=0.5,
-        proposals=12,
-        regions=1000,
-        region_positives=0.5,
-        roi_size=7,
-    )
+    everything = replace(SAMPLING, anchors=1000, proposals=12, regions=1000)
     found = uneven.losses(batch, sampling=everything, generator=seeded())
     detector, expected = uneven.detector, []
     with torch.no_grad():
@@ -284,7 +265,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
     np.testing.assert_allclose(together, means, rtol=2e-4)
 
 
-def test_bfloat16_learns_much_the_same_and_its_losses_are_float32(batch):
+def test_losses_under_bfloat16_autocast_are_float32_and_close(batch):
     exact = losses(trainable(), batch)
     model = trainable()
     with torch.autocast("cpu", torch.bfloat16):
@@ -297,15 +278,15 @@ def test_bfloat16_learns_much_the_same_and_its_losses_are_float32(batch):
         torch.testing.assert_close(rough.named()[name], loss, rtol=0.1, atol=0.02)
 
 
-def test_true_boxes_are_among_the_regions_that_teach(batch):
-    """With one proposal an image, only they can stand for something."""
+def test_true_boxes_are_among_the_sampled_regions(batch):
+    """With one proposal per image, only true boxes can be foreground."""
     few = replace(SAMPLING, proposals=1)
     found = trainable().losses(batch, sampling=few, generator=seeded())
     assert found.boxes > 0
     assert found.attributes > 0
 
 
-def test_a_detector_without_attributes_learns_the_rest(batch):
+def test_a_detector_without_attributes_trains_the_other_losses(batch):
     architecture = replace(ARCHITECTURE, attributes=0)
     detector = random_detector(architecture, META, generator=seeded())
     found = losses(TrainableDetector(detector, learns_norms=True), batch)
@@ -313,7 +294,7 @@ def test_a_detector_without_attributes_learns_the_rest(batch):
     assert found.classes > 0
 
 
-def test_crowds_teach_nothing(batch):
+def test_crowds_are_not_trained_on(batch):
     """A crowd over all of the image leaves nothing that could be background."""
     everything = tuple(torch.tensor([[-999.0, -999, 999, 999]]) for _ in SQUARES)
     nothing = tuple(torch.zeros(0, 4) for _ in SQUARES)
@@ -322,7 +303,7 @@ def test_crowds_teach_nothing(batch):
     assert torch.stack(list(found.named().values())).tolist() == [0, 0, 0, 0, 0]
 
 
-def test_padding_is_no_place_for_anchors(batch):
+def test_anchors_in_the_padding_are_not_sampled(batch):
     """The same image beside a larger one: no anchor of the padding is sampled."""
     model = trainable().eval()
     size = ScaledSize(height=64, width=32, scale=1, factors=(1, 1))
@@ -343,7 +324,7 @@ def test_padding_is_no_place_for_anchors(batch):
 
 
 @pytest.mark.slow
-def test_four_images_are_learnt_by_heart(batch):
+def test_the_detector_overfits_four_images(batch):
     model = trainable()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = seeded()

@@ -84,7 +84,7 @@ def test_a_damaged_file_is_refused(write, content, reason):
     )
 
 
-def test_a_normalisation_that_lacks_a_blob_is_damaged(write):
+def test_a_normalisation_without_a_blob_is_damaged(write):
     with pytest.raises(WeightsError) as error:
         load_caffemodel(write(layer(b"bn_conv1", floats(6), floats(2))))
     assert str(error.value) == (

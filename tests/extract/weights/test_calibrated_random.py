@@ -35,7 +35,7 @@ def test_another_seed_or_other_images_give_other_weights(tiny, make_image, tmp_p
     assert len(digests) == 3
 
 
-def test_the_callers_random_state_is_left_alone(tiny, make_image):
+def test_calibration_does_not_change_the_global_rng_state(tiny, make_image):
     before = torch.get_rng_state()
     calibrate([make_image(1)], tiny, **SIZES, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
@@ -58,7 +58,7 @@ def test_the_origin_is_stated(tiny, make_image):
     assert meta.origin == "calibrated-random, seed 7"
 
 
-def test_without_images_there_is_nothing_to_calibrate_on(tiny):
+def test_calibration_without_images_is_refused(tiny):
     message = "no images to calibrate random weights on; check that data.images holds some"
     with pytest.raises(InputError, match=message):
         calibrate([], tiny, **SIZES, seed=0)
@@ -66,7 +66,7 @@ def test_without_images_there_is_nothing_to_calibrate_on(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [18, 101])
-def test_activations_stay_sane_at_any_depth(depth, make_image):
+def test_activations_stay_in_range_at_any_depth(depth, make_image):
     images = [make_image(seed, 160, 200) for seed in range(4)]
     detector = calibrate(
         images, Architecture(depth), min_side=160, max_side=320, roi_size=14, seed=0

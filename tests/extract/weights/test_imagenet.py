@@ -2,20 +2,13 @@ import pytest
 import torch
 from torchvision.models import resnet18, resnet50
 
-from a2cap.extract.detector.conventions import DETECTRON2_MEAN, custom_meta
+from a2cap.extract.detector.conventions import DETECTRON2_MEAN
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.imagenet import DEVIATION, resnet_tensors
 from a2cap.extract.weights.initial import initialise_from, random_detector
+from tests.extract.tiny import tiny_meta
 
-META = custom_meta(
-    origin="test",
-    classes=2,
-    sizes=(32,),
-    ratios=(1.0,),
-    scale=(64, 64),
-    last_stage="strided",
-    region_pooling="maximum",
-)
+META = tiny_meta(classes=2, sizes=(32,), side=64)
 
 
 def begun(depth, state):
@@ -54,7 +47,7 @@ def test_the_deviation_is_torchvisions():
 
 
 @pytest.mark.parametrize(("depth", "network"), [(18, resnet18), (50, resnet50)])
-def test_everything_but_the_heads_is_learnt(depth, network):
+def test_only_the_heads_are_not_initialised(depth, network):
     with torch.device("meta"):
         state = network(weights=None).state_dict()
     state = {key: torch.zeros(tensor.shape) for key, tensor in state.items()}

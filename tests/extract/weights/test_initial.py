@@ -21,7 +21,7 @@ def made(seed=0, architecture=ARCHITECTURE):
     return random_detector(architecture, meta, generator=generator)
 
 
-def test_equal_seeds_give_equal_detectors_without_the_global_random_numbers():
+def test_equal_seeds_give_equal_detectors_and_do_not_use_the_global_rng():
     before = torch.get_rng_state()
     first, again = made().state_dict(), made().state_dict()
     assert torch.equal(torch.get_rng_state(), before)
@@ -42,7 +42,7 @@ def test_equal_seeds_give_equal_detectors_without_the_global_random_numbers():
         ("roi_heads.box_predictor.bbox_pred.weight", 0.001),
     ],
 )
-def test_weights_spread_as_their_sources_say(key, spread):
+def test_weights_have_the_standard_deviation_of_their_source(key, spread):
     assert made().state_dict()[key].std().item() == pytest.approx(spread, rel=0.15)
 
 
@@ -53,7 +53,7 @@ def test_norms_are_neutral_and_biases_zero():
             assert torch.equal(tensor, torch.full_like(tensor, float(ones))), key
 
 
-def test_another_detectors_weights_are_taken_but_for_heads_of_other_sizes():
+def test_heads_of_other_sizes_are_not_initialised():
     source = made(1)
     target = made(
         0,

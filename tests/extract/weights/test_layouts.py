@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import (
     as_anchors,
@@ -24,6 +23,7 @@ from a2cap.extract.weights import layouts
 from a2cap.extract.weights import load as weights
 from a2cap.extract.weights.layouts import make_canonical
 from a2cap.extract.weights.load import assemble_detector, load_detector
+from tests.extract.tiny import CONFIG
 
 PREDICTOR = "roi_heads.box_predictor"
 HEAD = "proposal_generator.rpn_head"
@@ -162,9 +162,6 @@ def blob(array: np.ndarray, legacy_sizes: bool) -> bytes:
     return data + bytes_field(7, bytes_field(1, b"".join(map(varint, array.shape))))
 
 
-CONFIG = ExtractConfig(
-    min_side=192, max_side=320, proposals=30, min_regions=5, max_regions=10, roi_size=7
-)
 VISUAL_GENOME = {
     "caffemodel": (write_caffemodel, layouts.CAFFE_ROWS),
     "MILVLG": (write_milvlg, layouts.CAFFE_ROWS),

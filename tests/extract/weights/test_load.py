@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import airsplay_meta, caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
@@ -19,10 +18,7 @@ from a2cap.extract.weights.load import (
     load_detector,
     save_detector,
 )
-
-CONFIG = ExtractConfig(
-    min_side=192, max_side=320, proposals=30, min_regions=5, max_regions=10, roi_size=7
-)
+from tests.extract.tiny import CONFIG
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_arrays_become_float32_tensors_by_name(write):
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
 
 
-def test_counters_are_left_out(write):
+def test_counters_are_dropped(write):
     model = {"backbone.stem.conv1.norm.num_batches_tracked": np.array(1)}
     assert load_pickle(write({"model": model})) == {}
 

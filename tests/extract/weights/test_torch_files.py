@@ -16,7 +16,7 @@ def save(content, path, *, archive=True):
 
 
 @TWO_FORMS
-def test_a_state_dict_is_read_alone_or_below_model(tmp_path, archive):
+def test_a_state_dict_is_read_at_the_top_or_below_model(tmp_path, archive):
     state = {"w": torch.tensor([1.5], dtype=torch.float16)}
     for content in (state, {"model": state, "iteration": 7}):
         tensors = load_torch_file(save(content, tmp_path / "a.pth", archive=archive))

@@ -1,0 +1,42 @@
+"""Configurations and conventions of detectors small enough for quick tests."""
+
+import torch
+
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
+
+CONFIG = ExtractConfig(
+    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+)
+
+
+def tiny_meta(*, classes: int = 3, sizes: tuple[int, ...] = (16, 32), side: int = 96):
+    """Return conventions with square anchors for images of 64 to `side` pixels."""
+    return custom_meta(
+        origin="test",
+        classes=classes,
+        sizes=sizes,
+        ratios=(1.0,),
+        scale=(64, side),
+        last_stage="strided",
+        region_pooling="maximum",
+    )
+
+
+def with_meta(detector, meta: DetectorMeta):
+    """Return the same weights with other conventions."""
+    from a2cap.extract.weights.load import assemble_detector
+
+    return assemble_detector(
+        detector.state_dict(), architecture=detector.architecture, meta=meta, name="changed"
+    )
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return a generator on the CPU."""
+    return torch.Generator().manual_seed(seed)
+
+
+def relative(found, expected) -> float:
+    """Return the difference of two tensors relative to the expected one."""
+    return float((found - expected).norm() / expected.norm())
