@@ -13,12 +13,19 @@ from typing import Any
 
 from tests.faults.fault_points import Function, wrap
 
-WRITER = "a2cap.data.features.writer:FeatureWriter"
+OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
+COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
+EXTRACT = "a2cap.pipeline.extraction.extract:Extraction._add"
+RESUME = "a2cap.pipeline.training.loop:Training.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
     "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",
     "a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",
 )
+SAVE = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
+WORK = "a2cap.pipeline.engine.run:_work"
+SEAL = "a2cap.pipeline.engine.manifest:Manifest.write"
+OBSERVED = (OPEN, COMMIT, EXTRACT, RESUME, *UPDATES, SAVE, WORK, SEAL)
 
 
 @dataclass(frozen=True)
@@ -49,28 +56,22 @@ def start_logging(path: Path) -> None:
     def log(event: str, value: object = True) -> None:
         os.write(descriptor, f"{json.dumps([event, value])}\n".encode())
 
-    _observe(f"{WRITER}.__init__", after=lambda _, self, *__: log("found", sorted(self.done())))
+    _observe(OPEN, after=lambda _, self, *__: log("found", sorted(self.done())))
     _observe(
-        f"{WRITER}._commit",
+        COMMIT,
         before=lambda self: [key.decode() for key in self._pending],
         after=lambda ids, _: log("committed", ids),
     )
     _observe(
-        "a2cap.pipeline.extraction.extract:Extraction._add",
-        before=lambda _, jobs, *__: log("extracted", [job.image_id for job in jobs]),
+        EXTRACT,
+        before=lambda _, batch, *__: log("extracted", [image.image_id for image in batch]),
     )
-    _observe(
-        "a2cap.pipeline.training.loop:Training.resume",
-        after=lambda _, self: log("resumed", self.position.step),
-    )
+    _observe(RESUME, after=lambda _, self: log("resumed", self.position.step))
     for update in UPDATES:
         _observe(update, after=lambda _, __, ___, number: log("step", number))
-    _observe(
-        "a2cap.pipeline.training.checkpoints:Checkpoints.save",
-        after=lambda _, __, step: log("checkpoint", step),
-    )
-    _observe("a2cap.pipeline.engine.run:_work", before=lambda *_: log("worked"))
-    _observe("a2cap.pipeline.engine.manifest:Manifest.write", after=lambda *_: log("sealed"))
+    _observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
+    _observe(WORK, before=lambda *_: log("worked"))
+    _observe(SEAL, after=lambda *_: log("sealed"))
 
 
 def _observe(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.digests import differences, result_digests
 from tests.faults.fault_points import POINTS
-from tests.faults.run_log import Run, lost, read_log, repeated
+from tests.faults.run_log import OBSERVED, Run, lost, read_log, repeated
 from tests.faults.trial import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def drive(*options, change=""):
     return finished.returncode, finished.stdout, finished.stderr
 
 
-TARGETS = {point.target for points in POINTS.values() for point in points}
+TARGETS = {*OBSERVED, *(point.target for points in POINTS.values() for point in points)}
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
