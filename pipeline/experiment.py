@@ -106,7 +106,7 @@ class Experiment:
         """Return the training stages of a phase: xe, scst or all; ConfigError if it has none."""
         if name == "scst" and TRAIN_SCST not in self.training:
             raise ConfigError(
-                "scst.epochs is 0, so there is no self-critical training; set it to 1 or more"
+                "self-critical training is disabled: scst.epochs is 0; set it to 1 or more"
             )
         return {"xe": [TRAIN_XE], "scst": [TRAIN_SCST]}.get(name, self.training)
 

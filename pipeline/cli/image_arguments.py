@@ -1,4 +1,4 @@
-"""Which images the arguments of `a2 caption` name: files, folders, standard input."""
+"""Image arguments of `a2 caption`: files, folders, and paths on standard input."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ STANDARD_INPUT = Path("-")
 def named_images(
     arguments: Sequence[Path], standard_input: Iterable[bytes]
 ) -> Iterator[NamedImage]:
-    """The images in the order of the arguments, as often as they are named.
+    """Yield the named images in order, duplicates included.
 
-    A folder gives the images below it in the order of their paths; `-` gives one per line of
-    standard input, which is read as the images are asked for. Raises InputError at once for a
-    folder without images, and where standard input ends without having named one.
+    A folder yields the images below it, sorted by path. `-` yields one image per line of standard
+    input, read lazily. Raises InputError immediately for a folder without images, and at the end of
+    a standard input without a path.
     """
     if arguments.count(STANDARD_INPUT) > 1:
         raise InputError("standard input is named twice, as '-'; name it once")
@@ -28,7 +28,7 @@ def named_images(
 
 
 def may_be_many(arguments: Sequence[Path]) -> bool:
-    """Whether the arguments could name another number of images than one."""
+    """Return True unless the arguments name exactly one image."""
     return len(arguments) != 1 or arguments[0] == STANDARD_INPUT or arguments[0].is_dir()
 
 

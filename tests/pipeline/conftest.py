@@ -1,4 +1,4 @@
-"""What tests of the pipeline share: 40 scenes taken through all four stages, and a browser."""
+"""Fixtures of the pipeline's tests: a finished experiment over 40 scenes, ranks, a browser."""
 
 import json
 import multiprocessing
@@ -47,17 +47,17 @@ class FinishedExperiment:
     artifacts: Path
 
     def open(self, *overrides: str, artifacts: Path | None = None) -> Experiment:
-        """The experiment's stages, with some fields changed, over its artifacts or others."""
+        """Open the experiment, with overrides, over its artifacts folder or another one."""
         return Experiment(load_config(self.config_file, overrides), artifacts or self.artifacts)
 
     def directory(self, stage: str) -> Path:
-        """Where a stage's result lies."""
+        """Return the directory of a stage's result."""
         return self.open().result(stage, needed_by="a test").directory
 
 
 @pytest.fixture(scope="session")
 def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> FinishedExperiment:
-    """All four stages, run once for all test processes; tests must not change what is there."""
+    """Run all stages once for all test processes; tests must not change the results."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "tiny experiment"
     with FileLock(f"{folder}.lock"):
@@ -95,14 +95,24 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
+@pytest.fixture
+def new(experiment: FinishedExperiment, tmp_path: Path) -> Callable[..., Experiment]:
+    """Open the experiment over an empty artifacts folder, with overrides."""
+
+    def open_new(*overrides: str) -> Experiment:
+        return experiment.open(*overrides, artifacts=tmp_path / "new")
+
+    return open_new
+
+
 @dataclass(frozen=True)
 class Labelled:
-    """Scenes to train a tiny detector on, in `train`, and others to validate it on, in `val`."""
+    """Scenes for a tiny detector: training images in `train`, validation images in `val`."""
 
     folder: Path
 
     def fields(self, **changes: object) -> dict[str, Any]:
-        """The section `detector` that does so, as plain values, with some fields changed."""
+        """Return the section `detector` for these scenes as plain values, with changes."""
         places = {
             "images": self.folder / "train" / "images",
             "labels": self.folder / "train" / "instances.json",
@@ -112,7 +122,7 @@ class Labelled:
         return {**{name: str(path) for name, path in places.items()}, **TINY_DETECTOR, **changes}
 
     def config(self, **changes: object) -> DetectorConfig:
-        """The section itself."""
+        """Return the section `detector` for these scenes, with changes."""
         return DetectorConfig.model_validate(self.fields(**changes))
 
 
@@ -144,7 +154,7 @@ TINY_DETECTOR = {
 
 @pytest.fixture(scope="session")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Labelled:
-    """12 scenes and 6; tests must not change what is there."""
+    """Draw 12 training and 6 validation scenes; tests must not change them."""
     folder = tmp_path_factory.mktemp("labelled")
     write_scenes(folder / "train", count=12, seed=1, side=96, workers=1)
     write_scenes(folder / "val", count=6, seed=2, side=96, workers=1)
@@ -153,7 +163,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Labelled:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    """Debian's Chromium, without a window."""
+    """Start Debian's Chromium without a window."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed; run: apt-get install chromium")
@@ -167,7 +177,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
-    """Opens a file; what the page says on its console, or asks for, is a failure of the test."""
+    """Open a file in the browser; any console message or request fails the test."""
     complaints: list[str] = []
     contexts: list[BrowserContext] = []
 

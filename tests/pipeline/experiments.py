@@ -6,6 +6,7 @@ import shutil
 from click.testing import CliRunner
 
 from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.doctor.preflight import PlannedRun, run_checks
 from a2cap.pipeline.engine.manifest import read_manifest
 
 NO_JAVA = (
@@ -61,3 +62,24 @@ class CopiedExperiment:
         """Delete the results of stages."""
         for stage in stages:
             shutil.rmtree(self.artifacts / stage)
+
+
+def problems(opened, *names, **options):
+    """List the problems of the stages, by default of all, each text once."""
+    with opened:
+        checks = run_checks(PlannedRun(opened, names or opened.names, **options))
+    return list(dict.fromkeys(check.found for check in checks if check.problem))
+
+
+def found(opened, stage, need, **options):
+    """Return the check of one requirement of a stage."""
+    with opened:
+        checks = run_checks(PlannedRun(opened, opened.names, **options))
+    [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
+    return check
+
+
+def free(monkeypatch, count):
+    """Let the disk have so many free bytes."""
+    usage = shutil._ntuple_diskusage(10**12, 0, count)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)

@@ -1,4 +1,4 @@
-"""The demo: the whole road on scenes, a blind captioner beside, and nothing done twice."""
+"""Demo: all stages on scenes, the comparison with a blind captioner, and reruns."""
 
 import json
 
@@ -20,22 +20,22 @@ TWICE = ["train-xe", "evaluate"]
 METRICS = ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE"]
 
 
-def spoken(folder):
-    """Runs the demo; returns what it said of each stage, and the evaluation's directory."""
-    said = []
+def reported(folder):
+    """Run the demo; return the outcome of each stage and the evaluation's directory."""
+    outcomes = []
     directory = run_demo(
-        folder, SMALL, report=lambda name, outcome: said.append((name, outcome.ran)), scenes=60
+        folder, SMALL, report=lambda name, outcome: outcomes.append((name, outcome.ran)), scenes=60
     )
-    return said, directory
+    return outcomes, directory
 
 
 @pytest.mark.slow
 def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(tmp_path, monkeypatch):
-    said, directory = spoken(tmp_path / "my demo")
-    assert said == [(stage, True) for stage in ONCE + 2 * TWICE]
+    outcomes, directory = reported(tmp_path / "my demo")
+    assert outcomes == [(stage, True) for stage in ONCE + 2 * TWICE]
     assert_report_compares(directory)
 
-    again, same = spoken(tmp_path / "my demo")
+    again, same = reported(tmp_path / "my demo")
     assert again == [(stage, False) for stage in ONCE + 2 * TWICE]
     assert same == directory
 

@@ -1,6 +1,6 @@
-"""The experiment: which stages a changed setting or a changed file reruns, and why.
+"""Experiment: the stages that a changed setting or file reruns, and the reasons.
 
-Every field is in the matrix of test_rerun_matrix.py; here are stages with results on disk.
+test_rerun_matrix.py covers every field; these tests use stages with results on disk.
 """
 
 import json
@@ -78,7 +78,7 @@ def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
 
 @pytest.fixture
 def copied_scenes(experiment, tmp_path):
-    """The experiment's images and annotations at another place, and the overrides for it."""
+    """Copy images and annotations to another path; return the folder and the overrides."""
     scenes = tmp_path / "copied scenes"
     shutil.copytree(experiment.scenes, scenes)
     places = {

@@ -1,9 +1,9 @@
-"""What each stage made of fixed data when its code version was set.
+"""Golden outputs: the output of each stage on fixed data for its current code version.
 
-A stage's key holds a code version and not the code, so that a changed comment reruns nothing. Who
-changes what a stage makes must raise the version; these values notice when that is forgotten. They
-are exact where text and integers come out, and have a tolerance where floats do, which differ
-between machines. `python tests/pipeline/test_golden_outputs.py` records them anew.
+A stage's key contains a code version and not the code, so that a changed comment reruns nothing. A
+change of the output must raise the version; these tests fail if that is forgotten. Text and
+integers are compared exactly, floats with a tolerance, because they differ between machines.
+`python tests/pipeline/test_golden_outputs.py` records the values again.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ CONFIG = {
 
 
 def write_data(folder):
-    """Fifteen images in one of three colours, three boxes each, and captions; no chance in it."""
+    """Write fifteen images in three colours, three boxes each, and captions; deterministic."""
     (folder / "images").mkdir(parents=True)
     rows, columns = np.mgrid[0:64, 0:64]
     lines, annotations = [], []
@@ -127,7 +127,7 @@ def write_data(folder):
 
 
 def _write_labels(folder, annotations):
-    """The same boxes with a class by their side and their image's colour as an attribute."""
+    """Write the boxes with their side as class and their image's colour as attribute."""
     sides, colours = (20, 30, 60), list(COLOURS)
     named = [
         {
@@ -150,7 +150,7 @@ def _write_labels(folder, annotations):
 
 
 def make(folder):
-    """Runs all stages; stage -> the directory of its result."""
+    """Run all stages; return stage -> directory of its result."""
     write_data(folder)
     places = {
         "images": str(folder / "images"),
@@ -268,7 +268,7 @@ TOLERANCE = {
 
 
 def differences(found, golden, tolerance, path=""):
-    """Dotted paths of what differs, with both values."""
+    """List the dotted paths that differ, with both values."""
     if isinstance(golden, dict) and isinstance(found, dict):
         names = sorted(golden.keys() | found.keys())
         pairs = [(f"{path}.{name}", found.get(name), golden.get(name)) for name in names]
@@ -286,7 +286,7 @@ def close(found, golden, tolerance):
 
 
 def changes(stage, directories):
-    """What a stage makes differently from its golden values."""
+    """List the differences of a stage's output from its golden values."""
     golden = json.loads(GOLDEN.read_text())[stage]["values"]
     return differences(MEASURED[stage](directories[stage]), golden, TOLERANCE[stage])
 
@@ -301,10 +301,10 @@ def directories(tmp_path_factory):
 def test_the_output_of_a_stage_matches_its_golden_values(directories, stage):
     changed = [name for name in READS[stage] if changes(name, directories)]
     if changed:
-        pytest.skip(f"{stage} reads what {', '.join(changed)} makes, and that has changed")
+        pytest.skip(f"the output of {', '.join(changed)}, an input of {stage}, has changed")
     found = changes(stage, directories)
     assert not found, (
-        f"stage {stage} makes something else: {'; '.join(found[:5])}; if that is meant, raise "
+        f"the output of stage {stage} has changed: {'; '.join(found[:5])}; if intended, raise "
         f"CODE_VERSION in {module_of(stage)}, then record it: {how_to_record()}"
     )
 
@@ -341,7 +341,7 @@ def how_to_record():
 
 
 def record():
-    """Writes the golden values of the code as it is."""
+    """Write the golden values of the current code."""
     with TemporaryDirectory() as folder:
         directories = make(Path(folder) / "data")
         values = {

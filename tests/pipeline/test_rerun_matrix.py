@@ -1,7 +1,7 @@
-"""Promise P4: a changed field of the configuration reruns the stages that read it, and no other.
+"""Promise P4: a changed field of the configuration reruns exactly the stages that read it.
 
-Every field is changed once. The stages whose key changes are compared with a declared table: none
-may be missed, which would be a stale result, and none be false, which would be work for nothing.
+Each field is changed once, and the stages whose keys change are compared with a table. A missed
+stage would be a stale result, a superfluous one wasted work.
 """
 
 import json
@@ -27,7 +27,7 @@ READERS = {
     "evaluate": (),
     "train-detector": (),
 }
-"""Stage -> the stages that read what it makes; a trained detector is one more file of weights."""
+"""Stage -> the stages that read its output; a trained detector is one more weights file."""
 
 CALIBRATE, EXTRACT, BOTH = ("calibrate",), ("extract",), ("calibrate", "extract")
 PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
@@ -36,16 +36,16 @@ SCST, DETECTOR = ("train-scst",), ("train-detector",)
 
 @dataclass(frozen=True)
 class File:
-    """A file or folder of other content, below the folder of the test's data."""
+    """A file or folder with other content, below the folder of the test's data."""
 
     name: str
     instead_of: tuple[str, ...] = ()
-    """Fields that hold another file before and after, `field=name` each."""
+    """Fields with another file before and after the change, `field=name` each."""
     listed: bool = False
-    """Whether the field holds a list of such."""
+    """True if the field is a list of paths."""
 
     def override(self, field, path):
-        """The override that sets the field to this file, lying at `path`."""
+        """Format the override that sets the field to this file at `path`."""
         return override(field, (path,) if self.listed else path)
 
 
@@ -206,11 +206,11 @@ MATRIX = {
     "runtime.workers": (1, NONE),
     "runtime.threads": (2, NONE),
 }
-"""Field -> (another value, the stages that read the field, or what it names, themselves)."""
+"""Field -> (another value, the stages that read the field or the file that it names)."""
 
 
 def leaves(model=Config, prefix=""):
-    """Dotted names of all fields that are no sections, wherever in the models they lie."""
+    """Yield the dotted names of all fields that are not sections."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -231,9 +231,9 @@ WORDS = ["a", "red", "house", "on", "hill", "green", "tree"]
 
 
 def _write_data(folder):
-    """Twelve files in place of images, captions of them in two layouts, boxes, weights, scores.
+    """Write twelve image files, captions in two layouts, boxes, weights and scores.
 
-    Beside each lies one of other content.
+    Each file also exists with other content.
     """
     for prefix, content in (("", b"image"), ("other ", b"another image")):
         images = folder / f"{prefix}images"
@@ -277,7 +277,7 @@ def _coco():
 
 
 class Keys:
-    """What the keys of all stages are made of under some overrides, with no stage run."""
+    """Pre-images of the keys of all stages under some overrides, without running a stage."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -304,7 +304,7 @@ class Keys:
         self.config_file.write_text(yaml.safe_dump(sections))
 
     def overrides(self, field, value):
-        """The overrides that change a field, after those under which it can be changed."""
+        """Return the overrides before a field's change, and those that change it."""
         if not isinstance(value, File):
             return [], [f"{field}={json.dumps(value)}"]
         before = [text.split("=") for text in value.instead_of]
@@ -312,7 +312,7 @@ class Keys:
         return under, [*under, value.override(field, self.folder / value.name)]
 
     def __call__(self, overrides, *, propagate=False):
-        """Stage -> pre-image. propagate: what a stage makes changes with its key, else never."""
+        """Map stage -> pre-image. propagate: a stage's output changes with its key, else never."""
         asked = (*overrides, propagate)
         if asked not in self.known:
             self.known[asked] = self._pre_images(overrides, propagate=propagate)
@@ -343,7 +343,7 @@ def keys(tmp_path_factory):
 
 
 def changed(keys, field, value, *, propagate):
-    """The stages whose key changes with a field."""
+    """Return the stages whose keys change with a field."""
     under, overrides = keys.overrides(field, value)
     before = keys(under, propagate=propagate)
     after = keys(overrides, propagate=propagate)
@@ -351,7 +351,7 @@ def changed(keys, field, value, *, propagate):
 
 
 def with_readers(stages):
-    """The stages, and those that read what they make, to the end."""
+    """Return the stages and all that depend on them."""
     found = set(stages)
     for name in stages:
         found |= with_readers(READERS[name])

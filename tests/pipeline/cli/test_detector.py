@@ -1,4 +1,4 @@
-"""The commands `a2 detector`, from labelled images to weights that extract."""
+"""Commands `a2 detector`: training, evaluation, and extraction with the weights."""
 
 import json
 import shutil
@@ -27,26 +27,26 @@ def a2(*arguments):
 
 @dataclass(frozen=True)
 class Trained:
-    """What `a2 detector train` made and said."""
+    """Result and output of `a2 detector train`."""
 
     config_file: Path
     artifacts: Path
-    said: str
+    output: str
 
     @property
     def place(self):
-        """The options of the experiment."""
+        """Options of the experiment."""
         return "-c", self.config_file, "--artifacts", self.artifacts
 
     @property
     def directory(self):
-        """Where the result lies."""
+        """Directory of the result."""
         [found] = (path for path in (self.artifacts / "train-detector").iterdir() if path.is_dir())
         return found
 
     @property
     def weights(self):
-        """The detector's file."""
+        """Weights file of the detector."""
         return self.directory / "detector.safetensors"
 
 
@@ -71,7 +71,7 @@ def figures_of(trained):
 
 def test_training_prints_the_metrics_and_the_path_of_the_weights(trained):
     figures = figures_of(trained)
-    first, *lines, last = trained.said.splitlines()
+    first, *lines, last = trained.output.splitlines()
     assert first.startswith("train-detector: done in ")
     assert first.endswith(f": {trained.directory}")
     assert lines[:3] == [f"{name:<8} {figures[name]:.4f}" for name in ("AP", "AP50", "AP75")]
@@ -92,7 +92,7 @@ def test_a_second_training_does_nothing_and_prints_the_same(trained):
     answer = a2("detector", "train", *trained.place)
     assert answer.exit_code == 0
     assert answer.stdout.splitlines()[0] == f"train-detector: up to date: {trained.directory}"
-    assert answer.stdout.splitlines()[1:] == trained.said.splitlines()[1:]
+    assert answer.stdout.splitlines()[1:] == trained.output.splitlines()[1:]
     assert trained.weights.stat().st_mtime_ns == before
 
 
@@ -168,7 +168,7 @@ def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
 def test_the_evaluation_of_the_trained_weights_equals_the_training_output(trained):
     answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout.splitlines() == trained.said.splitlines()[1:-1]
+    assert answer.stdout.splitlines() == trained.output.splitlines()[1:-1]
 
 
 def test_the_evaluation_prints_json(trained):
@@ -186,7 +186,7 @@ def test_the_evaluation_uses_the_configured_images(trained):
 
 
 def changed_labels(labelled, folder, change):
-    """The labels of validation, changed."""
+    """Write changed validation labels; return the option that names them."""
     document = json.loads((labelled.folder / "val" / "instances.json").read_text())
     change(document)
     path = folder / "labels.json"
@@ -303,7 +303,7 @@ def test_contradicting_detector_fields_are_reported_together():
 
 
 def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
-    """As with other scenes: the same classes, norms kept."""
+    """Fine-tune on the same classes with frozen norms."""
     answer = a2(
         *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
         *("--set", f"detector.start={trained.weights}", "--set", "detector.norms=frozen"),
@@ -317,7 +317,7 @@ def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
 
 
 def test_a_detector_is_evaluated_by_the_conventions_of_its_weights(trained, tmp_path):
-    """The scale is that of the weights, whatever the configuration says."""
+    """Use the scale of the weights instead of the configuration's."""
     detector = load_detector(trained.weights)
     detector.meta = detector.meta.model_copy(update={"scale": (48, 48)})
     save_detector(detector, tmp_path / "other.safetensors", dtype=torch.float16)

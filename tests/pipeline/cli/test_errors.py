@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.stage import StagePaths
 from tests.pipeline.experiments import NO_JAVA, a2, images_of, settings
 
 
-def test_without_weights_extraction_says_where_they_come_from(experiment, tmp_path):
+def test_extraction_without_weights_names_their_option(experiment, tmp_path):
     place = ("--artifacts", tmp_path / "artifacts", "--images", experiment.scenes / "images")
     answer = a2("extract", *place, "--output", tmp_path / "store")
     assert answer.exit_code == 1
@@ -40,20 +40,20 @@ def test_missing_weights_are_reported(experiment, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "preprocess", "evaluate"])
-def test_without_java_nothing_is_begun(experiment, tmp_path, without_java, command):
+def test_without_java_nothing_is_started(experiment, tmp_path, without_java, command):
     answer = a2(command, "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.exit_code == 1
     assert answer.stderr == f"a2: {NO_JAVA}\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
 
 
-def test_without_java_nobody_s_captions_are_scored(tmp_path, without_java):
+def test_without_java_external_captions_are_not_scored(tmp_path, without_java):
     answer = a2("evaluate", "--results", "r", "--references", "c", "--output", tmp_path / "scores")
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {NO_JAVA}\n")
     assert not (tmp_path / "scores").exists()
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_extraction(copy, monkeypatch):
+def test_a_disk_that_is_too_small_is_reported_before_extraction(copy, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(9, 9, 1000))
     answer = copy.a2("extract", "--force")
     assert answer.exit_code == 1
@@ -63,7 +63,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_extraction(copy, monkeypatch
     )
 
 
-def test_images_without_boxes_are_named(copy, tmp_path):
+def test_images_without_boxes_are_reported(copy, tmp_path):
     content = json.loads((copy.experiment.scenes / "instances.json").read_text())
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
     (tmp_path / "instances.json").write_text(json.dumps(content))
@@ -100,7 +100,7 @@ def without_image(store, image_id):
     ("command", "stages", "split"),
     [("train", ["train-xe"], "train"), ("train", ["train-xe"], "val"), ("evaluate", [], "test")],
 )
-def test_an_image_without_features_is_refused_by_name(copy, command, stages, split):
+def test_an_image_without_features_is_reported(copy, command, stages, split):
     store = copy.directory("extract") / "features.lmdb"
     lost = images_of(copy.experiment.scenes, split)[0]
     without_image(store, lost)
@@ -124,20 +124,20 @@ def give_another_vocabulary(model):
     )
 
 
-def test_evaluation_refuses_a_vocabulary_that_the_model_was_not_trained_with(copy):
+def test_evaluation_rejects_another_vocabulary_than_the_model_s(copy):
     message = give_another_vocabulary(copy.directory("train-xe"))
     copy.delete("evaluate")
     answer = copy.a2("evaluate")
     assert (answer.exit_code, answer.stderr) == (1, message)
 
 
-def test_captioning_refuses_a_vocabulary_that_the_model_was_not_trained_with(copy):
+def test_captioning_rejects_another_vocabulary_than_the_model_s(copy):
     message = give_another_vocabulary(copy.directory("train-xe"))
     answer = a2("caption", "x.jpg", "--model", copy.directory("train-xe"))
     assert (answer.exit_code, answer.stderr) == (1, message)
 
 
-def test_what_the_model_refuses_is_one_line(copy):
+def test_an_error_of_the_model_is_reported_in_one_line(copy):
     slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
     answer = copy.a2("train", *settings(*slots))
     assert answer.exit_code == 1
@@ -149,7 +149,7 @@ def test_what_the_model_refuses_is_one_line(copy):
     )
 
 
-def test_a_place_that_cannot_be_written_is_named(experiment, tmp_path):
+def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     (tmp_path / "file").write_text("no folder")
     place = tmp_path / "file" / "artifacts"
     answer = a2("status", "-c", experiment.config_file, "--artifacts", place)
@@ -161,7 +161,7 @@ def test_a_place_that_cannot_be_written_is_named(experiment, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_named(experiment, tmp_path):
+def test_a_read_only_folder_is_reported(experiment, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine").chmod(0o555)
     answer = a2(
@@ -174,7 +174,7 @@ def test_a_read_only_folder_is_named(experiment, tmp_path):
     )
 
 
-def test_a_stage_that_another_process_runs_is_refused_with_its_holder(copy):
+def test_a_stage_that_another_process_runs_is_rejected_with_its_holder(copy):
     lock = StagePaths(copy.directory("extract")).lock
     with stage_lock(lock, what="a test"):
         answer = copy.a2("extract")

@@ -58,7 +58,7 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert features.verify(data=True) == []
 
 
-def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
+def test_an_existing_store_is_not_extracted_again(images_and_weights, tmp_path):
     store = tmp_path / "store"
     assert a2("extract", *images_and_weights, "--output", store).exit_code == 0
     before = (store / "manifest.json").read_bytes()
@@ -81,7 +81,7 @@ def test_a_store_that_is_there_is_not_made_again(images_and_weights, tmp_path):
     assert max(len(features[name]) for name in features) <= 6
 
 
-def test_a_folder_of_others_is_not_taken_for_a_store(images_and_weights, tmp_path):
+def test_a_folder_with_other_files_is_never_replaced(images_and_weights, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     for force in ([], ["--force"]):
@@ -126,7 +126,7 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), SIGNALS)
-def test_interrupted_extraction_ends_with_the_store_of_one_left_alone(
+def test_interrupted_extraction_ends_with_the_store_of_an_uninterrupted_one(
     experiment, tmp_path, how, code
 ):
     arguments = ["extract", "-c", experiment.config_file, "--artifacts", tmp_path]
@@ -144,7 +144,7 @@ def test_interrupted_extraction_ends_with_the_store_of_one_left_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), SIGNALS)
-def test_an_interrupted_store_of_any_images_is_taken_up(images_and_weights, tmp_path, how, code):
+def test_an_interrupted_store_of_any_images_is_resumed(images_and_weights, tmp_path, how, code):
     whole, store = tmp_path / "whole", tmp_path / "store"
     assert a2("extract", *images_and_weights, "--output", whole).exit_code == 0
     arguments = ["extract", *images_and_weights, "--output", store]

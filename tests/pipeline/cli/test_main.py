@@ -31,7 +31,7 @@ def without_meteor(monkeypatch):
 
 @pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "a2")
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_every_command_has_help_that_ends_with_an_example(name, option):
+def test_the_help_of_every_command_ends_with_an_example(name, option):
     answer = a2(*name.split(), option)
     assert answer.exit_code == 0
     assert answer.stdout.startswith(f"Usage: a2 {name}".strip())
@@ -62,7 +62,7 @@ def test_every_command_is_in_the_readme(name):
     assert f"a2 {name}" in README.read_text(encoding="utf-8")
 
 
-def test_help_answers_without_what_computes():
+def test_help_imports_no_heavy_package():
     script = (
         "import sys\n"
         "from a2cap.pipeline.cli.main import cli\n"
@@ -77,7 +77,7 @@ def test_help_answers_without_what_computes():
     assert answer.returncode == 0, answer.stderr
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     answer = a2("--version")
     assert answer.stdout.startswith("a2, version 0.")
     assert answer.exit_code == 0
@@ -86,7 +86,7 @@ def test_the_version_is_told():
 # --- usage and configuration: exit code 2 -------------------------------------------------------
 
 
-def test_a_misspelt_field_is_named_with_the_nearest_one(copy):
+def test_a_misspelt_field_is_reported_with_the_nearest_name(copy):
     answer = copy.a2("run", *settings("train.bach_size=7", "evaluate.beam_size=0"))
     assert answer.exit_code == 2
     assert answer.stderr == (
@@ -97,7 +97,7 @@ def test_a_misspelt_field_is_named_with_the_nearest_one(copy):
     )
 
 
-def test_a_missing_configuration_is_named():
+def test_a_missing_configuration_is_reported():
     answer = a2("run", "-c", "none.yaml")
     assert answer.exit_code == 2
     assert answer.stderr == "a2: config file not found: 'none.yaml'; check the path\n"
@@ -124,14 +124,14 @@ def test_a_missing_configuration_is_named():
         ),
     ],
 )
-def test_options_that_belong_together_are_asked_for(arguments, message):
+def test_options_that_belong_together_are_required(arguments, message):
     answer = a2(*arguments)
     assert answer.exit_code == 2
     assert answer.stderr.endswith(f"Error: {message}\n")
 
 
 @pytest.mark.parametrize("command", ["extract", "run", "status", "train"])
-def test_without_images_the_field_is_named(tmp_path, command):
+def test_without_images_the_field_is_reported(tmp_path, command):
     weights = settings("extract.weights=calibrated-random")
     captions = tmp_path / "captions.jsonl"
     lines = (
@@ -164,7 +164,7 @@ def test_a_second_run_finds_every_stage_up_to_date(copy):
 
 
 @pytest.mark.parametrize("command", ["run", "evaluate"])
-def test_what_evaluates_ends_with_the_scores_and_the_report(copy, command):
+def test_evaluation_ends_with_the_scores_and_the_report(copy, command):
     answer = copy.a2(command)
     found = copy.directory("evaluate")
     scores = json.loads((found / "metrics.json").read_text())["metrics"]
@@ -178,22 +178,22 @@ def test_what_evaluates_ends_with_the_scores_and_the_report(copy, command):
 @pytest.mark.parametrize(
     ("until", "last"), [("extract", "extract"), ("preprocess", "preprocess"), ("train", "train-xe")]
 )
-def test_a_run_ends_with_the_stage_that_is_named(copy, until, last):
+def test_a_run_stops_after_the_named_stage(copy, until, last):
     *stages, _ = copy.a2("run", "--until", until).stdout.splitlines()
     assert stages[-1].startswith(f"{last}: up to date: ")
     dry = copy.a2("run", "--until", until, "--dry-run").stdout.splitlines()
     assert dry[-1].split()[:2] == [last, "done"]
 
 
-def test_a_dry_run_says_what_would_run_and_why_and_does_nothing(copy):
+def test_a_dry_run_prints_reasons_and_runs_nothing(copy):
     before = copy.finished()
     answer = copy.a2("run", "--dry-run", *settings("evaluate.beam_size=3", "train.seed=4"))
     assert answer.exit_code == 0
-    said = answer.stdout.splitlines()
-    assert [line.split()[:3] for line in said[:2]] == [
+    lines = answer.stdout.splitlines()
+    assert [line.split(maxsplit=2) for line in lines[:2]] == [
         [stage, "done", str(copy.directory(stage))] for stage in ("calibrate", "extract")
     ]
-    assert said[3:] == [
+    assert lines[3:] == [
         "train-xe     to run",
         "             train.seed 0 -> 4",
         "evaluate     waiting",
@@ -213,7 +213,7 @@ def test_status_explains_a_changed_field(copy):
     assert plain[-1] == "evaluate     to run"
 
 
-def test_status_speaks_to_machines(copy):
+def test_status_prints_json(copy):
     rows = json.loads(copy.a2("status", "--json", *settings("evaluate.beam_size=3")).stdout)
     assert rows[-1] == {
         "stage": "evaluate",
@@ -251,16 +251,14 @@ def test_forced_training_reruns_that_stage_alone(copy):
     after = copy.finished()
     assert before.keys() == after.keys()
     assert [name.split("/")[0] for name in before if before[name] != after[name]] == ["train-xe"]
-    assert (
-        "nothing to do" in copy.a2("run").stdout
-    )  # the new result is equal
+    assert "nothing to do" in copy.a2("run").stdout  # the new result is equal
 
 
 REFINED = settings("scst.epochs=1", "scst.samples=2", "scst.max_length=5", "scst.batch_size=16")
 
 
 @pytest.mark.slow
-def test_training_names_its_phases_and_force_covers_those_named(copy):
+def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
     said = {
         phase: [
             line.split(": ")[:2] for line in copy.a2("train", *chosen, *REFINED).stdout.splitlines()
@@ -271,27 +269,27 @@ def test_training_names_its_phases_and_force_covers_those_named(copy):
             ("scst", ["--phase", "scst", "--force"]),
         )
     }
-    assert said["xe"][0] == ["train-xe", "up to date"]
+    assert lines["xe"][0] == ["train-xe", "up to date"]
     assert [name for name, _ in said["all"]] == ["train-xe", "train-scst"]
     assert [name for name, _ in said["scst"]] == ["train-scst"]
-    assert said["all"][0][1] == "up to date"
-    assert said["all"][1][1].startswith("done in")
-    assert said["scst"][0][1].startswith("done in")
+    assert lines["all"][0][1] == "up to date"
+    assert lines["all"][1][1].startswith("done in")
+    assert lines["scst"][0][1].startswith("done in")
     dry = copy.a2("run", "--until", "train", "--dry-run", *REFINED).stdout.splitlines()
     assert dry[-1].split()[:2] == ["train-scst", "done"]
 
 
 def test_a_dry_run_of_self_critical_training_shows_its_stage(copy):
-    said = copy.a2("run", "--dry-run", *REFINED).stdout.splitlines()
-    assert [line.split()[:2] for line in said[3:5]] == [["train-xe", "done"], ["train-scst", "to"]]
-    assert said[-2:] == ["evaluate     waiting", "             waits for train-scst"]
+    lines = copy.a2("run", "--dry-run", *REFINED).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[3:5]] == [["train-xe", "done"], ["train-scst", "to"]]
+    assert lines[-2:] == ["evaluate     waiting", "             waits for train-scst"]
 
 
-def test_a_phase_that_the_experiment_does_not_have_is_refused(copy):
+def test_a_phase_that_the_experiment_lacks_is_rejected(copy):
     answer = copy.a2("train", "--phase", "scst")
     assert answer.exit_code == 2
     assert answer.stderr == (
-        "a2: scst.epochs is 0, so there is no self-critical training; set it to 1 or more\n"
+        "a2: self-critical training is disabled: scst.epochs is 0; set it to 1 or more\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""`a2 scenes`: what it writes and says, that it is done once, and what a stop leaves."""
+"""Command `a2 scenes`: its files and output, reruns, and interruptions."""
 
 import inspect
 import json
@@ -21,20 +21,20 @@ ROOT = Path(__file__).parents[3]
 
 
 def a2(*arguments):
-    """Runs a command in this process; an error that it did not foresee fails the test."""
+    """Run a command in this process; an unexpected error fails the test."""
     words = [str(argument) for argument in arguments]
     return CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def contents(folder):
-    """Every file below the folder, with its bytes and the time of its last change."""
+    """Map each file below the folder to its bytes and its modification time."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
         path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in files
     }
 
 
-def said_of_three(folder):
+def output_for_three(folder):
     return (
         f"{folder}: 3 images (images), 15 captions (dataset_coco.json, captions.json), "
         "boxes and attributes (instances.json), objects of each word (grounding.json)\n"
@@ -47,7 +47,7 @@ def said_of_three(folder):
 def test_scenes_are_written_with_the_command_to_use_them(tmp_path):
     answer = a2("scenes", tmp_path / "my scenes", "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
-    assert answer.stdout == said_of_three(tmp_path / "my scenes")
+    assert answer.stdout == output_for_three(tmp_path / "my scenes")
     assert sorted(path.name for path in (tmp_path / "my scenes").iterdir()) == [
         *("captions.json", "dataset_coco.json", "grounding.json", "images"),
         *("instances.json", "scenes.json", "words.json"),
@@ -62,7 +62,7 @@ def test_the_same_arguments_again_do_nothing(tmp_path):
     answer = a2("scenes", folder, "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert answer.stdout == (
-        f"nothing to do: {str(folder)!r} already contains these scenes\n{said_of_three(folder)}"
+        f"nothing to do: {str(folder)!r} already contains these scenes\n{output_for_three(folder)}"
     )
     assert contents(folder) == before
 

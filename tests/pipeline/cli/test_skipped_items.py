@@ -34,7 +34,7 @@ def damaged(experiment, tmp_path):
     return scenes, folder / "artefäcts", settings(*overrides, "train.epochs=1")
 
 
-def test_bad_images_are_listed_and_leave_training_and_evaluation(
+def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     experiment, damaged, without_meteor
 ):
     scenes, artifacts, overrides = damaged

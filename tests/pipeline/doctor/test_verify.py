@@ -70,7 +70,7 @@ def forced(artifacts, stage):
 
 
 @pytest.mark.parametrize("data", [False, True])
-def test_a_finished_experiment_is_sound(artifacts, data):
+def test_a_finished_experiment_is_intact(artifacts, data):
     found = list(verify(artifacts, data=data))
     stages = set(STAGES) - {"train-scst", "train-detector"}  # the experiment has none of them
     checkpoints = ["checkpoint"] * len(checkpoints_of(artifacts))
@@ -84,7 +84,7 @@ def test_verification_changes_nothing(artifacts):
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == before
 
 
-def test_a_store_tells_how_its_features_were_made(artifacts):
+def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(artifacts):
     extracted = result(artifacts, "extract")
     made = json.loads((extracted / "extractor.json").read_text())
     [store] = verify(extracted / "features.lmdb", data=True)
@@ -101,7 +101,7 @@ def test_a_store_tells_how_its_features_were_made(artifacts):
     assert of_result.notes == store.notes
 
 
-def test_a_captioner_that_was_copied_without_its_manifest_is_verified(artifacts, tmp_path):
+def test_a_captioner_without_its_manifest_is_verified(artifacts, tmp_path):
     model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
     (model / "manifest.json").unlink()
     shutil.rmtree(model / "checkpoints")
@@ -112,7 +112,7 @@ def test_a_captioner_that_was_copied_without_its_manifest_is_verified(artifacts,
     )
 
 
-def test_work_in_the_making_is_no_result_but_its_checkpoints_are_verified_by_name(artifacts):
+def test_unfinished_work_is_skipped_but_its_checkpoints_are_verified_if_named(artifacts):
     trained, count = result(artifacts, "train-xe"), len(checkpoints_of(artifacts))
     partial = trained.rename(f"{trained}.partial")
     (partial / "manifest.json").unlink()
@@ -129,7 +129,7 @@ def test_links_are_not_followed(artifacts, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["empty", "none", "file"])
-def test_where_there_is_nothing_to_verify_that_is_said(tmp_path, name):
+def test_a_path_with_nothing_to_verify_is_reported(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError) as raised:
@@ -151,7 +151,7 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
-def test_a_missing_output_is_named_with_the_command_that_makes_it(artifacts, stage, name):
+def test_a_missing_output_is_reported_with_the_command_that_restores_it(artifacts, stage, name):
     path = result(artifacts, stage) / name
     path.unlink()
     line = f"{str(path)!r} is missing; {forced(artifacts, stage)}"
@@ -160,7 +160,7 @@ def test_a_missing_output_is_named_with_the_command_that_makes_it(artifacts, sta
 
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
 @pytest.mark.parametrize("left", [0, 10, -1])
-def test_a_cut_output_is_found_by_its_size(artifacts, stage, name, left):
+def test_a_truncated_output_is_detected_by_its_size(artifacts, stage, name, left):
     path = result(artifacts, stage) / name
     size = path.stat().st_size
     cut(path, left % size)
@@ -174,7 +174,7 @@ def test_a_cut_output_is_found_by_its_size(artifacts, stage, name, left):
 
 
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
-def test_a_flipped_bit_is_found_where_every_byte_is_read(artifacts, stage, name):
+def test_a_flipped_bit_is_detected_if_every_byte_is_read(artifacts, stage, name):
     path = result(artifacts, stage) / name
     flip(path)
     assert damages(artifacts) == []
@@ -182,14 +182,14 @@ def test_a_flipped_bit_is_found_where_every_byte_is_read(artifacts, stage, name)
     assert damages(artifacts, data=True) == [(path.parent, line)]
 
 
-def test_calibrated_weights_come_back_once_they_are_deleted(artifacts):
+def test_damaged_calibrated_weights_have_a_remedy_of_their_own(artifacts):
     path = result(artifacts, "calibrate") / "weights.safetensors"
     path.unlink()
     line = f'{str(path)!r} is missing; delete that folder, then run "a2 extract"'
     assert damages(artifacts) == [(path.parent, line)]
 
 
-def test_a_result_at_a_place_of_its_own_is_copied_again(artifacts, tmp_path):
+def test_a_damaged_copied_result_has_to_be_copied_again(artifacts, tmp_path):
     place = shutil.copytree(result(artifacts, "extract"), tmp_path / "my features")
     (place / "extractor.json").unlink()
     assert damages(place) == [
@@ -202,7 +202,7 @@ def test_a_result_at_a_place_of_its_own_is_copied_again(artifacts, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pre_image": {}}'])
-def test_a_manifest_that_cannot_be_read_is_damage(artifacts, content):
+def test_an_unreadable_manifest_is_damage(artifacts, content):
     path = result(artifacts, "evaluate") / "manifest.json"
     path.unlink() if content is None else path.write_text(content)
     [(found, line)] = damages(artifacts)
@@ -211,7 +211,7 @@ def test_a_manifest_that_cannot_be_read_is_damage(artifacts, content):
     assert line.endswith("); rerun the stage with --force")
 
 
-def test_a_result_under_the_key_of_another_is_damage(artifacts):
+def test_a_result_under_another_key_is_damage(artifacts):
     path = result(artifacts, "evaluate")
     other = path.rename(path.with_name("0123456789ab"))
     [(_, line)] = damages(artifacts)
@@ -220,7 +220,7 @@ def test_a_result_under_the_key_of_another_is_damage(artifacts):
     )
 
 
-def test_the_list_of_what_was_skipped_is_part_of_a_result(artifacts):
+def test_the_list_of_skipped_items_is_verified(artifacts):
     path = result(artifacts, "extract") / "skipped.jsonl"
     remedy = forced(artifacts, "extract")
     path.write_text('{"id": "7", "reason": "odd"}\n')
@@ -232,7 +232,7 @@ def test_the_list_of_what_was_skipped_is_part_of_a_result(artifacts):
     assert line.endswith(f"); {remedy}")
 
 
-def test_every_damage_is_named_and_not_only_the_first(artifacts):
+def test_every_damage_is_reported(artifacts):
     for stage, name in OUTPUTS:
         (result(artifacts, stage) / name).unlink()
     assert [path.parent.name for path, _ in damages(artifacts)] == [
@@ -246,7 +246,7 @@ def test_every_damage_is_named_and_not_only_the_first(artifacts):
 # --- stores -------------------------------------------------------------------------------------
 
 
-def test_a_cut_store_is_found_by_its_size(artifacts):
+def test_a_truncated_store_is_detected_by_its_size(artifacts):
     store = result(artifacts, "extract") / "features.lmdb"
     size = (store / "data.mdb").stat().st_size
     cut(store / "data.mdb", size - 1)
@@ -259,7 +259,7 @@ def test_a_cut_store_is_found_by_its_size(artifacts):
 
 
 @pytest.mark.parametrize("offset", [-1, 4096 * 3, 4096 * 8 + 17])
-def test_a_flipped_bit_of_a_store_is_found_whatever_it_hits(artifacts, offset):
+def test_a_flipped_bit_anywhere_in_a_store_is_detected(artifacts, offset):
     store = result(artifacts, "extract") / "features.lmdb"
     flip(store / "data.mdb", offset)
     line = f"{str(store / 'data.mdb')!r} differs from its seal; {REMEDY_OF_A_STORE}"
@@ -275,14 +275,14 @@ def test_a_store_without_its_data_is_damaged(artifacts):
     assert damages(artifacts, data=True) == [(store.parent, line)]
 
 
-def test_a_seal_that_cannot_be_read_is_damage(artifacts):
+def test_an_unreadable_seal_is_damage(artifacts):
     store = result(artifacts, "extract") / "features.lmdb"
     (store / "seal.json").write_text("{")
     line = f"seal of {str(store)!r} is invalid; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
 
 
-def test_a_store_that_was_exchanged_is_not_the_one_of_the_manifest(artifacts):
+def test_an_exchanged_store_differs_from_the_manifest(artifacts):
     extracted = result(artifacts, "extract")
     seal = json.loads((extracted / "features.lmdb" / "seal.json").read_text())
     (extracted / "features.lmdb" / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
@@ -301,7 +301,7 @@ RESUMES = 'run "a2 train", which resumes from the checkpoint before it, or resta
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
 @pytest.mark.parametrize("left", [0, 10, -1])
-def test_a_cut_checkpoint_is_found_without_reading_it(artifacts, name, left):
+def test_a_truncated_checkpoint_is_detected_without_reading_it(artifacts, name, left):
     path = checkpoint(artifacts) / name
     cut(path, left % path.stat().st_size)
     line = f"checkpoint is damaged: {str(path)!r}; {NOT_NEEDED}"
@@ -309,7 +309,7 @@ def test_a_cut_checkpoint_is_found_without_reading_it(artifacts, name, left):
         assert damages(artifacts, data=data) == [(path.parent, line)]
 
 
-def test_a_flipped_bit_of_a_checkpoint_is_found(artifacts):
+def test_a_flipped_bit_of_a_checkpoint_is_detected(artifacts):
     path = checkpoint(artifacts) / "model.safetensors"
     flip(path)
     assert damages(path.parent) == []
@@ -325,7 +325,7 @@ def test_a_checkpoint_without_a_file_is_incomplete(artifacts, name):
     assert damages(path) == [(path, line)]
 
 
-def test_a_checkpoint_whose_manifest_says_nothing_is_incomplete(artifacts):
+def test_a_checkpoint_with_an_empty_manifest_is_incomplete(artifacts):
     path = checkpoint(artifacts)
     (path / "manifest.json").write_text("{}")
     assert damages(path) == [
@@ -333,7 +333,7 @@ def test_a_checkpoint_whose_manifest_says_nothing_is_incomplete(artifacts):
     ]
 
 
-def test_an_unfinished_training_goes_back_to_a_sound_checkpoint(artifacts):
+def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(artifacts):
     trained = result(artifacts, "train-xe")
     partial = trained.rename(f"{trained}.partial")
     (partial / "manifest.json").unlink()
@@ -342,7 +342,7 @@ def test_an_unfinished_training_goes_back_to_a_sound_checkpoint(artifacts):
     assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {RESUMES}")]
 
 
-def test_an_unfinished_training_of_a_detector_is_gone_on_with_by_its_own_command(artifacts):
+def test_a_damaged_checkpoint_of_a_detector_names_its_own_command(artifacts):
     (artifacts / "train-detector").mkdir()
     partial = artifacts / "train-detector" / "0123456789ab.partial"
     result(artifacts, "train-xe").rename(partial)
@@ -377,7 +377,7 @@ def test_a_captioner_needs_all_its_files(captioner, name):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
-def test_cut_tensors_of_a_captioner_are_found(captioner, name):
+def test_truncated_tensors_of_a_captioner_are_detected(captioner, name):
     cut(captioner / name, 100)
     [(_, line)] = damages(captioner)
     assert line.startswith(f"{str(captioner / name)!r} is truncated or not a safetensors file (")
@@ -412,7 +412,7 @@ def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner)
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_is_sound_and_how_it_looked(artifacts):
+def test_the_command_reports_intact_items_and_how_it_checked(artifacts):
     answer = a2("verify", "--artifacts", artifacts)
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
@@ -427,7 +427,7 @@ def test_the_command_says_what_is_sound_and_how_it_looked(artifacts):
     ]
 
 
-def test_the_command_fails_where_anything_is_damaged(artifacts):
+def test_the_command_fails_if_anything_is_damaged(artifacts):
     path = result(artifacts, "evaluate") / "metrics.json"
     path.unlink()
     count = 5 + len(checkpoints_of(artifacts))
@@ -441,7 +441,7 @@ def test_the_command_fails_where_anything_is_damaged(artifacts):
     assert answer.stdout.splitlines()[-1].startswith(f"{count} verified, 1 damaged: ")
 
 
-def test_the_remedy_of_a_damaged_result_brings_it_back(artifacts, experiment):
+def test_the_remedy_of_a_damaged_result_restores_it(artifacts, experiment):
     path = result(artifacts, "preprocess") / "vocabulary.json"
     before = read_manifest(path.parent).digest
     flip(path)
@@ -453,7 +453,7 @@ def test_the_remedy_of_a_damaged_result_brings_it_back(artifacts, experiment):
     assert read_manifest(path.parent).digest == before
 
 
-def test_the_command_says_where_there_is_nothing(tmp_path):
+def test_the_command_reports_if_there_is_nothing_to_verify(tmp_path):
     answer = a2("verify", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr.startswith(f"a2: nothing to verify in {str(tmp_path)!r}; name ")

@@ -166,7 +166,7 @@ def test_an_extraction_without_a_usable_image_fails(run, scenes):
     )
 
 
-def test_images_without_boxes_are_named(run, scenes):
+def test_images_without_boxes_are_reported(run, scenes):
     images, boxes = scenes
     change_boxes(boxes, IDS[3], [5, 5, 0, 0])
     with pytest.raises(InputError) as raised:

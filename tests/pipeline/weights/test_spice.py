@@ -188,7 +188,8 @@ def a2_weights(*arguments):
 def test_downloads_are_listed_with_their_paths(wanted, tmp_path):
     answer = a2_weights("list")
     assert answer.stdout.startswith(
-        f"{'parser':<20} a parser and its models\n{'':<20} not downloaded; run a2 weights fetch parser\n"
+        f"{'parser':<20} a parser and its models\n"
+        f"{'':<20} not downloaded; run a2 weights fetch parser\n"
     )
     download_files("parser", source=write(tmp_path / "mine", CONTENTS))
     folder = str(tmp_path / "cache" / "weights" / "parser")

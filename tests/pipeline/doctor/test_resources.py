@@ -1,0 +1,188 @@
+"""Disk space and memory: estimated and checked before any work."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from a2cap.data.errors import StoreError
+from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.doctor import preflight, resources
+from a2cap.pipeline.doctor.estimates import training_disk
+from a2cap.pipeline.doctor.preflight import require_runnable
+from a2cap.pipeline.doctor.resources import Resources
+from a2cap.pipeline.experiment import Experiment
+from tests.pipeline.experiments import found, free, problems
+
+# --- disk ---------------------------------------------------------------------------------------
+
+
+def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatch):
+    detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
+    wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
+    least = 40 * 10 * 2048 * 4
+    free(monkeypatch, least)
+    assert problems(new(*detection, *wide), "extract") == []
+    free(monkeypatch, least - 1)
+    [problem] = problems(new(*detection, *wide), "extract")
+    assert problem == (
+        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
+        "free disk space, or lower extract.min_regions"
+    )
+    with new(*detection, *wide) as opened, pytest.raises(StoreError):
+        require_runnable(opened, ["extract"])
+
+
+def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
+    free(monkeypatch, 0)
+    assert problems(experiment.open()) == []
+    assert found(experiment.open(), "extract", "disk").found == "the result exists"
+    [problem] = problems(experiment.open(), "extract", force=True)
+    assert problem.startswith("disk too small for the features: ")
+
+
+def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, new, monkeypatch):
+    with new() as opened:
+        opened.run("calibrate")
+        key = opened.stage("extract").pre_image.key
+        store = opened.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
+    free(monkeypatch, 0)
+    assert len(problems(new(), "extract")) == 1
+    shutil.copytree(experiment.directory("extract") / "features.lmdb", store)
+    assert problems(new(), "extract") == []
+
+
+def test_what_an_unfinished_training_has_written_counts_as_room(experiment, tmp_path, monkeypatch):
+    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
+    artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
+
+    def opened():
+        return experiment.open("train.seed=5", artifacts=artifacts)
+
+    with opened() as found:
+        key = found.stage("train-xe").pre_image.key
+        needed = training_disk(Resources(found)._parameters)
+    free(monkeypatch, 0)
+    assert len(problems(opened(), "train-xe")) == 1
+    checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "tensors").write_bytes(bytes(needed))
+    assert problems(opened(), "train-xe") == []
+
+
+def test_checkpoints_come_after_the_features(new, monkeypatch):
+    many = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
+    features = 40 * 100 * 64 * 2
+    with new(*many) as opened:
+        checkpoints = training_disk(Resources(opened)._parameters)
+    free(monkeypatch, checkpoints)
+    assert problems(new(*many), "train-xe") == []
+    free(monkeypatch, features + checkpoints)
+    assert problems(new(*many)) == []
+    free(monkeypatch, features + checkpoints - 1)
+    assert problems(new(*many)) == [
+        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
+        "free disk space"
+    ]
+
+
+def test_checkpoints_of_both_phases_are_on_the_disk_together(new, monkeypatch):
+    with new("scst.epochs=1") as opened:
+        one = training_disk(Resources(opened)._parameters)
+        features = Resources(opened)._feature_bytes()[0]
+    free(monkeypatch, features + 2 * one)
+    assert problems(new("scst.epochs=1")) == []
+    free(monkeypatch, features + 2 * one - 1)
+    assert problems(new("scst.epochs=1")) == [
+        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
+        "free disk space"
+    ]
+    assert problems(new()) == []
+
+
+# --- memory, device, place ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    def available(count):
+        monkeypatch.setattr(resources, "available_memory", lambda: count)
+
+    return available
+
+
+def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
+    memory(10**6)
+    assert problems(new()) == [
+        "memory too small for the detector: about 0.0 GB needed, 0.0 GB free; "
+        "end other programs, or lower extract.roi_size or extract.max_side",
+        "memory too small for training: about 0.0 GB needed, 0.0 GB free; "
+        "end other programs, or raise train.accumulate",
+    ]
+    memory(10**9)
+    assert problems(new()) == []
+    assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
+
+
+def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, memory):
+    memory(10**5)
+    assert problems(new("scst.epochs=1"))[-1] == (
+        "memory too small for self-critical training: about 0.0 GB needed, 0.0 GB free; "
+        "end other programs, or raise scst.accumulate"
+    )
+
+
+def test_where_memory_is_not_known_nothing_is_refused(new, memory):
+    memory(None)
+    assert problems(new()) == []
+    assert found(new(), "extract", "memory").found == (
+        "the detector takes about 0.0 GB; the system does not report its free memory"
+    )
+
+
+def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, tmp_path, memory):
+    memory(10**9)
+    captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
+    config = load_config(None, ["extract.weights=calibrated-random", captions])
+    assert problems(Experiment(config, tmp_path), "train-xe") == [
+        "memory too small for training: about 1.4 GB needed, 1.0 GB free; "
+        "end other programs, or raise train.accumulate"
+    ]
+
+
+def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
+    done = Resources(experiment.open())._vocabulary_size
+    assert Resources(new())._vocabulary_size == done
+    assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named(new):
+    assert problems(new("runtime.device=cuda")) == [
+        "runtime.device is 'cuda' but torch finds no GPU; use auto or cpu"
+    ]
+
+
+def test_the_place_of_a_result_is_tried(new, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
+    opened = new()
+    assert problems(opened) == [
+        f"cannot write in {str(opened.artifacts)!r} (Permission denied); "
+        "fix its permissions, or name another folder"
+    ]
+
+
+def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
+    check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
+    assert check.found == str(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_place_is_a_problem(new):
+    opened = new()
+    opened.artifacts.chmod(0o555)
+    assert problems(opened, "preprocess")[0].endswith("fix its permissions, or name another folder")
