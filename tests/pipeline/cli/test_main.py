@@ -259,7 +259,7 @@ REFINED = settings("scst.epochs=1", "scst.samples=2", "scst.max_length=5", "scst
 
 @pytest.mark.slow
 def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
-    said = {
+    printed = {
         phase: [
             line.split(": ")[:2] for line in copy.a2("train", *chosen, *REFINED).stdout.splitlines()
         ]
@@ -269,12 +269,12 @@ def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
             ("scst", ["--phase", "scst", "--force"]),
         )
     }
-    assert lines["xe"][0] == ["train-xe", "up to date"]
-    assert [name for name, _ in said["all"]] == ["train-xe", "train-scst"]
-    assert [name for name, _ in said["scst"]] == ["train-scst"]
-    assert lines["all"][0][1] == "up to date"
-    assert lines["all"][1][1].startswith("done in")
-    assert lines["scst"][0][1].startswith("done in")
+    assert printed["xe"][0] == ["train-xe", "up to date"]
+    assert [name for name, _ in printed["all"]] == ["train-xe", "train-scst"]
+    assert [name for name, _ in printed["scst"]] == ["train-scst"]
+    assert printed["all"][0][1] == "up to date"
+    assert printed["all"][1][1].startswith("done in")
+    assert printed["scst"][0][1].startswith("done in")
     dry = copy.a2("run", "--until", "train", "--dry-run", *REFINED).stdout.splitlines()
     assert dry[-1].split()[:2] == ["train-scst", "done"]
 
