@@ -170,6 +170,7 @@ def test_a_value_beyond_the_end_is_damage(intact, damage):
     assert damage(changed(intact, node + 4, "<H", 2)) == corrupt
 
 
+@pytest.mark.slow
 def test_no_changed_byte_of_the_tree_kills_a_reader(intact, tmp_path):
     """LMDB or the checksum of the record detects the damage that this check does not."""
     chance = random.Random(0)

@@ -215,6 +215,7 @@ def test_no_caption_mentions_clutter(scenes):
     assert not words & {*CLUTTER, *(f"{category}s" for category in CLUTTER), *MUTED}
 
 
+@pytest.mark.slow
 def test_two_thousand_scenes_have_a_vocabulary_of_at_least_120_words():
     many = (make_scene(index, seed=1, side=96) for index in range(2000))
     words = {word.text for scene in many for caption in scene.captions for word in caption}

@@ -1,6 +1,7 @@
 """Clutter: independent of the objects by default, correlated with them if planted."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ def objects() -> list[tuple[SceneObject, ...]]:
 
 @pytest.fixture(scope="module")
 def placed(objects: list[tuple[SceneObject, ...]]) -> Callable[[float], Placed]:
+    @cache
     def at(planted: float) -> Placed:
         return [
             (

@@ -193,7 +193,7 @@ def test_the_command_ends_with_the_same_stage_with_and_without_shards(
 ):
     first = a2_extract("--shard", "0/2")
     assert first.exit_code == 0, first.stderr
-    assert first.stdout == "extract: shard 0/2 is done, 1/2 of the others are not\n"
+    assert first.stdout == "extract: shard 0/2 finished, waiting for 1/2\n"
     refused = a2_extract()
     assert refused.exit_code == 1
     assert re.fullmatch(
