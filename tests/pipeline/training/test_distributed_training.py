@@ -1,84 +1,40 @@
-"""Several processes train what one does, and stop, resume and fail together."""
+"""Tests of several ranks: they train as one rank does, and stop, resume and fail together."""
 
-import json
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from a2cap.data.errors import A2Error, InputError
-from a2cap.pipeline.config import load_config
-from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.engine.stage import EventLog
+from a2cap.data.errors import InputError
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner import cross_entropy
-from a2cap.pipeline.training.captioner.config import CrossEntropyJob
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.checkpoints import Checkpoints
+from tests.pipeline.training.runs import (
+    assert_equal_results,
+    copied_artifacts,
+    outcome,
+    train_command,
+    without_speed,
+)
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 
-SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
 KEY_BIAS = re.compile(r"(key_value|query_key_value)\.bias")
-OUTPUTS = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
-
-
-@pytest.fixture(scope="module")
-def train(experiment):
-    """Trains on the tiny experiment's features and captions, in this process."""
-    features, captions = experiment.directory("extract"), experiment.directory("preprocess")
-
-    def run(directory, *overrides):
-        directory.mkdir(exist_ok=True)
-        config = load_config(experiment.config_file, (*SMALL, *overrides))
-        job = CrossEntropyJob(
-            train=config.train, model=config.model, features=features, captions=captions
-        )
-        cross_entropy.train_captioner(
-            job, config.runtime, directory=directory, events=EventLog(directory)
-        )
-        return directory
-
-    return run
-
-
-def how_it_ended(work):
-    """Nothing, the signal that stopped it, or what the error said."""
-    try:
-        work()
-    except Interrupted as stop:
-        return stop.signal_number
-    except A2Error as error:
-        return str(error)
-    return None
-
-
-def lines(directory):
-    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{**line, "tokens_per_second": 0} for line in found]
-
-
-def assert_equal_results(one, other):
-    for name in OUTPUTS:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert lines(one) == lines(other)
 
 
 def assert_close_results(one, other):
     """Losses and tensors, but for the biases of keys: no loss depends on them, so that Adam makes
     full steps of what rounding leaves of their gradient."""
-    for line, its in zip(lines(one), lines(other), strict=True):
+    for line, its in zip(without_speed(one), without_speed(other), strict=True):
         assert line == pytest.approx(its, rel=1e-4)
     found, expected = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     for name in (name for name in found if not KEY_BIAS.search(name)):
@@ -86,56 +42,37 @@ def assert_close_results(one, other):
 
 
 @pytest.mark.parametrize("overrides", [(), ("train.accumulate=2", "train.grouping=caption")])
-def test_two_processes_train_what_one_does_with_the_same_batches(
-    train, together, tmp_path, overrides
-):
+def test_two_ranks_train_as_one_on_the_same_batches(train, together, tmp_path, overrides):
     settings = ("model.dropout=0", "train.lr=0.1", *overrides)
     alone = train(tmp_path / "alone", *settings)
     found = tmp_path / "together"
-    assert together(2, lambda _: how_it_ended(lambda: train(found, *settings))) == [None, None]
+    assert together(2, lambda _: outcome(lambda: train(found, *settings))) == [None, None]
     assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
     assert_close_results(found, alone)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(train, together, tmp_path_factory):
+def uninterrupted_ranks(train, together, tmp_path_factory):
     """What two processes train that are left alone, with dropout."""
     found = tmp_path_factory.mktemp("together") / "uninterrupted"
-    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
     return found
 
 
-@pytest.fixture
-def signals(monkeypatch):
-    """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
-    at = {}
-    update = CrossEntropyOptimizer.step
-
-    def update_and_signal(self, parts, number):
-        losses = update(self, parts, number)
-        sent = at.get((Ranks.current().rank, number))
-        if sent is not None:
-            signal.raise_signal(sent)
-        return losses
-
-    monkeypatch.setattr(CrossEntropyOptimizer, "step", update_and_signal)
-    return at
-
-
-def test_a_signal_to_one_process_stops_all_and_they_end_as_if_left_alone(
-    train, together, uninterrupted, tmp_path, signals
+def test_a_signal_to_one_rank_stops_all_and_they_resume_exactly(
+    train, together, uninterrupted_ranks, tmp_path, signals
 ):
     found = tmp_path / "stopped"
     for rank, step in ((1, 3), (0, 6), (1, 9)):
         signals.clear()
-        signals[rank, step] = signal.SIGTERM
-        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+        signals[rank, step] = [signal.SIGTERM]
+        ended = together(2, lambda _: outcome(lambda: train(found)))
         assert ended == [signal.SIGTERM] * 2
         assert Checkpoints(found / "checkpoints").steps()[-1] == step
         assert not (found / "model.safetensors").exists()
     signals.clear()
-    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
-    assert_equal_results(found, uninterrupted)
+    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
+    assert_equal_results(found, uninterrupted_ranks)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +80,8 @@ def test_a_signal_to_one_process_stops_all_and_they_end_as_if_left_alone(
     [(4, 5, signal.SIGTERM), (7, 7, signal.SIGTERM), (14, 12, None)],
     ids=["within an epoch", "at its end", "at the end of the last"],
 )
-def test_a_signal_that_comes_while_the_processes_agree_stops_them_the_next_time(
-    train, together, uninterrupted, tmp_path, monkeypatch, agreement, step, others
+def test_a_signal_during_the_exchange_stops_the_ranks_at_the_next_one(
+    train, together, uninterrupted_ranks, tmp_path, monkeypatch, agreement, step, others
 ):
     """Not known when they agreed: the process that was hit may neither save nor leave alone."""
     agree = Ranks.agree_to_stop
@@ -161,40 +98,38 @@ def test_a_signal_that_comes_while_the_processes_agree_stops_them_the_next_time(
     found = tmp_path / "stopped"
     with monkeypatch.context() as patch:
         patch.setattr(Ranks, "agree_to_stop", agree_and_signal)
-        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+        ended = together(2, lambda _: outcome(lambda: train(found)))
     assert ended == [signal.SIGTERM, others]
     assert Checkpoints(found / "checkpoints").steps()[-1] == step
-    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
-    assert_equal_results(found, uninterrupted)
+    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
+    assert_equal_results(found, uninterrupted_ranks)
 
 
-def test_processes_drop_out_each_by_a_noise_of_its_own(uninterrupted):
-    state = Checkpoints(uninterrupted / "checkpoints").latest().state
+def test_each_rank_draws_its_own_dropout(uninterrupted_ranks):
+    state = Checkpoints(uninterrupted_ranks / "checkpoints").latest().state
     first, other = state["random"]
     assert not torch.equal(first["torch"], other["torch"])
     assert state["surroundings"]["processes"] == "2"
 
 
-def test_another_number_of_processes_goes_on_where_the_first_ones_stopped_and_says_so(
-    train, together, tmp_path, signals, caplog
-):
+def test_another_number_of_ranks_resumes_and_warns(train, together, tmp_path, signals, caplog):
     settings = ("model.dropout=0", "train.lr=0.1")
     alone, found = train(tmp_path / "alone", *settings), tmp_path / "changed"
-    signals[0, 5] = signal.SIGINT
-    ended = together(2, lambda _: how_it_ended(lambda: train(found, *settings)))
+    signals[0, 5] = [signal.SIGINT]
+    ended = together(2, lambda _: outcome(lambda: train(found, *settings)))
     assert ended == [signal.SIGINT] * 2
-    signals[0, 8] = signal.SIGINT
-    assert how_it_ended(lambda: train(found, *settings)) == signal.SIGINT
+    signals[0, 8] = [signal.SIGINT]
+    assert outcome(lambda: train(found, *settings)) == signal.SIGINT
     assert (
         "train: processes 2 -> 1 since the checkpoint; the result will not equal that of an "
         "uninterrupted run bit for bit"
     ) in caplog.messages
     signals.clear()
-    assert together(3, lambda _: how_it_ended(lambda: train(found, *settings))) == [None] * 3
+    assert together(3, lambda _: outcome(lambda: train(found, *settings))) == [None] * 3
     assert_close_results(found, alone)
 
 
-def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_images_of_all(
+def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
     train, together, tmp_path, monkeypatch
 ):
     """The images of the one process whose loss it is are not known to be the cause."""
@@ -207,14 +142,14 @@ def test_a_loss_that_is_no_number_ends_all_processes_and_names_the_images_of_all
 
     monkeypatch.setattr(cross_entropy, "two_losses", poisoned)
     found = tmp_path / "poisoned"
-    one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
+    one, other = together(2, lambda _: outcome(lambda: train(found)))
     assert one == other
     assert one.startswith("loss is not finite at step 6: loss nan, mask_loss -")
     assert len(re.search(r"\(images (.*)\);", one)[1].split(", ")) == 2
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 
-def test_a_process_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
+def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
     update = CrossEntropyOptimizer.step
 
     def die(self, parts, number):
@@ -224,36 +159,28 @@ def test_a_process_that_dies_ends_the_others_with_an_error(train, together, tmp_
 
     monkeypatch.setattr(CrossEntropyOptimizer, "step", die)
     found = tmp_path / "died"
-    one, other = together(2, lambda _: how_it_ended(lambda: train(found)))
+    one, other = together(2, lambda _: outcome(lambda: train(found)))
     assert other == "its disk is gone"
     assert one.startswith("rank 0 of 2 lost the others (")
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 
-# with torchrun
-
-
-def torchrun(experiment, artifacts, *overrides):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "a2cap.pipeline", "train"]
-    command += ["-c", str(experiment.config_file), "--artifacts", str(artifacts)]
-    command += [word for override in overrides for word in ("--set", override)]
+def start_torchrun(experiment, artifacts, *overrides):
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = train_command(experiment, artifacts, overrides, launcher=launcher)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_under_torchrun_a_stopped_stage_resumes_and_ends_as_if_left_alone(
-    experiment, train, together, tmp_path
-):
+def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, together, tmp_path):
     """The signal comes within the second of four epochs, to the loaders too, with no save due."""
     settings = ("train.epochs=4", "train.batch_size=2", "train.checkpoint_every=20")
     alone = tmp_path / "alone"
-    assert together(2, lambda _: how_it_ended(lambda: train(alone, *settings))) == [None, None]
-    ignored = shutil.ignore_patterns("train-xe", "evaluate")
-    artifacts = Path(shutil.copytree(experiment.artifacts, tmp_path / "artifacts", ignore=ignored))
+    assert together(2, lambda _: outcome(lambda: train(alone, *settings))) == [None, None]
+    artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
     with experiment.open(*settings, artifacts=artifacts) as opened:
         key = opened.stage("train-xe").pre_image.key
     partial = artifacts / "train-xe" / f"{key}.partial"
-    started = torchrun(experiment, artifacts, *settings, "runtime.workers=1")
+    started = start_torchrun(experiment, artifacts, *settings, "runtime.workers=1")
     while started.poll() is None and not (partial / "checkpoints" / "step-00000020").exists():
         time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
@@ -262,7 +189,7 @@ def test_under_torchrun_a_stopped_stage_resumes_and_ends_as_if_left_alone(
     assert said.count("a2: stopped; run the same command again to resume") == 2, said
     assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
-    ended = torchrun(experiment, artifacts, *settings)
+    ended = start_torchrun(experiment, artifacts, *settings)
     printed, said = ended.communicate(timeout=120)
     assert ended.returncode == 0, said
     assert printed.startswith("train-xe: done in")

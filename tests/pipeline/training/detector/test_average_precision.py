@@ -196,8 +196,7 @@ def refusal(call, *arguments):
 @pytest.mark.parametrize("call", [detection_metrics, proposal_recall])
 def test_an_image_that_the_detector_did_not_see_is_refused(call):
     assert refusal(call, truth({"a": [], "b": []}), {"a": found()}) == (
-        "no entry for image 'b'; "
-        "run the detector on it, or leave it out of the images to score"
+        "no entry for image 'b'; run the detector on it, or leave it out of the images to score"
     )
 
 

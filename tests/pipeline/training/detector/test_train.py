@@ -1,9 +1,8 @@
-"""A detector's training: it learns, keeps the best, resumes bit for bit, alone and together."""
+"""Tests of the training of a detector: results, initial weights, errors, and several ranks."""
 
 import json
 import math
 import signal
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -16,87 +15,25 @@ from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.image import read_image
 from a2cap.extract.training import trainable
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import train as detector_training
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
-from a2cap.pipeline.training.detector.train import new_detector, start_tensors, train_detector
+from a2cap.pipeline.training.detector.train import new_detector, start_tensors
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
+from tests.pipeline.training.runs import (
+    DetectorTraining,
+    assert_equal_results,
+    last_checkpoint,
+    metrics,
+    outcome,
+    without_speed,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
-"""Nothing is drawn: all anchors and all regions teach."""
-
-STEPS_PER_EPOCH, STEPS = 3, 6
-
-
-@dataclass(frozen=True)
-class Trainer:
-    """Trains on the labelled scenes."""
-
-    labelled: object
-
-    def __call__(self, directory, *, workers=0, **changes):
-        """The directory, filled."""
-        directory.mkdir(exist_ok=True)
-        train_detector(
-            self.labelled.config(**changes),
-            RuntimeConfig(device="cpu", threads=1, workers=workers),
-            directory=directory,
-            events=EventLog(directory),
-        )
-        return directory
-
-    def until_done(self, directory, **options):
-        """Starts again after every stop; returns the signals that stopped it."""
-        stops = []
-        while (stop := how_it_ended(lambda: self(directory, **options))) is not None:
-            assert isinstance(stop, int), stop
-            stops.append(stop)
-        return stops
-
-
-def how_it_ended(work):
-    """Nothing, the signal that stopped it, or what the error said."""
-    try:
-        work()
-    except Interrupted as stop:
-        return stop.signal_number
-    except A2Error as error:
-        return str(error)
-    return None
-
-
-@pytest.fixture(scope="module")
-def train(labelled):
-    return Trainer(labelled)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(train, tmp_path_factory):
-    return train(tmp_path_factory.mktemp("detector") / "uninterrupted")
-
-
-@pytest.fixture
-def signals(monkeypatch):
-    """Real signals at the end of updates: (rank, step) -> the signal that comes then."""
-    at = {}
-    update = DetectorOptimizer.step
-
-    def update_and_signal(self, parts, number):
-        found = update(self, parts, number)
-        sent = at.get((Ranks.current().rank, number))
-        if sent is not None:
-            signal.raise_signal(sent)
-        return found
-
-    monkeypatch.setattr(DetectorOptimizer, "step", update_and_signal)
-    return at
+"""Settings that sample nothing: all anchors and all regions are used."""
 
 
 @pytest.fixture
@@ -105,33 +42,8 @@ def frozen_norms(monkeypatch):
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
 
 
-def lines(directory):
-    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{**line, "images_per_second": 0} for line in found]
-
-
 def figures_of(directory):
     return json.loads((directory / "figures.json").read_text())
-
-
-def last_checkpoint(directory):
-    return Checkpoints(directory / "checkpoints").latest()
-
-
-def assert_equal_results(one, other):
-    """Bit for bit, also what was learnt after the best epoch."""
-    for name in ("detector.safetensors", "figures.json", "names.json"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert lines(one) == lines(other)
-    mine, its = last_checkpoint(one), last_checkpoint(other)
-    assert mine.step == its.step
-    assert mine.tensors.keys() == its.tensors.keys()
-    for name, tensor in mine.tensors.items():
-        assert torch.equal(tensor, its.tensors[name]), name
-    states = (mine.state["optimisation"]["state"], its.state["optimisation"]["state"])
-    for number, state in states[0].items():
-        for name, value in state.items():
-            assert torch.equal(value, states[1][number][name]), (number, name)
 
 
 def scored(monkeypatch, *scores):
@@ -144,11 +56,8 @@ def scored(monkeypatch, *scores):
     )
 
 
-# what a training makes
-
-
-def test_a_directory_holds_weights_figures_and_names(uninterrupted, labelled):
-    assert {path.name for path in uninterrupted.iterdir()} == {
+def test_the_directory_contains_weights_figures_and_names(uninterrupted_detector, labelled):
+    assert {path.name for path in uninterrupted_detector.iterdir()} == {
         "detector.safetensors",
         "figures.json",
         "names.json",
@@ -158,12 +67,12 @@ def test_a_directory_holds_weights_figures_and_names(uninterrupted, labelled):
         "tensorboard",
     }
     data = read_detector_data(labelled.config()).training
-    names = json.loads((uninterrupted / "names.json").read_text())
+    names = json.loads((uninterrupted_detector / "names.json").read_text())
     assert names == {"classes": list(data.classes), "attributes": list(data.attributes)}
 
 
-def test_metrics_have_one_line_per_epoch(uninterrupted):
-    found = lines(uninterrupted)
+def test_metrics_have_one_line_per_epoch(uninterrupted_detector):
+    found = metrics(uninterrupted_detector)
     assert [(line["epoch"], line["step"]) for line in found] == [(1, 3), (2, 6)]
     losses = {"loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes"}
     others = {"epoch", "step", "AP", "AP50", "AP75", "images_per_second"}
@@ -171,27 +80,30 @@ def test_metrics_have_one_line_per_epoch(uninterrupted):
 
 
 @pytest.mark.slow
-def test_the_loss_falls_from_epoch_to_epoch(train, tmp_path):
-    found = lines(train(tmp_path / "longer", epochs=4, max_validation_images=1))
+def test_the_loss_falls_from_epoch_to_epoch(train_detector, tmp_path):
+    found = metrics(train_detector(tmp_path / "longer", epochs=4, max_validation_images=1))
     losses = [line["loss"] for line in found]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_equal_settings_train_equal_detectors(train, uninterrupted, tmp_path):
-    assert_equal_results(train(tmp_path / "again"), uninterrupted)
+def test_equal_settings_train_equal_detectors(train_detector, uninterrupted_detector, tmp_path):
+    assert_equal_results(train_detector(tmp_path / "again"), uninterrupted_detector)
 
 
 @pytest.mark.slow
-def test_another_seed_trains_another_detector(train, uninterrupted, tmp_path):
-    other = train(tmp_path / "other", seed=1)
+def test_another_seed_trains_another_detector(train_detector, uninterrupted_detector, tmp_path):
+    other = train_detector(tmp_path / "other", seed=1)
     names = ("detector.safetensors", "names.json")
-    equal = [(other / name).read_bytes() == (uninterrupted / name).read_bytes() for name in names]
+    equal = [
+        (other / name).read_bytes() == (uninterrupted_detector / name).read_bytes()
+        for name in names
+    ]
     assert equal == [False, True]
 
 
-def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled):
-    detector = load_detector(uninterrupted / "detector.safetensors")
+def test_the_weights_need_no_other_file_to_extract(uninterrupted_detector, labelled):
+    detector = load_detector(uninterrupted_detector / "detector.safetensors")
     assert detector.meta.origin == "trained by a2 detector train"
     assert detector.meta.scale == (64, 64)
     config = labelled.config()
@@ -214,17 +126,17 @@ def test_the_weights_extract_with_nothing_but_their_file(uninterrupted, labelled
     ],
     ids=" ".join,
 )
-def test_other_recipes_train_too(train, tmp_path, changes):
-    found = train(tmp_path / "other", epochs=1, max_validation_images=2, **changes)
-    assert math.isfinite(lines(found)[0]["loss"])
+def test_other_settings_train_too(train_detector, tmp_path, changes):
+    found = train_detector(tmp_path / "other", epochs=1, max_validation_images=2, **changes)
+    assert math.isfinite(metrics(found)[0]["loss"])
     detector = load_detector(found / "detector.safetensors")
     assert detector.architecture.depth == changes.get("depth", 18)
     has_attributes = detector.architecture.attributes > 0
     assert has_attributes == changes.get("attribute_head", True)
 
 
-def test_figures_are_those_of_the_weights_as_they_are_stored(train, labelled, tmp_path):
-    found = train(tmp_path / "half", epochs=1, dtype="float16")
+def test_figures_are_measured_with_the_stored_weights(train_detector, labelled, tmp_path):
+    found = train_detector(tmp_path / "half", epochs=1, dtype="float16")
     stored = load_file(found / "detector.safetensors")
     halves = {name for name, tensor in stored.items() if tensor.dtype == torch.float16}
     assert halves == {name for name, tensor in stored.items() if tensor.ndim > 1}
@@ -234,8 +146,8 @@ def test_figures_are_those_of_the_weights_as_they_are_stored(train, labelled, tm
     assert json.loads(json.dumps(figures)) == figures_of(found)
 
 
-def test_figures_tell_what_was_found_of_which_images(uninterrupted, labelled):
-    found = figures_of(uninterrupted)
+def test_figures_describe_all_validation_images(uninterrupted_detector, labelled):
+    found = figures_of(uninterrupted_detector)
     assert (found["pictures"], found["proposals"], found["roi_size"]) == (6, 20, 7)
     assert found["proposal_recall"].keys() == {"10", "36", "100"}
     seen = {
@@ -244,15 +156,15 @@ def test_figures_tell_what_was_found_of_which_images(uninterrupted, labelled):
         for class_id in image.class_ids
     }
     assert len(found["AP50_of_class"]) == len(seen)
-    best = max(lines(uninterrupted), key=lambda line: line["AP50"])
+    best = max(metrics(uninterrupted_detector), key=lambda line: line["AP50"])
     assert [found[name] for name in ("AP", "AP50", "AP75")] == pytest.approx(
         [best[name] for name in ("AP", "AP50", "AP75")]
     )
 
 
-def test_the_best_epoch_is_kept_and_not_the_last(train, tmp_path, monkeypatch):
+def test_the_best_epoch_is_saved_and_not_the_last(train_detector, tmp_path, monkeypatch):
     scored(monkeypatch, 0.7, 0.4)
-    found = train(tmp_path / "best")
+    found = train_detector(tmp_path / "best")
     checkpoints = Checkpoints(found / "checkpoints")
     saved = load_file(found / "detector.safetensors")
     best, last = (checkpoints.load(step).tensors for step in (3, 6))
@@ -262,15 +174,15 @@ def test_the_best_epoch_is_kept_and_not_the_last(train, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch):
+def test_training_ends_when_patience_runs_out(train_detector, tmp_path, monkeypatch):
     scored(monkeypatch, 0.5, 0.4, 0.3)
-    found = train(tmp_path / "early", epochs=9, patience=2)
-    assert [line["AP50"] for line in lines(found)] == [0.5, 0.4, 0.3]
+    found = train_detector(tmp_path / "early", epochs=9, patience=2)
+    assert [line["AP50"] for line in metrics(found)] == [0.5, 0.4, 0.3]
 
 
-def test_where_nothing_is_found_that_is_said(train, tmp_path, monkeypatch, caplog):
+def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch, caplog):
     scored(monkeypatch, 0.0, 0.1)
-    train(tmp_path / "blind")
+    train_detector(tmp_path / "blind")
     said = (
         "no labelled object is found yet: AP50 is 0; if that persists, check "
         "detector.labels and detector.anchor_sizes, or lower detector.lr"
@@ -278,19 +190,19 @@ def test_where_nothing_is_found_that_is_said(train, tmp_path, monkeypatch, caplo
     assert [message for message in caplog.messages if "AP50 is 0" in message] == [said]
 
 
-def test_what_is_learnt_from_and_what_was_left_out_are_told(train, tmp_path, caplog):
+def test_the_numbers_of_images_are_logged(train_detector, tmp_path, caplog):
     caplog.set_level("INFO")
-    train(tmp_path / "told", epochs=1, max_validation_images=2)
+    train_detector(tmp_path / "told", epochs=1, max_validation_images=2)
     told = [message for message in caplog.messages if " images with " in message]
     assert [message.split(" images")[0] for message in told] == ["train on 12", "validate on 2"]
 
 
 @pytest.mark.slow
-def test_few_images_are_learnt_by_heart(train, tmp_path):
+def test_a_few_images_are_overfitted(train_detector, tmp_path):
     write_scenes(tmp_path / "few", count=4, seed=5, side=96, workers=1)
     copied = tmp_path / "copies of them"
     write_scenes(copied, count=4, seed=5, side=96, workers=1)
-    found = train(
+    found = train_detector(
         tmp_path / "by heart",
         images=str(tmp_path / "few" / "images"),
         labels=str(tmp_path / "few" / "instances.json"),
@@ -309,10 +221,7 @@ def test_few_images_are_learnt_by_heart(train, tmp_path):
         validation_proposals=60,
     )
     assert figures_of(found)["AP50"] > 0.85
-    assert lines(found)[-1]["loss"] < 0.25 * lines(found)[0]["loss"]
-
-
-# how it begins
+    assert metrics(found)[-1]["loss"] < 0.25 * metrics(found)[0]["loss"]
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +233,7 @@ def resnet(tmp_path_factory):
     return path
 
 
-def test_training_begins_with_a_classifier_of_torchvision(labelled, resnet):
+def test_training_starts_from_a_torchvision_classifier(labelled, resnet):
     state = torch.load(resnet)
     config = labelled.config(start=str(resnet), norms="frozen", width=64)
     tensors = new_detector(config, read_detector_data(config).training).state_dict()
@@ -335,21 +244,21 @@ def test_training_begins_with_a_classifier_of_torchvision(labelled, resnet):
 
 
 @pytest.mark.slow
-def test_norms_that_are_frozen_stay_as_they_begin(train, labelled, resnet, tmp_path):
+def test_frozen_norms_keep_their_initial_values(train_detector, labelled, resnet, tmp_path):
     changes = {"start": str(resnet), "norms": "frozen", "width": 64}
     data = read_detector_data(labelled.config()).training
     before = new_detector(labelled.config(**changes), data).state_dict()
-    found = train(tmp_path / "tuned", epochs=1, max_validation_images=1, **changes)
+    found = train_detector(tmp_path / "tuned", epochs=1, max_validation_images=1, **changes)
     trained = load_detector(found / "detector.safetensors").state_dict()
     moved = {name for name, tensor in trained.items() if not torch.equal(tensor, before[name])}
     assert not {name for name in moved if ".norm." in name}
     assert "backbone.res3.0.conv1.weight" in moved
 
 
-def test_training_begins_with_a_detector_whose_heads_are_kept_where_they_fit(
-    uninterrupted, labelled
+def test_training_starts_from_a_detector_and_keeps_the_heads_that_fit(
+    uninterrupted_detector, labelled
 ):
-    weights = uninterrupted / "detector.safetensors"
+    weights = uninterrupted_detector / "detector.safetensors"
     data = read_detector_data(labelled.config()).training
     before = load_file(weights)
     same = new_detector(labelled.config(start=str(weights)), data).state_dict()
@@ -365,8 +274,8 @@ def test_training_begins_with_a_detector_whose_heads_are_kept_where_they_fit(
     }
 
 
-def test_weights_of_another_depth_are_refused(uninterrupted, labelled):
-    weights = uninterrupted / "detector.safetensors"
+def test_weights_of_another_width_are_rejected(uninterrupted_detector, labelled):
+    weights = uninterrupted_detector / "detector.safetensors"
     config = labelled.config(start=str(weights), width=16)
     with pytest.raises(WeightsError) as raised:
         new_detector(config, read_detector_data(config).training)
@@ -375,81 +284,13 @@ def test_weights_of_another_depth_are_refused(uninterrupted, labelled):
     assert text.endswith("; choose the depth and width of the weights")
 
 
-def test_a_start_that_is_neither_is_refused(tmp_path):
+def test_a_start_of_unknown_layout_is_rejected(tmp_path):
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
     with pytest.raises(WeightsError, match=r"'other\.pth'"):
         start_tensors(tmp_path / "other.pth")
 
 
-# exact resume
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(1, id="after the first update", marks=pytest.mark.slow),
-        pytest.param(2, id="where a checkpoint is due anyway", marks=pytest.mark.slow),
-        pytest.param(STEPS_PER_EPOCH, id="at the last batch of an epoch", marks=pytest.mark.slow),
-        pytest.param(STEPS_PER_EPOCH + 1, id="at the first batch of an epoch"),
-        pytest.param(STEPS, id="at the very last batch", marks=pytest.mark.slow),
-    ],
-)
-def test_a_stopped_training_ends_as_if_left_alone(train, uninterrupted, tmp_path, signals, step):
-    signals[0, step] = signal.SIGTERM
-    found = tmp_path / "stopped"
-    assert how_it_ended(lambda: train(found)) == signal.SIGTERM
-    assert not (found / "detector.safetensors").exists()
-    assert last_checkpoint(found).step == step
-    signals.clear()
-    train(found)
-    assert_equal_results(found, uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_stopped_many_times_ends_as_if_left_alone(
-    train, uninterrupted, tmp_path, signals, workers
-):
-    signals.update({(0, step): signal.SIGINT for step in (1, 3, 4)})
-    found = tmp_path / "stopped"
-    assert train.until_done(found, workers=workers) == [signal.SIGINT] * 3
-    assert_equal_results(found, uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [{"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7}]
-)
-def test_every_recipe_resumes_exactly(train, tmp_path, signals, changes):
-    alone = train(tmp_path / "alone", **changes)
-    signals[0, 4] = signal.SIGTERM
-    found = tmp_path / "stopped"
-    assert train.until_done(found, **changes) == [signal.SIGTERM]
-    assert_equal_results(found, alone)
-
-
-@pytest.mark.slow
-def test_a_stop_while_the_stored_weights_are_looked_at_loses_nothing(
-    train, uninterrupted, tmp_path, monkeypatch
-):
-    def stop(*arguments):
-        raise Interrupted(signal.SIGTERM)
-
-    found = tmp_path / "stopped"
-    with monkeypatch.context() as patch:
-        patch.setattr(detector_training, "detector_figures", stop)
-        assert how_it_ended(lambda: train(found)) == signal.SIGTERM
-    assert not (found / "figures.json").exists()
-    train(found)
-    assert_equal_results(found, uninterrupted)
-
-
-# errors
-
-
-def test_a_loss_that_is_no_number_ends_the_training_and_names_the_images(
-    train, tmp_path, monkeypatch
-):
+def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, monkeypatch):
     compute = DetectorOptimizer._backward
 
     def poisoned(self, part, weight, draws):
@@ -459,7 +300,7 @@ def test_a_loss_that_is_no_number_ends_the_training_and_names_the_images(
     poisons = []
     monkeypatch.setattr(DetectorOptimizer, "_backward", poisoned)
     with pytest.raises(A2Error) as raised:
-        train(tmp_path / "poisoned")
+        train_detector(tmp_path / "poisoned")
     text = str(raised.value)
     assert text.startswith("loss is not finite at step 3: loss nan, objectness nan, ")
     assert text.endswith("; the last good checkpoint is kept, lower detector.lr and train again")
@@ -467,12 +308,12 @@ def test_a_loss_that_is_no_number_ends_the_training_and_names_the_images(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_cannot_be_read_is_named(train, labelled, tmp_path, workers):
+def test_an_unreadable_image_is_reported_by_name(train_detector, labelled, tmp_path, workers):
     write_scenes(tmp_path / "cut", count=4, seed=5, side=96, workers=1)
     path = tmp_path / "cut" / "images" / "000000000002.jpg"
     path.write_bytes(path.read_bytes()[:1500])
     with pytest.raises(InputError, match=r"^image '000000000002\.jpg' cannot be decoded: .*"):
-        train(
+        train_detector(
             tmp_path / "trained",
             images=str(tmp_path / "cut" / "images"),
             labels=str(tmp_path / "cut" / "instances.json"),
@@ -480,38 +321,35 @@ def test_an_image_that_cannot_be_read_is_named(train, labelled, tmp_path, worker
         )
 
 
-# together
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"accumulate": 2}])
-def test_two_processes_train_what_one_does_where_nothing_is_drawn(
-    train, together, tmp_path, frozen_norms, changes
+def test_two_ranks_train_as_one_if_nothing_is_sampled(
+    train_detector, together, tmp_path, frozen_norms, changes
 ):
     settings = {"proposals": 20, "batch_size": 5, "lr": 1e-4, **EVERYTHING, **changes}
-    alone = train(tmp_path / "alone", **settings)
+    alone = train_detector(tmp_path / "alone", **settings)
     found = tmp_path / "together"
-    ended = together(2, lambda _: how_it_ended(lambda: train(found, **settings)))
+    ended = together(2, lambda _: outcome(lambda: train_detector(found, **settings)))
     assert ended == [None, None]
     assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
-    for line, its in zip(lines(found), lines(alone), strict=True):
+    for line, its in zip(without_speed(found), without_speed(alone), strict=True):
         assert line == pytest.approx(its, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.slow
-def test_all_processes_end_with_the_same_network(labelled, together, tmp_path):
+def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
     """Normalisations learn by the images of each process, and are averaged."""
 
     def train_and_show(processes):
         shown = []
-        phase = detector_training._phase
+        task = detector_training._task
 
         def remember(config, runtime, detector, data, processes):
             shown.append(detector)
-            return phase(config, runtime, detector, data, processes)
+            return task(config, runtime, detector, data, processes)
 
-        detector_training._phase = remember
-        Trainer(labelled)(tmp_path / "together", epochs=1)
+        detector_training._task = remember
+        DetectorTraining(labelled)(tmp_path / "together", epochs=1)
         return {name: tensor.clone() for name, tensor in shown[0].state_dict().items()}
 
     (tmp_path / "together").mkdir()
@@ -523,16 +361,16 @@ def test_all_processes_end_with_the_same_network(labelled, together, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_processes_stops_both_and_they_end_as_if_left_alone(
-    train, together, tmp_path, signals
+def test_a_signal_to_one_of_two_ranks_stops_both_and_they_resume_exactly(
+    train_detector, together, tmp_path, signals
 ):
     alone, found = tmp_path / "alone", tmp_path / "stopped"
-    assert together(2, lambda _: how_it_ended(lambda: train(alone))) == [None, None]
+    assert together(2, lambda _: outcome(lambda: train_detector(alone))) == [None, None]
     for rank, step in ((1, 2), (0, 3), (1, 5)):
         signals.clear()
-        signals[rank, step] = signal.SIGTERM
-        ended = together(2, lambda _: how_it_ended(lambda: train(found)))
+        signals[rank, step] = [signal.SIGTERM]
+        ended = together(2, lambda _: outcome(lambda: train_detector(found)))
         assert ended == [signal.SIGTERM] * 2
     signals.clear()
-    assert together(2, lambda _: how_it_ended(lambda: train(found))) == [None, None]
+    assert together(2, lambda _: outcome(lambda: train_detector(found))) == [None, None]
     assert_equal_results(found, alone)

@@ -1,0 +1,94 @@
+"""Tests of the data of training: what is skipped, and what is rejected."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import pytest
+
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import InputError, StoreError
+from a2cap.pipeline.training.captioner import task
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.data import read_training_data
+
+
+def copied(directory, folder):
+    return Path(shutil.copytree(directory, folder, symlinks=True))
+
+
+def rename_image(captions, place, image_id):
+    """Gives the image at a place of captions.h5 another id."""
+    with h5py.File(captions / "captions.h5", "r+") as file:
+        names = file["image_ids"][...]
+        names[place] = image_id.encode()
+        file["image_ids"][...] = names
+        return file["splits"].asstr()[place]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_an_image_without_features_is_rejected_by_its_id(train, tmp_path, split):
+    captions = copied(train.captions, tmp_path / "captions")
+    with h5py.File(captions / "captions.h5") as file:
+        place = file["splits"].asstr()[...].tolist().index(split)
+    rename_image(captions, place, "000000999999")
+    with pytest.raises(StoreError) as error:
+        replace(train, captions=captions)(tmp_path / "model")
+    store = train.features / "features.lmdb"
+    assert str(error.value) == (
+        f"no features for 1 images in {str(store)!r}: '000000999999'; run \"a2 extract\" first"
+    )
+    assert not list((tmp_path / "model").glob("checkpoints/step-*"))
+
+
+def test_captions_and_vocabulary_that_do_not_match_are_rejected(train, tmp_path):
+    captions = copied(train.captions, tmp_path / "captions")
+    vocabulary = Vocabulary.load(captions / "vocabulary.json")
+    Vocabulary((*vocabulary.words, "zebra"), vocabulary.preset).save(captions / "vocabulary.json")
+    with pytest.raises(InputError) as error:
+        replace(train, captions=captions)(tmp_path / "model")
+    assert str(error.value) == (
+        f'captions and vocabulary do not match: {str(captions)!r}; run "a2 preprocess --force"'
+    )
+
+
+def skip(features, image_ids):
+    listed = [json.dumps({"id": name, "reason": "unreadable"}) for name in image_ids]
+    (features / "skipped.jsonl").write_text("".join(f"{line}\n" for line in listed))
+
+
+def test_images_skipped_by_extraction_are_not_used(train, tmp_path, monkeypatch):
+    data = read_training_data(train.features, train.captions)
+    left_out = {data.captions.image_ids("train")[0], data.validation[0]}
+    features = copied(train.features, tmp_path / "features")
+    skip(features, sorted(left_out))
+    seen, validated = set(), set()
+    update = CrossEntropyOptimizer.step
+
+    def step(self, parts, number):
+        seen.update(parts[0].image_ids)
+        return update(self, parts, number)
+
+    def score(candidates, references):
+        validated.update(candidates)
+        return 0.5
+
+    monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
+    monkeypatch.setattr(task, "cider", score)
+    replace(train, features=features)(tmp_path / "model", "train.epochs=1")
+    assert seen == set(data.captions.image_ids("train")) - left_out
+    assert validated == set(data.validation) - left_out
+
+
+def test_training_without_validation_images_is_rejected(train, tmp_path):
+    data = read_training_data(train.features, train.captions)
+    features = copied(train.features, tmp_path / "features")
+    skip(features, data.validation)
+    with pytest.raises(InputError) as error:
+        replace(train, features=features)(tmp_path / "model")
+    assert str(error.value) == (
+        "no validation image has features: all are in "
+        f"{str(features / 'skipped.jsonl')!r}; fix their files and extract again"
+    )

@@ -1,0 +1,66 @@
+"""Fixtures of the trainings: each of them ready to start, and one uninterrupted run of each."""
+
+import signal
+
+import pytest
+
+from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
+from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
+from tests.pipeline.training.runs import (
+    CrossEntropyTraining,
+    DetectorTraining,
+    SelfCriticalTraining,
+)
+
+
+@pytest.fixture(scope="session")
+def train(experiment):
+    stages = ("extract", "preprocess")
+    return CrossEntropyTraining(experiment.config_file, *map(experiment.directory, stages))
+
+
+@pytest.fixture(scope="session")
+def refine(experiment):
+    stages = ("extract", "preprocess", "train-xe")
+    return SelfCriticalTraining(experiment.config_file, *map(experiment.directory, stages))
+
+
+@pytest.fixture(scope="session")
+def train_detector(labelled):
+    return DetectorTraining(labelled)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("cross-entropy") / "uninterrupted")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted_refinement(refine, tmp_path_factory):
+    return refine(tmp_path_factory.mktemp("self-critical") / "uninterrupted")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted_detector(train_detector, tmp_path_factory):
+    return train_detector(tmp_path_factory.mktemp("detector") / "uninterrupted")
+
+
+@pytest.fixture
+def signals(monkeypatch):
+    """Raise real signals at the end of updates; maps (rank, step) to the signals."""
+    at = {}
+
+    def signal_after(step):
+        def step_and_signal(self, parts, number):
+            updates = step(self, parts, number)
+            for sent in at.get((Ranks.current().rank, number), ()):
+                signal.raise_signal(sent)
+            return updates
+
+        return step_and_signal
+
+    for optimizer in (CrossEntropyOptimizer, SelfCriticalOptimizer, DetectorOptimizer):
+        monkeypatch.setattr(optimizer, "step", signal_after(optimizer.step))
+    return at

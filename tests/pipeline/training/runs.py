@@ -1,0 +1,200 @@
+"""Trainings of the tiny experiment: started, stopped, and compared with each other."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from a2cap.data.errors import A2Error
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.training.captioner import cross_entropy, self_critical
+from a2cap.pipeline.training.captioner.config import CrossEntropyJob, SelfCriticalJob
+from a2cap.pipeline.training.checkpoints import Checkpoint, Checkpoints
+from a2cap.pipeline.training.detector.train import train_detector
+from tests.pipeline.conftest import Labelled
+
+SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
+SMALL_SCST = (
+    *("scst.epochs=2", "scst.batch_size=6", "scst.checkpoint_every=4"),
+    *("scst.samples=2", "scst.lr=1e-3", "scst.max_length=8", "scst.validation_beam_size=2"),
+)
+STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training images
+CAPTIONER = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
+DETECTOR = ("detector.safetensors", "figures.json", "names.json")
+
+
+@dataclass(frozen=True)
+class CrossEntropyTraining:
+    """Cross-entropy training on the features and captions of the tiny experiment."""
+
+    config_file: Path
+    features: Path
+    captions: Path
+
+    def __call__(self, directory: Path, *overrides: str) -> Path:
+        """Train into a directory and return it."""
+        directory.mkdir(exist_ok=True)
+        config = load_config(self.config_file, (*SMALL, *overrides))
+        job = CrossEntropyJob(
+            train=config.train, model=config.model, features=self.features, captions=self.captions
+        )
+        cross_entropy.train_captioner(
+            job, config.runtime, directory=directory, events=EventLog(directory)
+        )
+        return directory
+
+
+@dataclass(frozen=True)
+class SelfCriticalTraining:
+    """Self-critical training of the captioner of the tiny experiment."""
+
+    config_file: Path
+    features: Path
+    captions: Path
+    model: Path
+
+    def __call__(self, directory: Path, *overrides: str) -> Path:
+        """Train into a directory and return it."""
+        directory.mkdir(exist_ok=True)
+        config = load_config(self.config_file, (*SMALL_SCST, *overrides))
+        job = SelfCriticalJob(
+            scst=config.scst, features=self.features, captions=self.captions, model=self.model
+        )
+        self_critical.refine_captioner(
+            job, config.runtime, directory=directory, events=EventLog(directory)
+        )
+        return directory
+
+
+@dataclass(frozen=True)
+class DetectorTraining:
+    """Training of a detector on the labelled scenes."""
+
+    labelled: Labelled
+
+    def __call__(self, directory: Path, *, workers: int = 0, **changes: object) -> Path:
+        """Train into a directory and return it."""
+        directory.mkdir(exist_ok=True)
+        train_detector(
+            self.labelled.config(**changes),
+            RuntimeConfig(device="cpu", threads=1, workers=workers),
+            directory=directory,
+            events=EventLog(directory),
+        )
+        return directory
+
+
+def outcome(work: Callable[[], object]) -> int | str | None:
+    """Return the signal that stopped the work, its error message, or None."""
+    try:
+        work()
+    except Interrupted as stop:
+        return stop.signal_number
+    except A2Error as error:
+        return str(error)
+    return None
+
+
+def until_done(work: Callable[[], object]) -> list[int]:
+    """Repeat the work after every stop; return the signals that stopped it."""
+    stops: list[int] = []
+    while (stop := outcome(work)) is not None:
+        assert isinstance(stop, int), stop
+        stops.append(stop)
+    return stops
+
+
+def metrics(directory: Path) -> list[dict[str, float]]:
+    """Return the lines of metrics.jsonl."""
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_speed(directory: Path) -> list[dict[str, float]]:
+    """Return the lines of metrics.jsonl without the speed."""
+    return [
+        {name: value for name, value in line.items() if not name.endswith("_per_second")}
+        for line in metrics(directory)
+    ]
+
+
+def events(directory: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the events of one kind."""
+    found = map(json.loads, (directory / "events.jsonl").read_text().splitlines())
+    return [event for event in found if event["event"] == kind]
+
+
+def checkpoint_steps(directory: Path) -> list[int]:
+    """Return the steps that have a checkpoint."""
+    return Checkpoints(directory / "checkpoints").steps()
+
+
+def last_checkpoint(directory: Path) -> Checkpoint:
+    """Return the newest checkpoint."""
+    found = Checkpoints(directory / "checkpoints").latest()
+    assert found is not None
+    return found
+
+
+def assert_equal_results(one: Path, other: Path) -> None:
+    """Compare outputs, metrics and last checkpoints bit for bit."""
+    names = CAPTIONER if (one / "model.json").exists() else DETECTOR
+    for name in names:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert without_speed(one) == without_speed(other)
+    found, expected = last_checkpoint(one), last_checkpoint(other)
+    assert found.step == expected.step
+    torch.testing.assert_close(found.tensors, expected.tensors, rtol=0, atol=0)
+    states = (found.state["optimisation"], expected.state["optimisation"])
+    torch.testing.assert_close(*map(_tensors, states), rtol=0, atol=0)
+
+
+def _tensors(state: Any) -> Any:
+    """Return the tensors of a nested state in order."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    values = state.values() if isinstance(state, dict) else state
+    if not isinstance(state, dict | list | tuple):
+        return []
+    return [tensor for value in values for tensor in _tensors(value)]
+
+
+def copied_artifacts(experiment: Any, folder: Path, *without: str) -> Path:
+    """Copy the experiment's artifacts except those of some stages."""
+    folder.mkdir(exist_ok=True)
+    ignored = shutil.ignore_patterns(*without)
+    return Path(shutil.copytree(experiment.artifacts, folder / "artifacts", ignore=ignored))
+
+
+def train_command(
+    experiment: Any, artifacts: Path, overrides: Sequence[str], *, launcher: Sequence[str] = ()
+) -> list[str]:
+    """Return the command line of `a2 train` on the tiny experiment."""
+    command = [sys.executable, *launcher, "-m", "a2cap.pipeline", "train"]
+    command += ["-c", str(experiment.config_file), "--artifacts", str(artifacts)]
+    return command + [word for override in overrides for word in ("--set", override)]
+
+
+def kill_after(command: Sequence[str], partial: Path, checkpoints: int) -> int:
+    """Kill a command once it has written a number of checkpoints; return its exit code."""
+    log = partial / "events.jsonl"
+
+    def written() -> int:
+        return log.read_text().count('"checkpoint"') if log.exists() else 0
+
+    wanted = written() + checkpoints
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and written() < wanted:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    return process.returncode
