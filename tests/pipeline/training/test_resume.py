@@ -390,7 +390,7 @@ def test_a_signal_to_the_command_and_its_loaders_leaves_it_resumable(experiment,
         os.killpg(process.pid, sent)
         _, reported = process.communicate(timeout=60)
         assert process.returncode == 128 + sent
-        assert reported.rstrip().splitlines()[-1].startswith("a2: stopped; the same command ")
+        assert reported.endswith("a2: stopped; run the same command again to resume\n"), reported
         last_checkpoint(partial)
         resumed = opened.run("train-xe")
     assert [line["epoch"] for line in metrics(resumed.directory)] == [1, 2]
