@@ -30,15 +30,13 @@ def read_word_groups(path: Path) -> dict[str, frozenset[str]]:
 
 
 def _words(group: str, words: object, path: Path) -> frozenset[str]:
+    where = f"group {group!r} of {str(path)!r}"
     if not isinstance(words, list) or not words:
-        raise InputError(
-            f"group {group!r} of {str(path)!r} is not a list of words; add some, or remove it"
-        )
+        raise InputError(f"{where} is not a list of words; add some, or remove it")
     for word in words:
         if not isinstance(word, str) or word.split() != [word]:
             raise InputError(
-                f"group {group!r} of {str(path)!r} contains {word!r}, not a single word; "
-                "write words without spaces"
+                f"{where} contains {word!r}, not a single word; write words without spaces"
             )
     # PTB tokens of captions are in lower case
     return frozenset(word.lower() for word in words)

@@ -65,7 +65,9 @@ class CaptionDataset(Dataset[Item]):
         self._captions_per_image = captions_per_image
         self._max_regions = max_regions
         self._seed = seed
-        self._pairs = self._list_pairs() if grouping == "caption" else None
+        self._pairs = None
+        if grouping == "caption":
+            self._pairs = [(i, k) for i, count in enumerate(self._counts) for k in range(count)]
 
     def __len__(self) -> int:
         return len(self.image_ids if self._pairs is None else self._pairs)
@@ -73,7 +75,9 @@ class CaptionDataset(Dataset[Item]):
     def __getitem__(self, key: ItemKey) -> Item:
         epoch, index = key
         if self._pairs is None:
-            image, chosen = index, self._choose(epoch, index)
+            image, count = index, self._counts[index]
+            wanted = self._captions_per_image
+            chosen = caption_choice(count, wanted, seed=self._seed, epoch=epoch, index=index)
         else:
             image, caption = self._pairs[index]
             chosen = [caption]
@@ -83,15 +87,6 @@ class CaptionDataset(Dataset[Item]):
             regions=top_scoring(self.store[image_id], self._max_regions),
             tokens=self._captions.captions(image_id)[chosen].astype(np.int64),
         )
-
-    def _choose(self, epoch: int, index: int) -> list[int]:
-        count, wanted = self._counts[index], self._captions_per_image
-        return caption_choice(count, wanted, seed=self._seed, epoch=epoch, index=index)
-
-    def _list_pairs(self) -> list[tuple[int, int]]:
-        return [
-            (image, caption) for image, count in enumerate(self._counts) for caption in range(count)
-        ]
 
     def _count(self, image_id: str) -> int:
         count = len(self._captions.captions(image_id))
