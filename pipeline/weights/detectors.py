@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
-    '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a smoke '
+    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md), or, for a smoke "
     "run whose features mean nothing, "
     "--set extract.weights=calibrated-random"
 )

@@ -199,5 +199,5 @@ def test_a2_gate_is_the_defaults_except_for_its_paths():
 def test_presets_state_their_purpose_and_their_measurements(name):
     text = (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
     header = text[: text.index("\ndata:")]
-    assert "# Stands for: " in header
-    assert "# Measured by us: nothing yet." in header
+    assert "# Reproduces: " in header
+    assert "# Measured: nothing yet." in header

@@ -22,7 +22,7 @@ def test_extraction_without_weights_names_their_option(experiment, tmp_path):
     assert answer.exit_code == 1
     assert answer.stderr == (
         "a2: no detector weights are named: extract.weights is null; name a file with "
-        '--set extract.weights=FILE (of any known layout: README, "Your own COCO"), or, for a '
+        "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md), or, for a "
         "smoke run whose features mean nothing, --set extract.weights=calibrated-random\n"
     )
     assert not (tmp_path / "store").exists()
