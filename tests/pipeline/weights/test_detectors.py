@@ -61,8 +61,8 @@ def test_the_answer_of_each_dead_url_is_reported(host):
         download_detector("theirs")
     assert str(error.value) == (
         f"no URL of 'theirs' works: cannot download {host.url}/dead: HTTP 404 Not Found; name a "
-        "folder that contains it instead; weights 'download from URL 1' are a web page: the link "
-        'that they came from is dead; get the file elsewhere, see "a2 weights list"; '
+        "folder that contains it instead; weights 'download from URL 1' are a web page, because "
+        'the download link is dead; get the file elsewhere, see "a2 weights list"; '
         f"cannot download {host.url}/good: HTTP 404 Not Found; name a folder that contains it "
         'instead; find a copy elsewhere and import it with "a2 weights import FILE"'
     )
