@@ -11,23 +11,11 @@ CALIBRATED_RANDOM = "calibrated-random"
 
 Count = Annotated[int, Field(gt=0)]
 GridBackbone = Literal[
-    "vgg11",
-    "vgg13",
-    "vgg16",
-    "vgg19",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
+    "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"
 ]
 """Networks of torchvision."""
 
-_ORDERED = (
-    ("min_regions", "max_regions"),
-    ("min_regions", "proposals"),
-    ("min_side", "max_side"),
-)
+_ORDERED = (("min_regions", "max_regions"), ("min_regions", "proposals"), ("min_side", "max_side"))
 """Pairs of fields of which the first may not exceed the second."""
 
 

@@ -33,8 +33,8 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     """
     # torchvision pools on one CPU thread. Without gradients, regions are split among all threads.
     pool = partial(_roi_pool, _compiled(), size=size, scale=scale)
-    learns = maps.requires_grad and torch.is_grad_enabled()
-    threads = torch.get_num_threads() if maps.device.type == "cpu" and not learns else 1
+    needs_gradient = maps.requires_grad and torch.is_grad_enabled()
+    threads = torch.get_num_threads() if maps.device.type == "cpu" and not needs_gradient else 1
     parts = rois.tensor_split(min(threads, max(len(rois), 1)))
     if len(parts) == 1:
         return pool(maps, rois)

@@ -92,11 +92,7 @@ class NormalizedConvolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve and normalise; shapes as of the blocks below."""
         convolved = F.conv2d(
-            x,
-            self.weight,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
+            x, self.weight, stride=self.stride, padding=self.padding, dilation=self.dilation
         )
         normalized: Tensor = self.norm(convolved)
         return normalized

@@ -143,12 +143,12 @@ class TrainableDetector(nn.Module):
         pooled = self.detector.pool(features, rois, size=sampling.roi_size, scale=1 / STRIDE)
         vectors = heads(pooled)
         class_ids = torch.cat(list(_class_ids(regions, batch, self.meta.background_index)))
-        shifts = heads.box_predictor.bbox_pred(vectors).float()
-        shifts = shifts.unflatten(1, (-1, 4))  # (K, 4 * classes) -> (K, classes, 4)
-        of_class = class_ids.clamp(max=shifts.shape[1] - 1)[:, None, None].expand(-1, 1, 4)
+        deltas = heads.box_predictor.bbox_pred(vectors).float()
+        deltas = deltas.unflatten(1, (-1, 4))  # (K, 4 * classes) -> (K, classes, 4)
+        of_class = class_ids.clamp(max=deltas.shape[1] - 1)[:, None, None].expand(-1, 1, 4)
         return (
             class_loss(heads.box_predictor(vectors).float(), class_ids, sampled),
-            box_loss(shifts.gather(1, of_class)[:, 0], sampled),
+            box_loss(deltas.gather(1, of_class)[:, 0], sampled),
             self._attribute_loss(vectors, class_ids, sampled, regions, batch),
         )
 
@@ -194,8 +194,8 @@ class TrainableDetector(nn.Module):
         """Return (K, 4), times the weights; 0 for background."""
         deltas = torch.zeros_like(boxes)
         rows = matches >= 0
-        shifts = encode_boxes(true[matches[rows]], boxes[rows], plus1=self.meta.decode_plus1)
-        deltas[rows] = shifts * shifts.new_tensor(weights)
+        encoded = encode_boxes(true[matches[rows]], boxes[rows], plus1=self.meta.decode_plus1)
+        deltas[rows] = encoded * encoded.new_tensor(weights)
         return deltas
 
 
@@ -208,10 +208,7 @@ class _Regions:
 
 
 def _sampled_regions(
-    proposals: list[Tensor],
-    batch: LabelledBatch,
-    sampling: Sampling,
-    generator: torch.Generator,
+    proposals: list[Tensor], batch: LabelledBatch, sampling: Sampling, generator: torch.Generator
 ) -> _Regions:
     """Sample among the proposals and true boxes of each image."""
     sampled = _Regions([], [])

@@ -211,7 +211,7 @@ class _Interpreter:
             argument = f"{_expect(module, str)} {_expect(name, str)}"
         text = str(argument)
         if text not in _NAMES:
-            raise _UnsafeError(text.replace(" ", "."))
+            raise _UnsafeError(text.replace(" ", ".")[:80])
         self.stack.append(_NAMES[text])
 
     def _reduce(self, called: object, arguments: object) -> object:

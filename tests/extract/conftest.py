@@ -54,10 +54,5 @@ def tiny() -> Architecture:
 @pytest.fixture(scope="session")
 def detector(tiny, make_image):
     return calibrate(
-        [make_image(1), make_image(2)],
-        tiny,
-        min_side=192,
-        max_side=320,
-        roi_size=7,
-        seed=0,
+        [make_image(1), make_image(2)], tiny, min_side=192, max_side=320, roi_size=7, seed=0
     )

@@ -1,4 +1,4 @@
-"""The same detector in detectron2's modules, and what is said where detectron2 is missing."""
+"""The detector in detectron2's modules, and the error where detectron2 is missing."""
 
 import importlib
 import sys

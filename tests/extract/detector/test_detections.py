@@ -38,10 +38,7 @@ def test_batched_detections_equal_single_ones(detector, make_image):
 def reference(detector, image, *, confidence, overlap, most):
     """One image, one box and one class at a time."""
     blob, size = scaled_image(
-        image,
-        min_side=detector.meta.scale[0],
-        max_side=detector.meta.scale[1],
-        meta=detector.meta,
+        image, min_side=detector.meta.scale[0], max_side=detector.meta.scale[1], meta=detector.meta
     )
     with torch.inference_mode():
         maps = detector(torch.from_numpy(blob)[None])
@@ -116,12 +113,7 @@ def test_proposals_equal_those_of_extraction(detector, make_image):
     images = [make_image(0), make_image(3)]
     low, high = detector.meta.scale
     config = ExtractConfig(
-        min_side=low,
-        max_side=high,
-        proposals=12,
-        min_regions=12,
-        max_regions=12,
-        roi_size=7,
+        min_side=low, max_side=high, proposals=12, min_regions=12, max_regions=12, roi_size=7
     )
     extractor = Extractor(detector, config=config)
     for image, boxes in zip(images, propose_regions(detector, images, count=12), strict=True):

@@ -7,7 +7,7 @@ from a2cap.extract.detector.conventions import CAFFE_MEAN
 from a2cap.extract.detector.input import image_blob, image_scale, rounded_blob, rounded_size
 
 
-# Heights and widths of the ten images of the published features, and what caffe made of them.
+# Heights and widths of the ten images of the published features, as they are and as scaled.
 @pytest.mark.parametrize(
     ("height", "width", "scaled"),
     [

@@ -168,7 +168,7 @@ def iou(a, b):
     return shared / (sum(areas) - shared)
 
 
-def shifts(true, box):
+def deltas_of(true, box):
     sides = [box[2] - box[0], box[3] - box[1]]
     moved = [((true[k] + true[k + 2]) / 2 - (box[k] + box[k + 2]) / 2) / sides[k] for k in (0, 1)]
     return moved + [math.log((true[k + 2] - true[k]) / sides[k]) for k in (0, 1)]
@@ -194,7 +194,7 @@ def reference_anchor_losses(logits, deltas, anchors, boxes):
         if not foreground and column[best] >= 0.3:
             continue
         objectness.append(np.logaddexp(0, -logits[k] if foreground else logits[k]))
-        errors.append(smooth(deltas[k], shifts(boxes[best], anchor)) if foreground else 0)
+        errors.append(smooth(deltas[k], deltas_of(boxes[best], anchor)) if foreground else 0)
     return sum(objectness) / len(objectness), sum(errors) / len(errors)
 
 
@@ -210,8 +210,8 @@ def reference_region_losses(described, refined, regions, labels):
         classes.append(-log_softmax(described.class_logits[k].tolist())[kind])
         errors.append(0.0)
         if foreground:
-            weighted = zip(shifts(boxes[best], region), (10, 10, 5, 5), strict=True)
-            target = [shift * weight for shift, weight in weighted]
+            weighted = zip(deltas_of(boxes[best], region), (10, 10, 5, 5), strict=True)
+            target = [delta * weight for delta, weight in weighted]
             errors[-1] = smooth(refined[k, 4 * kind : 4 * kind + 4].tolist(), target)
             # the attribute of a square is its class
             attributes.append((k, kind))

@@ -13,10 +13,7 @@ from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
-from a2cap.extract.detector.conventions import (
-    as_anchors,
-    detectron2_meta,
-)
+from a2cap.extract.detector.conventions import as_anchors, detectron2_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.weights import layouts
