@@ -23,7 +23,7 @@ class Silhouette:
     details: tuple[Contour, ...] = ()
 
     def transform(self, change: Callable[[Contour], Contour]) -> "Silhouette":
-        """Apply a function to every contour."""
+        """Return the silhouette with `change` applied to every contour."""
         return Silhouette(
             parts=tuple(tuple(change(contour) for contour in part) for part in self.parts),
             details=tuple(change(contour) for contour in self.details),
