@@ -47,7 +47,7 @@ def images() -> Images:
 
 @pytest.fixture
 def tiny() -> Callable[..., TransformerCaptioner]:
-    """Makes a tiny captioner in float64 and eval mode; fields of both configs by name."""
+    """Return a builder of tiny float64 captioners in eval mode from fields of both configs."""
 
     def make(**fields: object) -> TransformerCaptioner:
         alignment = {key: fields.pop(key) for key in list(fields) if key in _ALIGNMENT_FIELDS}
@@ -58,7 +58,7 @@ def tiny() -> Callable[..., TransformerCaptioner]:
         captioner = TransformerCaptioner(
             config, feature_width=FEATURE_WIDTH, vocabulary_size=VOCABULARY_SIZE
         )
-        _make_less_even(captioner)
+        _break_symmetry(captioner)
         return captioner.double().eval()
 
     return make
@@ -68,8 +68,8 @@ _ALIGNMENT_FIELDS = set(AlignmentConfig.model_fields)
 
 
 @torch.no_grad()
-def _make_less_even(captioner: TransformerCaptioner) -> None:
-    """Biases away from 0 and opinionated words, so that nothing is equal by symmetry."""
+def _break_symmetry(captioner: TransformerCaptioner) -> None:
+    """Move biases away from 0 and sharpen the predictions."""
     for name, parameter in captioner.named_parameters():
         if name.endswith("bias"):
             parameter.normal_(std=0.3)

@@ -68,7 +68,7 @@ def _run(alignment, *, schedule_step=30_000, perturbed=False):
 
 
 class Transcription:
-    """Eq. 2-10 once more, in numpy, one number at a time, from the paper and model.md alone."""
+    """Independent transcription of Eq. 2-10 in numpy, one number at a time."""
 
     def __init__(self, alignment: Alignment, config: AlignmentConfig):
         self.config = config
@@ -118,7 +118,7 @@ class Transcription:
         g = self.gate(b, h, q)
         return g * a + (1 - g) * a_m
 
-    def everywhere(self, equation, *arguments, renormalised=False):
+    def evaluate(self, equation, *arguments, renormalised=False):
         rows = np.array(
             [
                 [
@@ -141,12 +141,12 @@ def test_aligned_attention_equals_an_independent_transcription(fusion, network, 
     alignment = _alignment(**config.model_dump())
     transcription = Transcription(alignment, config)
     result = _run(alignment)
-    expected = transcription.everywhere(transcription.aligned, 30_000, renormalised=renormalised)
+    expected = transcription.evaluate(transcription.aligned, 30_000, renormalised=renormalised)
     np.testing.assert_allclose(result.used.detach(), expected, rtol=0, atol=1e-10)
-    keep = transcription.everywhere(transcription.keep)
+    keep = transcription.evaluate(transcription.keep)
     np.testing.assert_allclose(result.keep.detach(), keep, rtol=0, atol=1e-10)
     if fusion == "gate":
-        gate = transcription.everywhere(lambda b, h, q, r: transcription.gate(b, h, q))
+        gate = transcription.evaluate(lambda b, h, q, r: transcription.gate(b, h, q))
         np.testing.assert_allclose(
             result.gate.detach().expand(-1, -1, -1, R), gate, rtol=0, atol=1e-10
         )
@@ -160,12 +160,12 @@ def test_perturbed_attention_equals_an_independent_transcription(average, renorm
     config = AlignmentConfig(average=average, renormalise_perturbed=renormalised)
     alignment = _alignment(**config.model_dump())
     transcription = Transcription(alignment, config)
-    expected = transcription.everywhere(transcription.perturbed, renormalised=renormalised)
+    expected = transcription.evaluate(transcription.perturbed, renormalised=renormalised)
     used = _run(alignment, perturbed=True).used.detach()
     np.testing.assert_allclose(used, expected, rtol=0, atol=1e-10)
 
 
-def test_max_pooling_always_equals_the_evidence():
+def test_max_fusion_equals_the_evidence():
     gathered = evidence(ATTENTION, KEEP)
     assert torch.equal(fuse_max(ATTENTION, gathered), gathered)
 
@@ -210,7 +210,7 @@ def test_decay_starts_at_the_attention_and_ends_at_the_evidence():
     torch.testing.assert_close(last, gathered)
 
 
-def test_mask_of_one_leaves_the_attention_and_mask_of_zero_the_average():
+def test_a_mask_of_one_keeps_the_attention_and_a_mask_of_zero_gives_the_average():
     average = uniform_average(REGION_MASK, dtype=torch.float64)
     assert torch.equal(perturb(ATTENTION, torch.ones_like(KEEP), average), ATTENTION)
     assert torch.equal(
@@ -224,7 +224,7 @@ def test_averages_sum_to_one_over_existing_regions():
         assert not average.masked_select(~REGION_MASK[:, None, None]).any()
 
 
-def test_heads_that_agree_leave_the_mask_without_a_gradient():
+def test_the_head_average_of_equal_heads_makes_the_mask_irrelevant():
     agreed = ATTENTION[:, :1].expand(B, H, Q, R)
     torch.testing.assert_close(perturb(agreed, KEEP, head_average(agreed)), agreed)
 
@@ -238,7 +238,7 @@ def test_padding_receives_no_weight_and_is_never_masked(fusion, perturbed):
     assert (result.keep[padding] == 1).all()
 
 
-def test_bilinear_masks_follow_the_regions_wherever_they_stand():
+def test_bilinear_masks_are_equivariant_to_the_order_of_regions():
     mask = BilinearMask(hidden_width=D, region_width=D, heads=H, head_width=HEAD).double()
     order = torch.tensor([3, 0, 4, 2, 1])
     keep = mask(HIDDEN, mask.project(REGIONS))
@@ -246,7 +246,7 @@ def test_bilinear_masks_follow_the_regions_wherever_they_stand():
     torch.testing.assert_close(mask(HIDDEN, mask.project(REGIONS[:, order])), keep[..., order])
 
 
-def test_masks_start_undecided():
+def test_masks_start_at_one_half():
     bilinear = BilinearMask(hidden_width=D, region_width=D, heads=H, head_width=HEAD)
     linear = LinearMask(hidden_width=D, heads=H, slots=R)
     assert not bilinear.bias.any()
@@ -256,7 +256,7 @@ def test_masks_start_undecided():
         assert (mask(silent, mask.project(REGIONS.float())) == 0.5).all()
 
 
-def test_linear_mask_serves_fewer_regions_than_slots_and_refuses_more():
+def test_linear_mask_accepts_at_most_as_many_regions_as_slots():
     mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
     assert mask(HIDDEN, mask.project(REGIONS[:, :3])).shape == (B, H, Q, 3)
     with pytest.raises(ModelError) as raised:
@@ -309,7 +309,7 @@ def test_masks_fusion_and_gate_stay_in_float32_under_autocast():
     assert {tensor.dtype for tensor in (result.used, result.keep, result.gate)} == {torch.float32}
 
 
-def test_nearly_kept_regions_are_still_told_apart_under_autocast():
+def test_masks_near_one_keep_their_precision_under_autocast():
     mask = BilinearMask(hidden_width=D, region_width=D, heads=1, head_width=HEAD)
     mask.bias.data.fill_(6.5)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,6 +1,6 @@
-"""The alignment in an attention that is not the Transformer's: additive, one head, inside a GRU.
+"""Alignment of an attention other than the Transformer's: additive, one head, in a GRU.
 
-It asks of an attention only weights over regions, a query and a state, so the same module serves
+`Alignment` needs only weights over regions, a query and a state of an attention
 (Bahdanau et al. 2015, arXiv:1409.0473; Lu et al. aligned translation, A2 the Transformer).
 """
 
@@ -20,7 +20,7 @@ REGION_MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [
 
 
 class AdditiveCaptioner(nn.Module):
-    """A GRU that looks at the regions by v'tanh(W s + U a) before each word."""
+    """A GRU that attends to the regions by v'tanh(W s + U a) before each token."""
 
     def __init__(self, **alignment):
         super().__init__()
@@ -109,7 +109,7 @@ def test_additive_attention_is_perturbed_by_the_same_equation(regions, tokens):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_its_regions_may_come_in_any_order_and_with_any_padding(regions, tokens, fusion):
+def test_order_and_padding_of_regions_do_not_change_the_log_probabilities(regions, tokens, fusion):
     model, order = captioner(fusion=fusion), torch.tensor([2, 0, 4, 1, 3])
     for perturbed in (False, True):
         expected, _ = model(regions, REGION_MASK, tokens, perturbed=perturbed)
@@ -119,7 +119,7 @@ def test_its_regions_may_come_in_any_order_and_with_any_padding(regions, tokens,
         torch.testing.assert_close(alone, expected[1:2], rtol=0, atol=1e-12)
 
 
-def test_its_masks_learn_to_harm_a_captioner_that_stands_still(regions, tokens):
+def test_masks_learn_to_harm_a_frozen_captioner(regions, tokens):
     model, is_token = captioner(), torch.ones(B, 1, L, dtype=torch.bool)
     words = torch.optim.Adam(model.others(), lr=0.06)
     for _ in range(25):
@@ -145,7 +145,7 @@ def test_its_masks_learn_to_harm_a_captioner_that_stands_still(regions, tokens):
 
 @torch.no_grad()
 def _harm(model, regions, tokens):
-    """What the perturbed pass costs in nats per token."""
+    """Return the cost of the perturbed pass in nats per token."""
     return (
         (
             model(regions, REGION_MASK, tokens)[0]

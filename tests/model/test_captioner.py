@@ -6,7 +6,7 @@ from a2cap.model.captioner import decoder_input, trace_attention
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
 
-def test_decoder_is_fed_bos_and_the_caption_without_its_last_token():
+def test_decoder_input_is_the_caption_shifted_right_after_bos():
     captions = torch.tensor([[[4, 5, 2], [6, 2, 0]]])
     assert decoder_input(captions, bos=1).tolist() == [[[1, 4, 5], [1, 6, 2]]]
 
@@ -24,7 +24,7 @@ def test_attention_of_a_given_caption_has_one_entry_per_token(tiny, images, fusi
         assert (step.gate is None) == (fusion != "gate")
 
 
-def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, images):
+def test_step_attention_averages_layers_and_heads_and_keeps_both(tiny, images):
     captioner = tiny(heads=4, decoder_layers=3, aligned_layers=(1, 3))
     step = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])[2]
     assert [layer.original.shape for layer in step.layers] == [(3, 4, 4)] * 3
@@ -39,7 +39,7 @@ def test_attention_is_averaged_over_layers_and_heads_which_stay_available(tiny, 
     torch.testing.assert_close(step.gate, gate.expand(3, 4))
 
 
-def test_attention_of_a_step_is_that_of_teacher_forcing(tiny, images):
+def test_attention_of_a_step_equals_teacher_forcing(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     scored = captioner.score(memory, images.captions).attention[1]

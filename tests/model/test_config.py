@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from a2cap.model.config import AlignmentConfig, ModelConfig
 
 
-def test_defaults_are_the_papers_sizes_and_our_reading_of_what_it_leaves_open():
+def test_defaults_are_the_papers_sizes_and_a2s_reading_of_open_points():
     config = ModelConfig()
     assert (config.width, config.heads, config.feed_forward) == (512, 8, 2048)
     assert (config.encoder_layers, config.decoder_layers, config.dropout) == (6, 6, 0.1)
@@ -26,7 +26,7 @@ def test_defaults_are_the_papers_sizes_and_our_reading_of_what_it_leaves_open():
 
 
 @pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
-def test_unknown_fields_are_refused_and_values_cannot_be_changed(model):
+def test_config_is_frozen_and_rejects_unknown_fields(model):
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         model(fussion="gate")
     with pytest.raises(ValidationError, match="frozen"):
@@ -34,7 +34,7 @@ def test_unknown_fields_are_refused_and_values_cannot_be_changed(model):
 
 
 @pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
-def test_every_field_says_what_it_means(model):
+def test_every_field_has_a_description(model):
     assert all(field.description for field in model.model_fields.values())
 
 
@@ -43,7 +43,7 @@ def test_config_survives_json_with_a_list_of_layers():
     assert ModelConfig.model_validate_json(config.model_dump_json()) == config
 
 
-def test_width_that_heads_cannot_share_is_refused():
+def test_a_width_that_heads_do_not_divide_is_rejected():
     with pytest.raises(
         ValidationError,
         match="width 100 does not give each of 8 heads an even width; choose a multiple of 16",
@@ -51,13 +51,13 @@ def test_width_that_heads_cannot_share_is_refused():
         ModelConfig(width=100)
 
 
-def test_aligned_layer_beyond_the_decoder_is_refused():
+def test_an_aligned_layer_above_the_decoder_is_rejected():
     message = "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6"
     with pytest.raises(ValidationError, match=message):
         ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
 
 
-def test_only_named_layers_are_aligned_and_none_without_fusion():
+def test_only_listed_layers_are_aligned_and_none_without_fusion():
     some = ModelConfig(alignment=AlignmentConfig(aligned_layers=(2,)))
     assert [some.is_aligned(layer) for layer in (1, 2, 3)] == [False, True, False]
     assert ModelConfig().is_aligned(1)

@@ -1,7 +1,7 @@
-"""Eq. 2-11 inside the whole network, against numpy in float64, written from the paper alone.
+"""Eq. 2-11 in the whole network, compared with a numpy transcription of the paper in float64.
 
-One image and one caption at a time, only the regions that exist, no batch, no padding, no mask:
-what agrees with it to 1e-10 has its equations, its layers and its padding right.
+The transcription takes one image and one caption at a time, without batches, padding or masks, so
+that agreement to 1e-10 verifies equations, layers and padding.
 """
 
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def softmax(scores):
 
 
 def sinusoids(length, width):
-    """Rounded to float32, in which the network keeps them."""
+    """Compute positions, rounded to float32 as in the network."""
     found = np.zeros((length, width))
     for position in range(length):
         for pair in range(width // 2):
@@ -43,7 +43,7 @@ def sinusoids(length, width):
 
 
 class Network:
-    """The A2 Transformer of one image, (R, F) features and (R, 5) boxes, by the paper."""
+    """Transcription of the A2 Transformer for one image, (R, F) features and (R, 5) boxes."""
 
     def __init__(self, captioner, *, perturbed):
         self.config, self.alignment = captioner.config, captioner.config.alignment
@@ -68,7 +68,7 @@ class Network:
         return self.linear(inner, f"{name}.outer")
 
     def head(self, number):
-        """Where a head's values lie among the D of all heads."""
+        """Return the columns of a head."""
         width = self.config.width // self.heads
         return np.arange(number * width, (number + 1) * width)
 
@@ -99,7 +99,7 @@ class Network:
         return states
 
     def keep(self, hidden, regions, name, number):
-        """Eq. 2: (L, R) of one head."""
+        """Compute Eq. 2, (L, R) of one head."""
         if self.alignment.mask_network == "linear":
             slots = number * self.alignment.mask_slots + np.arange(len(regions))
             return sigmoid(self.linear(hidden, f"{name}.score", slots))
@@ -109,7 +109,7 @@ class Network:
         return sigmoid(query @ key.T / np.sqrt(query.shape[1]) + bias)
 
     def aligned(self, attention, keep, query, name, number):
-        """Eq. 5-10: (L, R) of one head."""
+        """Compute Eq. 5-10, (L, R) of one head."""
         evidence = attention * np.exp(1 - keep)
         if self.alignment.fusion == "max":
             fused = np.maximum(attention, evidence)
@@ -127,7 +127,7 @@ class Network:
         return fused
 
     def perturb(self, attention, keep, mean_of_heads):
-        """Eq. 3: (L, R) of one head."""
+        """Compute Eq. 3, (L, R) of one head."""
         average = 1 / attention.shape[1]
         if self.alignment.average == "heads":
             average = mean_of_heads
@@ -164,7 +164,7 @@ class Network:
         return self.linear(np.concatenate(outputs, axis=1), f"{name}.output")
 
     def log_probs(self, regions, tokens):
-        """Eq. 11's log p(y_t | y_<t, x), (L,), of the tokens after <bos>."""
+        """Compute log p(y_t | y_<t, x) of Eq. 11, (L,), of the tokens after <bos>."""
         fed = np.array([1, *tokens[:-1]])
         states = self.weights["decoder.embedding.words.weight"][fed] * np.sqrt(self.config.width)
         states = states + sinusoids(len(fed), self.config.width)
@@ -183,8 +183,8 @@ class Network:
         return np.log(probabilities[np.arange(len(tokens)), tokens])
 
 
-def by_the_paper(captioner, images, *, perturbed):
-    """Caption loss in nats per token, the penalty |1 - m|^2, and each caption's log_probs."""
+def transcribe(captioner, images, *, perturbed):
+    """Return caption loss in nats per token, penalty |1 - m|^2 and log_probs by caption."""
     found, penalties = [], []
     for image, captions in enumerate(images.captions.tolist()):
         exists = images.region_mask[image]
@@ -208,7 +208,7 @@ def compare(captioner, images):
     captioner.schedule_step.fill_(STEP)
     memory = images.encoded(captioner)
     losses = two_losses(captioner, memory, images.captions)
-    expected = by_the_paper(captioner, images, perturbed=False)
+    expected = transcribe(captioner, images, perturbed=False)
     scored = captioner.score(memory, images.captions).log_probs.detach().flatten(0, 1)
     for row, own in zip(scored, expected.log_probs, strict=True):
         np.testing.assert_allclose(row[: len(own)], own, rtol=0, atol=1e-10)
@@ -216,7 +216,7 @@ def compare(captioner, images):
     if captioner.config.alignment.fusion == "none":
         assert losses.mask is None
         return
-    harmed = by_the_paper(captioner, images, perturbed=True)
+    harmed = transcribe(captioner, images, perturbed=True)
     assert losses.statistics.penalty.item() == pytest.approx(harmed.penalty, abs=1e-10)
     expected_mask = -harmed.loss + captioner.config.alignment.penalty_weight * harmed.penalty
     assert losses.mask.item() == pytest.approx(expected_mask, abs=1e-10)
@@ -228,17 +228,14 @@ def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, image
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: next(iter(reading)))
-def test_every_reading_of_what_the_paper_leaves_open_equals_its_transcription(
-    tiny, images, reading
-):
+def test_every_reading_of_open_points_equals_its_transcription(tiny, images, reading):
     compare(tiny(**reading), images)
 
 
 def test_the_passes_of_the_transcription_differ(tiny, images):
-    """Else agreement with it would say little about the equations."""
+    """Check that agreement with the transcription distinguishes the equations."""
     losses = {
-        fusion: by_the_paper(tiny(fusion=fusion), images, perturbed=False).loss
-        for fusion in FUSIONS
+        fusion: transcribe(tiny(fusion=fusion), images, perturbed=False).loss for fusion in FUSIONS
     }
-    losses["perturbed"] = by_the_paper(tiny(), images, perturbed=True).loss
+    losses["perturbed"] = transcribe(tiny(), images, perturbed=True).loss
     assert min(np.diff(sorted(losses.values()))) > 1e-6

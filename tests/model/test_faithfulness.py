@@ -19,7 +19,7 @@ FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
 
 def tau_b(first, second):
-    """Kendall 1945, pair by pair: (C - D) / sqrt((n0 - ties of one) (n0 - ties of the other))."""
+    """Compute (C - D) / sqrt((n0 - ties of one) (n0 - ties of the other)) (Kendall 1945)."""
     pairs = list(combinations(range(len(first)), 2))
     signs = [(np.sign(first[i] - first[j]), np.sign(second[i] - second[j])) for i, j in pairs]
     agreement = sum(one * other for one, other in signs)
@@ -39,7 +39,7 @@ def test_kendall_tau_equals_counting_pairs_with_ties_and_padding():
 
 
 def test_kendall_tau_of_known_rankings():
-    # the example in the documentation of scipy.stats.kendalltau
+    # example of the documentation of scipy.stats.kendalltau
     first, second = torch.tensor([[12.0, 2, 1, 12, 2]]), torch.tensor([[1.0, 4, 7, 1, 0]])
     every = torch.ones(1, 5, dtype=torch.bool)
     assert kendall_tau(first, second, every).item() == pytest.approx(-0.47140452079103173)
@@ -47,14 +47,14 @@ def test_kendall_tau_of_known_rankings():
     assert kendall_tau(first, -first, every).item() == pytest.approx(-1)
 
 
-def test_a_ranking_without_two_different_values_has_no_tau():
+def test_a_constant_ranking_has_no_tau():
     values = torch.tensor([[1.0, 1, 1], [1, 2, 3], [1, 2, 3]])
     other = torch.tensor([[1.0, 2, 3]] * 3)
     valid = torch.tensor([[True] * 3, [True] * 3, [True, False, False]])
     assert kendall_tau(values, other, valid).isnan().tolist() == [True, False, True]
 
 
-def test_divergence_is_that_of_the_formula_in_nats():
+def test_divergence_equals_the_formula_in_nats():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.25, 0.5])
     mean = (p + q) / 2
     expected = 0.0
@@ -69,7 +69,7 @@ def test_divergence_is_that_of_the_formula_in_nats():
     assert jensen_shannon(p.expand(2, 4, 3), q.expand(2, 4, 3)).shape == (2, 4)
 
 
-def test_a_small_divergence_does_not_drown_in_rounding():
+def test_a_small_divergence_keeps_its_precision():
     p, change = torch.full((4,), 0.25, dtype=torch.float64), 1e-6
     q = p + change * torch.tensor([1.0, -1.0, 1.0, -1.0])
     # to second order JSD is the chi-square distance over 8
@@ -87,7 +87,7 @@ def _importance(captioner, images):
 
 
 def _from_states(captioner, memory, states, captions):
-    """p(y_t | y_<t, x), (B, L), as a function of the encoder's output alone."""
+    """Return p(y_t | y_<t, x), (B, L), as a function of the encoder's output."""
     projections = tuple(
         attention.project(states) for attention in captioner.decoder.cross_attentions()
     )
@@ -98,7 +98,7 @@ def _from_states(captioner, memory, states, captions):
 
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_importance_is_the_norm_of_finite_differences(tiny, images, fusion, network):
+def test_importance_equals_the_norm_of_finite_differences(tiny, images, fusion, network):
     captioner = tiny(fusion=fusion, mask_network=network)
     captioner.schedule_step.fill_(50_000)
     captions = images.captions[:, 0]
@@ -108,9 +108,9 @@ def test_importance_is_the_norm_of_finite_differences(tiny, images, fusion, netw
         memory = images.encoded(captioner)
         squares = torch.zeros_like(found)
         for region in range(4):
-            for place in range(16):
+            for unit in range(16):
                 change = torch.zeros_like(memory.states)
-                change[:, region, place] = 1e-5
+                change[:, region, unit] = 1e-5
                 up, down = (
                     _from_states(captioner, memory, memory.states + sign * change, captions)
                     for sign in (1, -1)
@@ -119,20 +119,20 @@ def test_importance_is_the_norm_of_finite_differences(tiny, images, fusion, netw
     torch.testing.assert_close(found, squares.sqrt(), rtol=1e-6, atol=1e-9)
 
 
-def test_importance_needs_the_gradient_that_training_holds_back(tiny, images):
-    """Else the test above would not tell a detached mask from one that is not."""
+def test_importance_includes_the_gradient_that_training_detaches(tiny, images):
+    """Check that the finite differences distinguish detached masks."""
     captioner = tiny(fusion="max")
     exact = _importance(captioner, images)
     memory = images.encoded(captioner)
     captions = images.captions[:, 0]
     log_probs = captioner(memory, decoder_input(captions, bos=1)[:, None])[:, 0]
     probability = log_probs.gather(-1, captions[..., None])[:, 2, 0].exp().sum()
-    [held_back] = torch.autograd.grad(probability, memory.states)
-    assert not torch.allclose(held_back.norm(dim=-1), exact[:, 2], rtol=1e-3)
+    [detached] = torch.autograd.grad(probability, memory.states)
+    assert not torch.allclose(detached.norm(dim=-1), exact[:, 2], rtol=1e-3)
 
 
 @pytest.mark.parametrize("detach_mask", [True, False])
-def test_the_captioner_is_left_as_it_was(tiny, images, detach_mask):
+def test_importance_leaves_the_captioner_unchanged(tiny, images, detach_mask):
     captioner = tiny(detach_mask=detach_mask)
     with torch.no_grad():
         _importance(captioner, images)
@@ -143,7 +143,7 @@ def test_the_captioner_is_left_as_it_was(tiny, images, detach_mask):
     assert all(parameter.grad is None for parameter in captioner.parameters())
 
 
-def test_importance_of_padding_is_none_and_images_do_not_meet(tiny, images):
+def test_importance_is_zero_on_padding_and_independent_of_other_images(tiny, images):
     captioner = tiny()
     together = _importance(captioner, images)
     assert not together.transpose(1, 2)[~images.region_mask].any()
@@ -160,7 +160,7 @@ def test_importance_of_padding_is_none_and_images_do_not_meet(tiny, images):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_divergence_alone_is_what_is_measured_beside_the_rest(tiny, images, fusion):
+def test_divergence_by_layer_equals_the_meter(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
     memory = captioner.encode(images.features, images.boxes, images.region_mask)
     alone = divergence_by_layer(captioner, memory, images.captions[:, 0])
@@ -181,7 +181,7 @@ def _measured(captioner, images, *parts):
 
 
 def _by_hand(captioner, images):
-    """Per layer the mean tau of alpha, alpha^a and 1 - m, and the divergence, word by word."""
+    """Compute mean tau of alpha, alpha^a and 1 - m, and divergence, per layer token by token."""
     importance = _importance(captioner, images)
     steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
     layers = []
@@ -205,7 +205,7 @@ def _by_hand(captioner, images):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS[1:])
-def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, images, fusion):
+def test_layer_values_are_means_over_tokens_of_head_averages(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
     captioner.schedule_step.fill_(50_000)
     layers = _measured(captioner, images)
@@ -218,7 +218,7 @@ def test_layers_are_means_over_words_of_what_is_averaged_over_heads(tiny, images
     assert [layer.layer for layer in layers] == [1, 2]
 
 
-def test_batches_of_any_size_measure_the_same(tiny, images):
+def test_batch_size_does_not_change_the_measurement(tiny, images):
     captioner = tiny()
     together = _measured(captioner, images)
     for layer, other in zip(
@@ -227,7 +227,7 @@ def test_batches_of_any_size_measure_the_same(tiny, images):
         assert vars(layer) == pytest.approx(vars(other), abs=1e-12)
 
 
-def test_a_plain_transformer_has_attention_alone(tiny, images):
+def test_a_plain_transformer_has_only_attention_values(tiny, images):
     for layer in _measured(tiny(fusion="none"), images):
         assert -1 <= layer.attention <= 1
         others = (layer.aligned, layer.evidence, layer.divergence, layer.keep, layer.gate)
@@ -240,7 +240,7 @@ def test_only_aligned_layers_have_masks(tiny, images):
     assert upper.evidence is not None
 
 
-def test_masks_that_rank_nothing_are_counted_and_left_out(tiny, images):
+def test_constant_masks_are_counted_and_have_no_tau(tiny, images):
     captioner = tiny()
     for attention in captioner.decoder.cross_attentions():
         attention.alignment.mask_network.query.weight.data.zero_()

@@ -41,7 +41,7 @@ def _losses(captioner, images):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_two_losses_are_those_of_the_two_passes(tiny, images, fusion):
+def test_two_losses_equal_the_losses_of_each_pass(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
     memory = images.encoded(captioner)
     losses = two_losses(captioner, memory, images.captions)
@@ -75,7 +75,7 @@ def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, imag
     assert not any(value.requires_grad for value in (statistics.keep, statistics.gate))
 
 
-def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, images):
+def test_token_weighted_statistics_of_parts_equal_the_batch(tiny, images):
     captioner = tiny()
 
     def measured(part):
@@ -90,7 +90,7 @@ def test_statistics_of_parts_weighed_by_tokens_are_those_of_the_batch(tiny, imag
     torch.testing.assert_close(sum(keep * count for keep, count in parts) / tokens, whole)
 
 
-def test_plain_transformer_has_a_caption_loss_only(tiny, images):
+def test_a_plain_transformer_has_only_a_caption_loss(tiny, images):
     losses = _losses(tiny(fusion="none"), images)
     assert losses.mask is None
     assert losses.statistics is None
@@ -114,7 +114,7 @@ def test_each_loss_gives_the_other_side_no_gradient(tiny, images, fusion, networ
     assert all(parameter.grad is not None for parameter in captioner.caption_parameters())
 
 
-def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, images):
+def test_one_backward_pass_equals_separate_gradients(tiny, images):
     captioner = tiny()
     losses = _losses(captioner, images)
     masks, captions = list(captioner.mask_parameters()), list(captioner.caption_parameters())
@@ -127,7 +127,7 @@ def test_one_backward_of_the_sum_equals_each_losss_own_gradient(tiny, images):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, images):
+def test_each_loss_moves_only_its_own_side(tiny, images):
     for side in ("mask", "caption"):
         captioner = tiny()
         before = {name: value.clone() for name, value in captioner.named_parameters()}
@@ -143,9 +143,7 @@ def test_each_optimiser_moves_its_own_side_by_its_own_loss_only(tiny, images):
 @pytest.mark.parametrize("zeroed", ["mask", "caption"])
 @pytest.mark.parametrize("detach_mask", [True, False])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_with_one_loss_zeroed_not_one_parameter_of_its_side_moves(
-    tiny, images, fusion, detach_mask, zeroed
-):
+def test_a_zero_loss_leaves_its_side_unchanged(tiny, images, fusion, detach_mask, zeroed):
     captioner = tiny(fusion=fusion, detach_mask=detach_mask)
     sides = {
         "caption": list(captioner.caption_parameters()),
@@ -194,7 +192,7 @@ def test_lower_masks_are_trained_through_the_layers_above(tiny, images):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, images, fusion):
+def test_masks_and_losses_stay_float32_and_separate_under_autocast(tiny, images, fusion):
     captioner = tiny(fusion=fusion).float()
     images.features = images.features.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -212,7 +210,7 @@ def test_masks_and_losses_stay_in_float32_and_apart_under_autocast(tiny, images,
     assert losses.caption.item() == pytest.approx(full.caption.item(), rel=0.05)
 
 
-def test_rows_that_are_all_padding_count_as_no_caption(tiny, images):
+def test_rows_of_padding_do_not_change_the_losses(tiny, images):
     captioner = tiny()
     expected = two_losses(captioner, images.encoded(captioner), images.captions)
     empty = torch.zeros_like(images.captions[:, :1])
@@ -223,7 +221,7 @@ def test_rows_that_are_all_padding_count_as_no_caption(tiny, images):
     assert losses.tokens == expected.tokens
 
 
-def test_tiny_captioner_learns_ten_captions_and_its_masks_learn_to_harm(tiny):
+def test_a_tiny_captioner_overfits_ten_captions_and_its_masks_learn_to_harm(tiny):
     torch.manual_seed(0)
     captioner = tiny(width=32, encoder_layers=1, decoder_layers=1, feed_forward=64).float().train()
     features = torch.randn(10, 3, 6)

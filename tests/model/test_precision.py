@@ -9,7 +9,7 @@ FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
 
 def _losses(captioner, images, precision):
-    """Both losses, and the gradient of their sum by parameter name."""
+    """Return both losses and the gradient of their sum by parameter name."""
     captioner.zero_grad()
     with mixed_precision(precision, CPU):
         losses = two_losses(captioner, images.encoded(captioner), images.captions)
@@ -19,13 +19,13 @@ def _losses(captioner, images, precision):
 
 @pytest.fixture
 def single(tiny, images):
-    """Makes a captioner in float32; the images become float32 too."""
+    """Return a builder of float32 captioners; convert the images too."""
     images.features, images.boxes = images.features.float(), images.boxes.float()
     return lambda **fields: tiny(**{"width": 64, "feed_forward": 64, **fields}).float()
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, images, fusion):
+def test_losses_in_bfloat16_equal_float32_within_one_percent(single, images, fusion):
     captioner = single(fusion=fusion)
     full, _ = _losses(captioner, images, "float32")
     mixed, _ = _losses(captioner, images, "bfloat16")
@@ -38,7 +38,7 @@ def test_losses_in_bfloat16_are_those_in_float32_within_one_percent(single, imag
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_gradients_in_bfloat16_point_where_those_in_float32_do(single, images, fusion):
+def test_gradients_in_bfloat16_have_the_direction_of_float32(single, images, fusion):
     captioner = single(fusion=fusion)
     _, full = _losses(captioner, images, "float32")
     _, mixed = _losses(captioner, images, "bfloat16")
@@ -65,7 +65,7 @@ def test_attention_masks_and_losses_are_float32_in_bfloat16(single, images):
     )
 
 
-def test_float32_is_exact_wherever_it_is_asked_for(single, images):
+def test_float32_is_exact_inside_autocast(single, images):
     captioner = single()
     expected = two_losses(captioner, images.encoded(captioner), images.captions).total()
     with mixed_precision("bfloat16", CPU), mixed_precision("float32", CPU):

@@ -84,7 +84,7 @@ def test_cross_attention_without_alignment_is_a_softmax():
     assert not weights.used[1, :, :, 2:].any()
 
 
-def test_cross_attention_weighs_the_values_with_the_aligned_attention():
+def test_cross_attention_weights_the_values_by_the_aligned_attention():
     attention = CrossAttention(D, H, alignment=AlignmentConfig(fusion="max")).double()
     region_mask = torch.ones(N, 5, dtype=torch.bool)
     attended, weights = _cross_attend(attention, _states(5), region_mask)

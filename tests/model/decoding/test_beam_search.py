@@ -180,7 +180,7 @@ def test_blocked_ngrams_are_not_repeated(tiny, images, length):
             assert len(set(runs)) == len(runs)
 
 
-def test_blocking_ngrams_that_do_not_repeat_changes_empty_memory(tiny, images):
+def test_blocking_ngrams_that_do_not_repeat_changes_nothing(tiny, images):
     captioner = _repetitive(tiny)
     memory = images.encoded(captioner)
     expected = search(captioner, memory, max_length=7)

@@ -10,7 +10,7 @@ def _dropped(p, *, count=200_001, seed=0, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_the_share_is_dropped_and_the_rest_makes_up_for_it(p):
+def test_the_drop_rate_is_met_and_the_mean_is_preserved(p):
     found = _dropped(p)
     assert (found == 0).float().mean().item() == pytest.approx(p, abs=0.005)
     assert found.max().item() == pytest.approx(1 / (1 - p), rel=1e-3)
@@ -18,31 +18,31 @@ def test_the_share_is_dropped_and_the_rest_makes_up_for_it(p):
     assert found.mean().item() == pytest.approx(1, abs=0.02)
 
 
-def test_each_unit_is_drawn_by_itself():
-    """Four neighbours come out of one random number."""
+def test_units_are_dropped_independently():
+    """Check neighbours, four of which share one random number."""
     kept = (_dropped(0.5, count=400_000) > 0).double().reshape(-1, 8)
     correlation = torch.corrcoef(kept.T) - torch.eye(8, dtype=torch.float64)
     assert correlation.abs().max() < 0.02
 
 
-def test_gradients_pass_where_units_were_kept():
+def test_gradients_pass_through_kept_units():
     states = torch.ones(5, 7, requires_grad=True)
     found = Dropout(0.5).train()(states)
     found.sum().backward()
     assert torch.equal(states.grad, found.detach())
 
 
-def test_equal_seeds_drop_equal_units_and_draws_differ():
+def test_equal_seeds_drop_equal_units_and_others_do_not():
     assert torch.equal(_dropped(0.3), _dropped(0.3))
     assert not torch.equal(_dropped(0.3), _dropped(0.3, seed=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_type_stays(dtype):
+def test_the_dtype_is_preserved(dtype):
     assert _dropped(0.5, count=9, dtype=dtype).dtype == dtype
 
 
-def test_nothing_is_dropped_in_evaluation_or_without_a_share():
+def test_nothing_is_dropped_in_eval_mode_or_at_rate_zero():
     states = torch.ones(3)
     assert Dropout(0.5).eval()(states) is states
     assert Dropout(0.0).train()(states) is states

@@ -5,7 +5,7 @@ import pytest
 from a2cap.model.layers.positions import sinusoidal_positions
 
 
-def test_positions_are_the_sines_and_cosines_of_vaswani_et_al():
+def test_positions_equal_the_formula_of_vaswani_et_al():
     table = sinusoidal_positions(7, 8)
     assert table.shape == (7, 8)
     for position in range(7):

@@ -12,7 +12,7 @@ PAD, BOS, EOS = 0, 1, 2
 
 
 def counted_words(captions):
-    """A reward that differs from caption to caption: how many tokens are 5 or 7."""
+    """Count the tokens 5 and 7, a reward that differs between captions."""
     return ((captions == 5) | (captions == 7)).double().sum(dim=-1)
 
 
@@ -22,7 +22,7 @@ def rollouts(captioner, memory, reward=counted_words, **options):
     )
 
 
-def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, images):
+def test_leave_one_out_baseline_is_the_mean_of_the_other_samples(tiny, images):
     captioner = tiny()
     found = rollouts(captioner, images.encoded(captioner), samples=4)
     assert found.captions.shape[:2] == found.rewards.shape == (3, 4)
@@ -33,7 +33,7 @@ def test_leave_one_out_compares_a_sample_with_the_mean_of_the_others(tiny, image
     assert found.advantages.sum(dim=1).tolist() == pytest.approx([0, 0, 0])
 
 
-def test_greedy_compares_samples_with_the_greedy_caption(tiny, images):
+def test_greedy_baseline_is_the_reward_of_the_greedy_caption(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     found = rollouts(captioner, memory, baseline="greedy", samples=1)
@@ -42,7 +42,7 @@ def test_greedy_compares_samples_with_the_greedy_caption(tiny, images):
     assert torch.equal(found.advantages, found.rewards - greedy)
 
 
-def test_beam_mean_compares_the_beams_with_their_mean(tiny, images):
+def test_beam_mean_baseline_is_the_mean_of_the_beams(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     found = rollouts(captioner, memory, baseline="beam_mean", samples=3, max_length=5)
@@ -57,9 +57,9 @@ def test_beam_mean_compares_the_beams_with_their_mean(tiny, images):
     assert torch.allclose(found.baseline, found.rewards.mean(dim=1, keepdim=True).expand(3, 3))
 
 
-def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
+def test_empty_beams_do_not_change_the_baseline(tiny, images):
     captioner = tiny()
-    # at most one token of 8 that may be said: the beam of 12 is not filled
+    # only 8 tokens are allowed as the single token: the beam of 12 is not filled
     found = rollouts(
         captioner, images.encoded(captioner), baseline="beam_mean", samples=12, max_length=1
     )
@@ -69,7 +69,7 @@ def test_a_beam_that_does_not_exist_counts_for_nothing(tiny, images):
     assert torch.allclose(found.baseline[:, 0], expected)
 
 
-def test_one_sample_cannot_be_left_out(tiny, images):
+def test_a_single_sample_is_rejected_for_leave_one_out(tiny, images):
     captioner = tiny()
     with pytest.raises(ModelError, match="leave one out") as error:
         rollouts(captioner, images.encoded(captioner), samples=1)
@@ -84,9 +84,7 @@ def test_the_loss_counts_every_token_up_to_eos_once():
 
 @pytest.mark.parametrize("baseline", ["leave_one_out", "greedy", "beam_mean"])
 @pytest.mark.parametrize("fusion", ["none", "max", "moving", "decay", "gate"])
-def test_the_gradient_is_that_of_back_propagation_through_every_step(
-    tiny, images, fusion, baseline
-):
+def test_the_gradient_equals_back_propagation_through_every_step(tiny, images, fusion, baseline):
     captioner = tiny(fusion=fusion)
     captioner.schedule_step.fill_(70_000)
     memory = images.encoded(captioner)

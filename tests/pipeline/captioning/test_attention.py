@@ -1,4 +1,4 @@
-"""Attention of captions: the same for one image as in a batch, and what captioners have."""
+"""Attention at the words of captions, and their grounding."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def store(experiment):
 
 @pytest.fixture(scope="module")
 def captions(store, model):
-    """Captions of one, three and no word, of images with several numbers of regions."""
+    """Captions of one, three and no words, of images with different numbers of regions."""
     words = model.vocabulary.words[4:7]
     return dict(zip(list(store)[:4], [words[0], " ".join(words), "", words[2]], strict=True))
 
@@ -43,7 +43,7 @@ def attended(captioner, store, captions, model, *, batch_size=50):
     return dict(found)
 
 
-def test_there_is_a_row_for_each_word_and_a_column_for_each_region(model, store, captions):
+def test_attention_has_a_row_per_word_and_a_column_per_region(model, store, captions):
     found = attended(model.captioner, store, captions, model)
     assert list(found) == list(captions)
     for image_id, attention in found.items():
@@ -64,7 +64,7 @@ def test_batches_do_not_change_the_attention(model, store, captions):
             np.testing.assert_allclose(getattr(one, field), other, atol=1e-5)
 
 
-def test_the_values_are_the_captioner_s_own_at_each_word(model, store, captions):
+def test_attention_equals_the_captioners_at_each_word(model, store, captions):
     image_id = list(captions)[1]
     found = attended(model.captioner, store, captions, model)[image_id]
     [batch] = image_batches(store.path, [image_id], batch_size=1)
@@ -76,7 +76,7 @@ def test_the_values_are_the_captioner_s_own_at_each_word(model, store, captions)
         np.testing.assert_allclose(found.gate[place], step.gate[0, 0], atol=1e-5)
 
 
-def test_a_captioner_without_alignment_has_the_original_attention_alone(model, store, captions):
+def test_a_captioner_without_alignment_has_only_original_attention(model, store, captions):
     plain = model.description.model.model_copy(update={"alignment": AlignmentConfig(fusion="none")})
     captioner = TransformerCaptioner(
         plain,
@@ -101,10 +101,10 @@ def test_a_captioner_without_attention_has_none(model, store, captions):
     assert attended(Blind(), store, captions, model) == {}
 
 
-def test_captions_of_scenes_are_grounded_in_the_boxes_of_their_things(
+def test_captions_of_scenes_are_grounded_in_the_boxes_of_their_objects(
     experiment, model, store, tmp_path
 ):
-    """The scenes' own captions name the things by the categories' names."""
+    """Captions of scenes name objects by the categories' names."""
     images = read_json(experiment.scenes / "dataset_coco.json")["images"]
     captions = {
         f"{image['cocoid']:012d}": " ".join(image["sentences"][0]["tokens"])
@@ -120,5 +120,5 @@ def test_captions_of_scenes_are_grounded_in_the_boxes_of_their_things(
     for image_id, grounding in found.items():
         assert 0 < grounding.original <= 1
         assert 0 < grounding.aligned <= 1
-        # Boxes are given: each region is one thing, and a caption names at least one of them.
+        # boxes are given: each region is one object, and a caption names at least one of them
         assert grounding.uniform >= 1 / len(store[image_id])

@@ -1,4 +1,4 @@
-"""The figure of attention: what it shows of which word, and how strongly."""
+"""The attention figure: panels, brightness, formats and paths."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ BLACK = np.zeros((80, 100, 3), np.uint8)
 
 
 def captioned(*words):
-    """words: each with its original and its aligned attention to the two regions."""
+    """Build captions from (word, original, aligned attention over the two regions)."""
     originals, aligned = (
         np.array([word[kind] for word in words], np.float32).reshape(-1, 2) for kind in (1, 2)
     )
@@ -47,7 +47,7 @@ SEVEN = captioned(*[(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
 
 
 def drawn(axes):
-    """(80, 100) brightness of what is shown of a black image; 255 where it is faded wholly."""
+    """Return the brightness (80, 100) of a panel of a black image; 255 is faded completely."""
     return np.asarray(axes.images[0].get_array())[:, :, 0]
 
 
@@ -66,7 +66,7 @@ def test_each_word_has_its_original_above_its_aligned_attention():
         assert below.colspan == above.colspan
 
 
-def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
+def test_brightness_follows_the_attention_on_one_scale():
     found = captioned(("a", [0.5, 0.5], [2, 0]), ("b", [0.75, 0.25], [0.5, 1.5]))
     panels = figure_of(found).axes[1:]
     weights = [(0.5, 0.5), (1, 0), (0.75, 0.25), (0.25, 0.75)]  # shares: rows sum to 1
@@ -79,7 +79,7 @@ def test_regions_show_as_strongly_as_they_were_attended_to_on_one_scale():
     assert frames == [(0, 0, 50, 40)] * 3 + [(50, 40, 50, 40)]
 
 
-def test_large_images_are_shown_smaller_with_their_boxes():
+def test_large_images_and_their_boxes_are_scaled_down():
     large = replace(REGIONS, boxes=REGIONS.boxes * 40, width=4000, height=3200)
     found = replace(captioned(("a", [0, 1], [0, 1])), regions=large)
     axes = figure_of(found, np.zeros((3200, 4000, 3), np.uint8)).axes[1]
@@ -103,7 +103,7 @@ def test_a_caption_without_words_shows_the_image():
 @pytest.mark.parametrize(
     ("name", "format_"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")]
 )
-def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, format_):
+def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, name, format_):
     Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("$x_狗", [0.5, 0.5], [1, 1]))
     write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
@@ -113,14 +113,14 @@ def test_the_suffix_is_the_format_and_any_word_can_be_drawn(tmp_path, name, form
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
-def test_figures_for_print_are_vectors(tmp_path, name, start):
+def test_vector_formats_are_written(tmp_path, name, start):
     Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("dog", [0.5, 0.5], [1, 1]))
     write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_places_of_figures(tmp_path):
+def test_paths_of_figures(tmp_path):
     one = FigurePaths(tmp_path / "in" / "x.SVG", many=False)
     assert one.for_image(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()

@@ -1,4 +1,4 @@
-"""Captions of single images: those of the evaluation, from the files alone."""
+"""Captions of image files, compared with those of the evaluation."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def boxes(experiment):
 
 @pytest.fixture
 def model(experiment, tmp_path):
-    """The trained directory, in a place where nothing else of the experiment lies."""
+    """A copy of the trained directory outside the experiment."""
     return shutil.copytree(experiment.directory("train-xe"), tmp_path / "my model")
 
 
@@ -56,7 +56,7 @@ def evaluated(experiment):
     }
 
 
-def test_an_image_gets_the_caption_that_evaluation_gave_it(experiment, model, boxes):
+def test_captions_equal_those_of_the_evaluation(experiment, model, boxes):
     expected = evaluated(experiment)
     found = caption(list(expected), model=model, boxes=boxes)
     assert {path: captioned.beams[0].caption for path, captioned in found} == expected
@@ -71,7 +71,7 @@ def test_the_command_prints_a_caption_per_image(experiment, model, boxes):
 
 @pytest.fixture
 def a2_words(experiment, model, boxes):
-    """Runs the command with the experiment's model, boxes and beam size."""
+    """Return a function that runs the command with the experiment's model and boxes."""
 
     def run(*arguments, **given):
         named = ("--model", model, "--boxes", boxes, "--beam-size", 2)
@@ -149,7 +149,7 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
         (("-", "-"), "standard input is named twice, as '-'; name it once"),
     ],
 )
-def test_nothing_to_caption_is_an_error(a2_words, tmp_path, arguments, message):
+def test_missing_images_are_an_error(a2_words, tmp_path, arguments, message):
     answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
     (tmp_path / "none").mkdir()
     answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
@@ -157,15 +157,13 @@ def test_nothing_to_caption_is_an_error(a2_words, tmp_path, arguments, message):
     assert answer.stderr == f"a2: {message.format(folder=tmp_path / 'none')}\n"
 
 
-def test_an_image_is_captioned_as_often_as_it_is_named(experiment, a2_words):
+def test_an_image_named_twice_is_captioned_twice(experiment, a2_words):
     image, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(image, image)
     assert answer.stdout == f"{image}: {text}\n" * 2
 
 
-def test_images_are_decoded_in_growing_groups_which_change_no_caption(
-    experiment, model, boxes, monkeypatch
-):
+def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxes, monkeypatch):
     images = sorted((experiment.scenes / "images").iterdir())[:12]
     sizes = []
     monkeypatch.setattr(
@@ -179,7 +177,7 @@ def test_images_are_decoded_in_growing_groups_which_change_no_caption(
     assert [c.beams[0].caption for _, c in together] == [c.beams[0].caption for _, c in alone]
 
 
-def test_each_caption_comes_before_the_next_image_is_asked_for(experiment, model, boxes):
+def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model, boxes):
     def asking():
         for path in images:
             asked.append(path)
@@ -195,13 +193,13 @@ def test_each_caption_comes_before_the_next_image_is_asked_for(experiment, model
         assert len(asked) == count
 
 
-def test_several_models_caption_together(experiment, model, a2_words):
+def test_several_models_are_an_ensemble(experiment, model, a2_words):
     image, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(image, "--model", experiment.directory("train-xe"))
     assert answer.stdout == f"{image}: {text}\n"  # twice the same is itself
 
 
-def test_captions_are_searched_as_the_configuration_says(experiment, a2_words):
+def test_decoding_follows_the_configuration(experiment, a2_words):
     image = next(iter(evaluated(experiment)))
     short = a2_words(image, "--set", "evaluate.max_length=2").stdout
     assert len(short.removeprefix(f"{image}: ").split()) <= 2
@@ -211,7 +209,7 @@ def test_captions_are_searched_as_the_configuration_says(experiment, a2_words):
 
 
 @pytest.mark.parametrize("field", ["model.width", "evaluate.ensemble", "evaluate.batch_size"])
-def test_settings_without_effect_on_captions_are_refused(a2_words, field):
+def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
     answer = a2_words("x.jpg", "--set", f"{field}=3")
     assert (answer.exit_code, answer.stderr) == (
         2,
@@ -221,7 +219,7 @@ def test_settings_without_effect_on_captions_are_refused(a2_words, field):
     )
 
 
-def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
+def test_a_stopped_command_reports_that_it_starts_again(a2_words, monkeypatch):
     def stopped(images, **how):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from ()
@@ -233,8 +231,8 @@ def test_a_stopped_command_says_that_it_begins_anew(a2_words, monkeypatch):
 
 
 @pytest.mark.slow
-def test_who_reads_the_output_may_leave(experiment, model, boxes):
-    """As `a2 caption … | head -1` does."""
+def test_a_closed_output_pipe_ends_the_command_silently(experiment, model, boxes):
+    """Run the command like `a2 caption … | head -1`."""
     image = next(iter(evaluated(experiment)))
     reading, writing = os.pipe()
     os.close(reading)
@@ -254,7 +252,7 @@ def test_who_reads_the_output_may_leave(experiment, model, boxes):
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
-def test_names_that_are_not_utf8_are_captioned_and_printed(experiment, model, tmp_path):
+def test_images_with_names_that_are_not_utf8_are_captioned(experiment, model, tmp_path):
     detecting(model)
     image = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
     Image.open(next(iter(evaluated(experiment)))).save(os.fsdecode(image))
@@ -268,7 +266,7 @@ def test_names_that_are_not_utf8_are_captioned_and_printed(experiment, model, tm
 # --- figures ------------------------------------------------------------------------------------
 
 
-def test_the_figure_of_one_image_is_the_file_that_is_named(experiment, a2_words, tmp_path):
+def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_path):
     image, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(image, "--figure", tmp_path / "new" / "out.png")
     assert answer.stdout == f"{image}: {text}\n"
@@ -278,7 +276,7 @@ def test_the_figure_of_one_image_is_the_file_that_is_named(experiment, a2_words,
 
 
 @pytest.mark.slow
-def test_figures_of_several_images_go_into_a_folder(experiment, a2_words, tmp_path):
+def test_figures_of_several_images_are_written_to_a_folder(experiment, a2_words, tmp_path):
     first, second, *_ = evaluated(experiment)
     answer = a2_words(first, second, first, "--figure", tmp_path / "figures.v2")
     assert answer.exit_code == 0, answer.stderr
@@ -288,7 +286,7 @@ def test_figures_of_several_images_go_into_a_folder(experiment, a2_words, tmp_pa
 
 
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["-"], ["{folder}"]])
-def test_one_file_for_figures_of_many_images_is_refused(a2_words, tmp_path, names):
+def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, names):
     (tmp_path / "a.jpg").write_bytes(b"")
     place = tmp_path / "out.png"
     answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", place)
@@ -299,7 +297,7 @@ def test_one_file_for_figures_of_many_images_is_refused(a2_words, tmp_path, name
     )
 
 
-def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
+def test_attention_is_returned_only_on_request(experiment, model, boxes):
     images = list(evaluated(experiment))[:2]
     found = caption(images, model=model, boxes=boxes, attention=True)
     for _, captioned in found:
@@ -313,7 +311,7 @@ def test_attention_is_asked_for_word_by_word(experiment, model, boxes):
     assert [captioned.attention for _, captioned in unasked] == [None, None]
 
 
-def test_a_captioner_without_attention_draws_nothing(experiment, a2_words, tmp_path, monkeypatch):
+def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
     image = next(iter(evaluated(experiment)))
     answer = a2_words(image, "--figure", tmp_path / "a.png")
@@ -323,7 +321,7 @@ def test_a_captioner_without_attention_draws_nothing(experiment, a2_words, tmp_p
     )
 
 
-def test_a_captioner_of_given_boxes_asks_for_them(experiment, model):
+def test_a_captioner_of_given_boxes_requires_them(experiment, model):
     answer = a2_caption("x.jpg", "--model", model)
     assert answer.exit_code == 2
     assert answer.stderr == (
@@ -333,7 +331,7 @@ def test_a_captioner_of_given_boxes_asks_for_them(experiment, model):
 
 
 def detecting(model):
-    """Says of a model that its regions were detected, few of them in small images."""
+    """Change the extractor's record to detected boxes, few of them in small images."""
     path = model / "extractor.json"
     content = json.loads(path.read_text())
     few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
@@ -341,7 +339,7 @@ def detecting(model):
     path.write_text(json.dumps(content))
 
 
-def test_a_captioner_of_detected_boxes_wants_none(experiment, model, boxes):
+def test_a_captioner_of_detected_boxes_rejects_given_ones(experiment, model, boxes):
     detecting(model)
     answer = a2_caption("x.jpg", "--model", model, "--boxes", boxes)
     assert answer.exit_code == 2
@@ -359,7 +357,7 @@ def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp
     assert answer.stdout.startswith(f"{image}: ")
 
 
-def test_an_image_that_cannot_be_read_is_named_and_the_others_are_captioned(
+def test_unreadable_images_are_reported_and_the_others_are_captioned(
     experiment, model, boxes, tmp_path
 ):
     good, text = next(iter(evaluated(experiment).items()))
@@ -382,7 +380,7 @@ def test_an_image_that_cannot_be_read_is_named_and_the_others_are_captioned(
     ]
 
 
-def test_the_captioner_sees_as_many_regions_as_in_training(experiment, model, boxes, monkeypatch):
+def test_regions_are_limited_as_in_training(experiment, model, boxes, monkeypatch):
     description = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**description, "max_regions": 2}))
     seen = []
@@ -393,7 +391,7 @@ def test_the_captioner_sees_as_many_regions_as_in_training(experiment, model, bo
     assert max(len(item.regions) for item in seen) == 2
 
 
-def test_features_are_rounded_as_the_store_rounds_them(experiment, model, boxes, monkeypatch):
+def test_features_are_rounded_as_in_the_store(experiment, model, boxes, monkeypatch):
     seen = []
     monkeypatch.setattr(captioning, "collate", lambda items: seen.extend(items) or collate(items))
     caption(list(evaluated(experiment)), model=model, boxes=boxes)
@@ -401,13 +399,13 @@ def test_features_are_rounded_as_the_store_rounds_them(experiment, model, boxes,
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"config": {"depth": 5}}'])
-def test_a_model_with_an_incomplete_extractor_record_is_refused(model, content):
+def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, content):
     (model / "extractor.json").write_text(content)
     with pytest.raises(InputError, match="does not state how regions are made: missing or invalid"):
         extract_config(model)
 
 
-def test_a_model_without_its_extractor_is_refused(experiment, model, boxes):
+def test_a_model_without_its_extractor_is_rejected(experiment, model, boxes):
     (model / "weights.safetensors").unlink()
     with pytest.raises(WeightsError) as raised:
         caption(list(evaluated(experiment)), model=model, boxes=boxes)
@@ -416,7 +414,7 @@ def test_a_model_without_its_extractor_is_refused(experiment, model, boxes):
     )
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path):
+def test_a_folder_without_a_model_is_rejected(tmp_path):
     answer = a2_caption("x.jpg", "--model", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr == (
@@ -425,6 +423,6 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     )
 
 
-def test_a_file_of_boxes_that_is_not_there_is_named(model):
+def test_a_missing_file_of_boxes_is_reported(model):
     answer = a2_caption("x.jpg", "--model", model, "--boxes", "none.json")
     assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'none.json'; check the path\n")

@@ -1,4 +1,4 @@
-"""Decoding: a caption depends on its image alone, not on what is decoded beside it."""
+"""Decoding of batches: independence of other images, scores and settings."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def store(experiment):
 
 @pytest.fixture(scope="module")
 def image_ids(store):
-    """A dozen images, of different numbers of regions."""
+    """A dozen images with different numbers of regions."""
     return list(FeatureStore(store))[:12]
 
 
@@ -34,7 +34,7 @@ def vocabulary(experiment):
 
 @pytest.fixture(scope="module")
 def captioner(store, vocabulary):
-    """Untrained and sure of itself, so that different images get different captions."""
+    """An untrained captioner with sharp predictions that differ between images."""
     torch.manual_seed(0)
     made = TransformerCaptioner(
         ModelConfig(width=32, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
@@ -67,7 +67,7 @@ def captions(decoded):
     return [(image_id, [beam.caption for beam in beams]) for image_id, beams in decoded]
 
 
-def test_the_images_differ_in_regions_and_in_captions(store, image_ids, decode):
+def test_the_test_images_differ_in_regions_and_captions(store, image_ids, decode):
     counts = {len(FeatureStore(store)[image_id]) for image_id in image_ids}
     assert len(counts) > 1
     assert len({beams[0].caption for _, beams in decode(image_ids)}) > 3
@@ -98,7 +98,7 @@ def test_beams_are_ranked_and_different(image_ids, decode):
 def test_a_score_is_the_log_probability_of_the_caption(
     store, image_ids, decode, captioner, vocabulary
 ):
-    """Scored by teacher forcing, which has another code path than decoding."""
+    """Check scores by teacher forcing, which has a separate code path."""
     [(_, beams)] = decode(image_ids[:1])
     [batch] = image_batches(store, image_ids[:1], batch_size=1)
     memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
@@ -115,12 +115,12 @@ def test_captions_are_words_without_special_tokens(image_ids, decode, vocabulary
     assert words <= set(vocabulary.words[4:])
 
 
-def test_no_caption_is_longer_than_asked_for(image_ids, decode):
+def test_captions_have_at_most_the_maximum_length(image_ids, decode):
     lengths = [len(b.caption.split()) for _, bs in decode(image_ids, max_length=3) for b in bs]
     assert max(lengths) <= 3
 
 
-def test_a_word_that_follows_itself_can_be_said_once(image_ids, decode):
+def test_repeated_words_can_be_collapsed(image_ids, decode):
     assert collapse_repeats("a a dog runs runs runs a") == "a dog runs a"
     assert collapse_repeats("") == ""
     plain, collapsed = decode(image_ids), decode(image_ids, collapse_repeats=True)
@@ -139,7 +139,7 @@ def test_a_length_penalty_ranks_by_the_mean(image_ids, decode):
     assert mean[0] == replace(plain[0], score=pytest.approx(plain[0].score / length))
 
 
-def test_trigrams_are_said_once_where_they_are_blocked(image_ids, decode):
+def test_blocked_trigrams_do_not_repeat(image_ids, decode):
     plain = decode(image_ids, max_length=20)
     assert any(repeats(beam.caption.split(), 3) for _, beams in plain for beam in beams)
     blocked = decode(image_ids, max_length=20, no_repeat_ngram=3)
@@ -151,14 +151,14 @@ def repeats(words, length):
     return len(set(runs)) < len(runs)
 
 
-def test_diverse_groups_begin_differently(image_ids, decode):
+def test_diverse_groups_start_with_different_words(image_ids, decode):
     found = decode(image_ids, beam_size=4, groups=4, diversity=1e3)
     assert all(
         len({(beam.caption.split() or [""])[0] for beam in beams}) == 4 for _, beams in found
     )
 
 
-def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
+def test_decoding_is_lazy(captioner, vocabulary):
     def broken():
         raise RuntimeError("read too early")
         yield
@@ -168,7 +168,7 @@ def test_nothing_is_decoded_before_it_is_asked_for(captioner, vocabulary):
         next(found)
 
 
-def test_decoding_leaves_gradients_on_for_whoever_asked(image_ids, decode, captioner, store):
+def test_decoding_leaves_gradients_enabled(image_ids, decode, captioner, store):
     decode(image_ids[:2])
     assert torch.is_grad_enabled()
     [batch] = image_batches(store, image_ids[:2], batch_size=2)

@@ -1,4 +1,4 @@
-"""Captioners loaded together: one is itself, several must have been trained on the same things."""
+"""Loading of one captioner, and of ensembles that share features and vocabulary."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def trained(experiment):
 
 @pytest.fixture
 def other(trained, tmp_path):
-    """A captioner of the same things with other tensors."""
+    """A copy of the captioner with other tensors."""
     directory = shutil.copytree(trained, tmp_path / "other")
     tensors = load_file(trained / "model.safetensors")
     generator = torch.Generator().manual_seed(0)
@@ -54,7 +54,7 @@ def captions(models, experiment, **how):
     ]
 
 
-def test_one_model_is_loaded_as_it_is(trained):
+def test_one_model_is_not_an_ensemble(trained):
     loaded = load_captioner([trained], device=CPU)
     assert isinstance(loaded.captioner, TransformerCaptioner)
     assert loaded.vocabulary.digest == loaded.description.vocabulary_digest
@@ -68,7 +68,7 @@ def test_several_models_are_an_ensemble_in_evaluation_mode(trained, other):
     assert not any(captioner.training for captioner in loaded.captioner.captioners)
 
 
-def test_a_model_twice_says_what_it_says_alone_and_another_one_changes_it(
+def test_a_model_twice_equals_itself_and_another_model_changes_the_captions(
     trained, other, experiment
 ):
     alone = captions([trained], experiment)
@@ -78,7 +78,7 @@ def test_a_model_twice_says_what_it_says_alone_and_another_one_changes_it(
     assert together == captions([other, trained], experiment)
 
 
-def test_no_model_is_refused():
+def test_an_empty_list_of_models_is_rejected():
     with pytest.raises(InputError) as raised:
         load_captioner([], device=CPU)
     assert str(raised.value) == "no trained model is named; name one or more directories"
@@ -99,7 +99,7 @@ def refusal(trained, other):
 ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 
 
-def test_another_vocabulary_is_refused(trained, other):
+def test_another_vocabulary_is_rejected(trained, other):
     words = Vocabulary.load(trained / "vocabulary.json").words
     swapped = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
     swapped.save(other / "vocabulary.json")
@@ -111,7 +111,7 @@ def test_another_vocabulary_is_refused(trained, other):
     )
 
 
-def test_another_region_width_is_refused(trained, other):
+def test_another_region_width_is_rejected(trained, other):
     tensors = load_file(other / "model.safetensors")
     name = "encoder.embedding.feature.weight"
     tensors[name] = tensors[name][:, :32].contiguous()
@@ -122,7 +122,7 @@ def test_another_region_width_is_refused(trained, other):
     )
 
 
-def test_another_number_of_regions_is_refused(trained, other):
+def test_another_number_of_regions_is_rejected(trained, other):
     rewrite(other / "model.json", lambda found: found.update(max_regions=5))
     assert refusal(trained, other) == (
         f"max_regions of {str(other)!r} is 5, that of {str(trained)!r} is None; {ADVICE}"
@@ -141,7 +141,7 @@ def test_regions_of_another_extractor_are_rejected_but_other_library_versions_ar
     )
 
 
-def test_a_model_without_its_extractor_is_refused(trained, other):
+def test_a_model_without_its_extractor_is_rejected(trained, other):
     (other / "extractor.json").unlink()
     assert refusal(trained, other) == (
         f"no trained model in {str(other)!r}: extractor.json is missing; "

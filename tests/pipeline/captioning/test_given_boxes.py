@@ -1,4 +1,4 @@
-"""Which boxes of a file belong to which image: by the path that an image has there."""
+"""Matching of user-supplied boxes to images by path."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from a2cap.pipeline.captioning.named_image import NamedImage
 
 @pytest.fixture
 def given(tmp_path):
-    """Boxes of images of these names; the first x1 is the place in the list."""
+    """Boxes of images of these names; the first x1 is the index in the list."""
 
     def write(*names):
         images = [{"id": place, "file_name": name} for place, name in enumerate(names)]
@@ -38,26 +38,26 @@ def refusal(given, path):
     return str(raised.value)
 
 
-def test_an_image_has_the_boxes_of_the_name_in_which_its_path_ends(given):
+def test_an_image_has_the_boxes_of_the_id_that_its_path_ends_with(given):
     boxes = given("cat.jpg", "pets/dog.jpg", "wild/dog.jpg")
     assert place(boxes, "/photos/cat.png") == 0
     assert place(boxes, "/photos/pets/dog.jpg") == 1
     assert place(boxes, "/photos/pets/../wild/./dog.jpg") == 2
 
 
-def test_a_relative_path_counts_from_the_working_directory(given, tmp_path, monkeypatch):
+def test_a_relative_path_starts_at_the_working_directory(given, tmp_path, monkeypatch):
     (tmp_path / "wild").mkdir()
     monkeypatch.chdir(tmp_path / "wild")
     assert place(given("pets/dog.jpg", "wild/dog.jpg"), "dog.jpg") == 1
 
 
-def test_coco_s_numbers_fit_in_any_folder(given):
+def test_coco_numbers_match_in_any_folder(given):
     boxes = given("COCO_val2014_000000000042.jpg")
     assert place(boxes, "/anywhere/42.jpg") == 0
     assert place(boxes, "/val2017/000000000042.jpg") == 0
 
 
-def test_composed_and_decomposed_names_are_the_same(given):
+def test_composed_and_decomposed_unicode_names_are_equal(given):
     assert place(given("Émile.jpg"), "/photos/E\u0301mile.jpg") == 0
 
 
@@ -73,7 +73,7 @@ def test_an_image_of_another_folder_has_no_boxes(given, tmp_path):
     )
 
 
-def test_an_image_whose_path_fits_two_names_is_refused(given):
+def test_a_path_that_matches_two_ids_is_rejected(given):
     boxes = given("dog.jpg", "pets/dog.jpg")
     assert refusal(boxes, "/photos/pets/dog.jpg") == (
         f"unclear which boxes belong to '/photos/pets/dog.jpg': {str(boxes.path)!r} has "
@@ -81,17 +81,17 @@ def test_an_image_whose_path_fits_two_names_is_refused(given):
     )
 
 
-def test_the_path_in_a_folder_that_is_named_decides(given):
+def test_the_path_in_a_named_folder_takes_precedence(given):
     boxes = given("dog.jpg", "pets/dog.jpg")
     assert place(boxes, "/photos/pets/dog.jpg", "pets/dog.jpg") == 1
     assert place(boxes, "/photos/pets/dog.jpg", "dog.jpg") == 0
 
 
-def test_a_folder_within_that_of_the_file_fits_too(given):
+def test_a_subfolder_of_the_files_folder_matches_too(given):
     assert place(given("cat.jpg", "pets/dog.jpg"), "/photos/pets/dog.jpg", "dog.jpg") == 1
 
 
-def test_folders_that_cannot_be_part_of_an_id_do_no_harm(given):
+def test_folders_that_are_not_valid_in_ids_are_ignored(given):
     long = "/".join(["folder"] * 100)
     assert place(given("dog.jpg"), f"/{long}/dog.jpg") == 0
     assert place(given("dog.jpg"), "/caf\udce9/dog.jpg") == 0

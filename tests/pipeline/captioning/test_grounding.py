@@ -1,4 +1,4 @@
-"""Grounding: which words name what, and how much attention lies on it."""
+"""Grounding: category names in captions and the attention on their objects."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ NAMES = CategoryNames(["dog", "hot dog", "person"])
         ("", []),
     ],
 )
-def test_a_word_names_a_category_by_its_longest_name(caption, named):
+def test_the_longest_category_name_wins(caption, named):
     found = NAMES.find(caption.split())
     assert [(span.start, span.stop, category) for span, category in found] == named
 
@@ -50,17 +50,17 @@ def test_a_word_names_a_category_by_its_longest_name(caption, named):
         ("dining table", "table"),
     ],
 )
-def test_plurals_and_other_names_are_known(category, word):
+def test_plurals_and_synonyms_name_the_category(category, word):
     [(_, found)] = CategoryNames([category]).find(word.split())
     assert found == category
 
 
-def test_a_category_s_own_name_is_stronger_than_another_s_other_name():
+def test_a_categorys_own_name_overrides_synonyms():
     [(_, found)] = CategoryNames(["dining table", "table"]).find(["table"])
     assert found == "table"
 
 
-def test_names_are_those_of_the_categories_that_images_have():
+def test_names_come_from_the_categories_of_the_images():
     names = CategoryNames.of_images([INSTANCES, Instances(BOXES, ("", "cat"))])
     assert [name for _, name in names.find(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
 
@@ -70,7 +70,7 @@ def attention(*rows, factor=1.0):
     return CaptionAttention(original, np.flip(original, axis=1) * factor)
 
 
-def test_the_share_of_attention_on_the_named_thing_is_the_grounding():
+def test_grounding_is_the_share_of_attention_on_the_named_object():
     found = ground(
         ["a", "dog"],
         attention([0.25, 0.25, 0.25, 0.25], [0.5, 0.2, 0.2, 0.1], factor=2.0),
@@ -91,17 +91,17 @@ def test_every_word_of_a_name_counts():
 
 
 @pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
-def test_a_caption_that_names_nothing_in_the_image_has_no_grounding(words):
+def test_a_caption_without_a_named_object_has_no_grounding(words):
     rows = CaptionAttention(np.full((len(words), 4), 0.25), np.full((len(words), 4), 0.25))
     assert ground(words, rows, REGIONS, INSTANCES, CategoryNames(["dog", "person", "cat"])) is None
 
 
-def test_a_word_counts_only_where_a_region_shows_the_thing():
+def test_a_word_counts_only_if_a_region_overlaps_its_object():
     assert ground(["dog"], attention([0.5, 0.5]), REGIONS[1:3], INSTANCES, NAMES) is None
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=4, max_size=4))
-def test_even_attention_has_the_uniform_grounding_and_all_are_shares(row):
+def test_uniform_attention_has_the_uniform_grounding(row):
     even = ground(["person"], attention([0.25] * 4), REGIONS, INSTANCES, NAMES)
     assert even is not None
     assert even.original == even.aligned == even.uniform == 0.25
@@ -117,6 +117,6 @@ def test_the_mean_is_over_words():
     assert mean_grounding([]) is None
 
 
-def test_regions_are_called_after_the_boxes_that_they_overlap():
+def test_regions_are_named_after_the_boxes_that_they_overlap():
     assert region_names(REGIONS, INSTANCES) == ["dog", "person", "", "dog"]
     assert region_names(REGIONS, Instances(np.zeros((0, 4), np.float32), ())) == [""] * 4

@@ -1,4 +1,4 @@
-"""A saved captioner: says what it said before it was saved, or says why it cannot."""
+"""Saved captioners: equal captions after loading, and errors of damaged directories."""
 
 import json
 import shutil
@@ -75,7 +75,7 @@ def captions(captioner, vocabulary, experiment):
     )
 
 
-def test_everything_that_was_saved_is_loaded(saved, captioner):
+def test_saving_and_loading_preserves_everything(saved, captioner):
     loaded = load_model(saved, device=CPU)
     assert loaded.description == description_of(VOCABULARY)
     assert loaded.vocabulary == VOCABULARY
@@ -85,13 +85,13 @@ def test_everything_that_was_saved_is_loaded(saved, captioner):
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_a_trained_captioner_knows_how_many_updates_made_it(trained):
+def test_a_trained_captioner_stores_its_number_of_updates(trained):
     lines = (trained / "metrics.jsonl").read_text().splitlines()
     steps = load_model(trained, device=CPU).captioner.schedule_step.item()
     assert steps in {json.loads(line)["step"] for line in lines}
 
 
-def test_a_saved_schedule_is_the_one_that_captions(experiment, trained, tmp_path):
+def test_captions_use_the_saved_schedule_step(experiment, trained, tmp_path):
     loaded = load_model(trained, device=CPU)
     alignment = AlignmentConfig(fusion="decay", decay_steps=10.0)
     model = loaded.description.model.model_copy(update={"alignment": alignment})
@@ -131,7 +131,7 @@ def test_captions_are_the_same_before_and_after_saving(experiment, trained, tmp_
     assert captions(second.captioner, second.vocabulary, experiment) == before
 
 
-def test_saving_again_writes_equal_bytes(trained, tmp_path):
+def test_saving_twice_writes_equal_bytes(trained, tmp_path):
     loaded = load_model(trained, device=CPU)
     save_model(
         tmp_path,
@@ -143,7 +143,7 @@ def test_saving_again_writes_equal_bytes(trained, tmp_path):
         assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
 
 
-def test_a_moved_directory_needs_nothing_else(trained, tmp_path):
+def test_a_model_directory_can_be_moved(trained, tmp_path):
     moved = tmp_path / "elsewhere with spaces"
     moved.mkdir()
     for name in ("model.safetensors", "model.json", "vocabulary.json"):
@@ -162,7 +162,7 @@ def test_a_missing_file_is_reported(saved, name):
     )
 
 
-def test_a_vocabulary_that_does_not_belong_to_the_model_is_refused(saved):
+def test_a_vocabulary_that_does_not_match_the_model_is_rejected(saved):
     other = Vocabulary((*VOCABULARY.words[:-1], "sits"), "karpathy")
     other.save(saved / "vocabulary.json")
     with pytest.raises(A2Error) as error:
@@ -182,7 +182,7 @@ def test_a_vocabulary_that_does_not_belong_to_the_model_is_refused(saved):
         ({"from_another_version": 1}, 1),
     ],
 )
-def test_a_description_of_another_version_is_refused(saved, change, count):
+def test_a_description_of_another_version_is_rejected(saved, change, count):
     path = saved / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(A2Error) as error:
@@ -194,7 +194,7 @@ def test_a_description_of_another_version_is_refused(saved, change, count):
 
 
 @pytest.mark.parametrize("length", [0, 10, "half", -1])
-def test_truncated_tensors_are_refused(saved, length):
+def test_truncated_tensors_are_rejected(saved, length):
     path = saved / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2 if length == "half" else length])
@@ -206,7 +206,7 @@ def test_truncated_tensors_are_refused(saved, length):
 
 
 @pytest.mark.parametrize("change", ["one less", "one more", "another shape"])
-def test_tensors_of_another_captioner_are_refused(saved, change):
+def test_tensors_of_another_captioner_are_rejected(saved, change):
     path = saved / "model.safetensors"
     tensors = load_file(path)
     name = "decoder.output.weight"

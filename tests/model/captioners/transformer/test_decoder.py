@@ -14,7 +14,7 @@ def test_embedding_is_the_scaled_word_plus_its_position():
     torch.testing.assert_close(embedding(tokens, first_position=3), expected)
 
 
-def test_captions_longer_than_the_positions_are_refused():
+def test_captions_longer_than_the_positions_are_rejected():
     embedding = TokenEmbedding(vocabulary_size=7, width=2)
     embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
     with pytest.raises(ModelError) as raised:
@@ -24,7 +24,7 @@ def test_captions_longer_than_the_positions_are_refused():
     )
 
 
-def test_each_layer_is_aligned_or_plain_as_the_config_names_it(tiny):
+def test_only_configured_layers_are_aligned(tiny):
     captioner = tiny(decoder_layers=3, aligned_layers=(2,))
     alignments = [attention.alignment for attention in captioner.decoder.cross_attentions()]
     assert [alignment is not None for alignment in alignments] == [False, True, False]

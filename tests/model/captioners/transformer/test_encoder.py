@@ -28,7 +28,7 @@ def test_permuted_regions_give_permuted_states(tiny, images):
     torch.testing.assert_close(states[exists], expected[exists])
 
 
-def test_blind_encoder_takes_nothing_from_the_features(tiny, images):
+def test_a_blind_encoder_ignores_the_features(tiny, images):
     captioner = tiny(blind=True)
     expected = _encode(captioner, images)
     images.features = images.features * 7 + 3
@@ -37,7 +37,7 @@ def test_blind_encoder_takes_nothing_from_the_features(tiny, images):
 
 @pytest.mark.parametrize(("geometry", "differs"), [("none", False), ("linear", True)])
 @pytest.mark.parametrize("blind", [False, True])
-def test_only_linear_geometry_knows_left_from_right(tiny, images, geometry, differs, blind):
+def test_only_linear_geometry_distinguishes_left_from_right(tiny, images, geometry, differs, blind):
     captioner = tiny(box_geometry=geometry, blind=blind)
     expected = _encode(captioner, images)
     mirrored = images.boxes.clone()
@@ -46,7 +46,7 @@ def test_only_linear_geometry_knows_left_from_right(tiny, images, geometry, diff
     assert torch.equal(_encode(captioner, images), expected) != differs
 
 
-def test_half_precision_features_of_a_store_are_taken(tiny, images):
+def test_half_precision_features_are_accepted(tiny, images):
     captioner = tiny()
     images.features = images.features.half()
     assert _encode(captioner, images).dtype == torch.float64

@@ -47,7 +47,7 @@ def test_a_step_leaves_its_state_usable_for_another_token(tiny, images):
     assert torch.equal(captioner.step(torch.tensor([4, 5, 6]), state).log_probs, first.log_probs)
 
 
-def test_reordered_rows_continue_the_row_that_they_took(tiny, images):
+def test_reordered_rows_continue_their_source_row(tiny, images):
     captioner = tiny()
     state = captioner.start(images.encoded(captioner), rows_per_image=2)
     for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
@@ -61,9 +61,7 @@ def test_reordered_rows_continue_the_row_that_they_took(tiny, images):
 
 @pytest.mark.parametrize("perturbed", [False, True])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_score_picks_the_captions_tokens_from_forward_and_skips_padding(
-    tiny, images, fusion, perturbed
-):
+def test_score_equals_forward_at_the_tokens_and_is_zero_on_padding(tiny, images, fusion, perturbed):
     captioner = tiny(fusion=fusion)
     memory = images.encoded(captioner)
     scored = captioner.score(memory, images.captions, perturbed=perturbed)
@@ -78,7 +76,9 @@ def test_score_picks_the_captions_tokens_from_forward_and_skips_padding(
 @pytest.mark.parametrize("average", ["uniform", "heads"])
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_padded_regions_change_nothing(tiny, images, fusion, network, average):
+def test_padding_regions_do_not_change_the_log_probabilities(
+    tiny, images, fusion, network, average
+):
     captioner = tiny(fusion=fusion, mask_network=network, average=average, box_geometry="linear")
     memory = images.encoded(captioner)
     padding = torch.full((3, 3, 6), torch.nan, dtype=torch.float64)
@@ -94,7 +94,7 @@ def test_padded_regions_change_nothing(tiny, images, fusion, network, average):
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_permuted_regions_change_nothing(tiny, images, fusion):
+def test_the_order_of_regions_does_not_change_the_log_probabilities(tiny, images, fusion):
     captioner, order = tiny(fusion=fusion, box_geometry="linear"), torch.tensor([2, 0, 3, 1])
     expected = [
         captioner.score(images.encoded(captioner), images.captions, perturbed=perturbed)
@@ -110,7 +110,7 @@ def test_permuted_regions_change_nothing(tiny, images, fusion):
         )
 
 
-def test_a_batch_equals_its_images_one_by_one(tiny, images):
+def test_a_batch_equals_single_images(tiny, images):
     captioner = tiny()
     batched = captioner.score(images.encoded(captioner), images.captions, perturbed=True)
     for number in range(3):
@@ -128,7 +128,7 @@ def test_a_batch_equals_its_images_one_by_one(tiny, images):
             )
 
 
-def test_a_later_word_does_not_reach_back(tiny, images):
+def test_a_later_token_does_not_change_earlier_predictions(tiny, images):
     captioner = tiny()
     before = _log_probs(captioner, images)
     images.captions[..., 3] = 9
@@ -137,7 +137,7 @@ def test_a_later_word_does_not_reach_back(tiny, images):
     assert not torch.allclose(after[:, :, 4], before[:, :, 4])
 
 
-def test_blind_captioner_is_moved_by_boxes_alone(tiny, images):
+def test_a_blind_captioner_depends_only_on_boxes(tiny, images):
     captioner = tiny(blind=True, box_geometry="linear")
     before = _log_probs(captioner, images)
     images.features = images.features + 5
@@ -146,7 +146,7 @@ def test_blind_captioner_is_moved_by_boxes_alone(tiny, images):
     assert not torch.allclose(_log_probs(captioner, images), before)
 
 
-def test_decay_uses_the_step_that_the_checkpoint_carries(tiny, images):
+def test_decay_uses_the_step_of_the_checkpoint(tiny, images):
     captioner = tiny(fusion="decay", decay_steps=100)
     start = _log_probs(captioner, images)
     captioner.schedule_step.fill_(250)
@@ -202,7 +202,7 @@ def test_equal_seeds_make_equal_captioners(tiny):
         assert torch.equal(first, second)
 
 
-def test_special_tokens_can_stand_elsewhere(images):
+def test_special_tokens_can_have_other_ids(images):
     special = SpecialTokens(pad=10, bos=9, eos=8, unk=7)
     captioner = TransformerCaptioner(
         ModelConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1),
@@ -223,7 +223,7 @@ def _message(call) -> str:
     return str(raised.value)
 
 
-def test_features_of_another_width_are_refused(tiny, images):
+def test_features_of_another_width_are_rejected(tiny, images):
     images.features = images.features[..., :5]
     assert _message(lambda: images.encoded(tiny())) == (
         "region width is 5, the model expects 6; retrain, or extract with the checkpoint that it "
@@ -231,7 +231,7 @@ def test_features_of_another_width_are_refused(tiny, images):
     )
 
 
-def test_boxes_that_do_not_fit_the_features_are_refused(tiny, images):
+def test_boxes_that_do_not_match_the_features_are_rejected(tiny, images):
     images.boxes = images.boxes[..., :4]
     assert _message(lambda: images.encoded(tiny())) == (
         "boxes have shape (3, 4, 4), the features need (3, 4, 5); give each region x1, y1, x2, y2 "
@@ -239,14 +239,14 @@ def test_boxes_that_do_not_fit_the_features_are_refused(tiny, images):
     )
 
 
-def test_images_without_a_region_are_refused(tiny, images):
+def test_images_without_a_region_are_rejected(tiny, images):
     images.region_mask[1] = False
     assert _message(lambda: images.encoded(tiny())) == (
         "an image has no region: position 1 of the batch; leave the image out, or extract it again"
     )
 
 
-def test_more_regions_than_mask_slots_are_refused(tiny, images):
+def test_more_regions_than_mask_slots_are_rejected(tiny, images):
     captioner = tiny(mask_network="linear", mask_slots=3)
     assert _message(lambda: images.encoded(captioner)).startswith(
         "an image has 4 regions, the linear mask network has 3 slots; "
@@ -254,7 +254,7 @@ def test_more_regions_than_mask_slots_are_refused(tiny, images):
 
 
 @pytest.mark.parametrize("wrong", [11, -1])
-def test_tokens_out_of_the_vocabulary_are_refused(tiny, images, wrong):
+def test_tokens_out_of_the_vocabulary_are_rejected(tiny, images, wrong):
     captioner = tiny()
     memory = images.encoded(captioner)
     images.captions[2, 1, 0] = wrong
@@ -270,7 +270,7 @@ def test_tokens_out_of_the_vocabulary_are_refused(tiny, images, wrong):
         )
 
 
-def test_rows_that_do_not_belong_to_the_images_are_refused(tiny, images):
+def test_rows_that_do_not_match_the_images_are_rejected(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
     assert _message(lambda: captioner.score(memory, images.captions[:2])) == (
