@@ -213,7 +213,7 @@ def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
     answer = a2_words("x.jpg", "--set", f"{field}=3")
     assert (answer.exit_code, answer.stderr) == (
         2,
-        f"a2: setting has no effect on these captions: {field!r}; leave it out, or set one of "
+        f"a2: setting has no effect on these captions: {field!r}; remove it, or set a field of "
         "runtime or evaluate (beam_size, diversity, ensemble_average, groups, length_penalty, "
         "max_length, no_repeat_ngram)\n",
     )
