@@ -1,4 +1,4 @@
-"""Checkpoints: what is loaded is what was saved, or an older one, and never a damaged one."""
+"""Tests of checkpoints: a damaged one is never loaded."""
 
 import errno
 import logging
@@ -28,7 +28,7 @@ def checkpoints(tmp_path):
 
 
 def save(checkpoints, step, best_step=None):
-    """A checkpoint of which every value tells its step."""
+    """Save a checkpoint whose values all depend on its step."""
     checkpoints.save(
         step,
         tensors={"weight": torch.full((8, 8), float(step)), "step": torch.tensor(step)},
@@ -43,7 +43,7 @@ def flip_bit(path, place):
     path.write_bytes(content)
 
 
-def test_a_loaded_checkpoint_is_what_was_saved(checkpoints):
+def test_a_loaded_checkpoint_equals_the_saved_one(checkpoints):
     save(checkpoints, 3)
     found = checkpoints.latest()
     assert found.step == 3
@@ -54,8 +54,8 @@ def test_a_loaded_checkpoint_is_what_was_saved(checkpoints):
     assert found.state["moments"].tolist() == [3, 3, 3]
 
 
-def test_wherever_in_a_file_the_disk_becomes_full_the_error_is_the_systems(checkpoints):
-    """Torch has an error of its own for some of these places: that its archive lacks bytes."""
+def test_a_full_disk_raises_the_systems_error_at_any_byte(checkpoints):
+    """At some bytes torch raises an error of its own about its archive."""
     save(checkpoints, 3)
     state = {"moments": [torch.zeros(size) for size in (10, 900, 3000, 50, 4000, 7)]}
     checkpoints.save(4, tensors={}, state=state, best_step=None)
@@ -74,7 +74,7 @@ def test_wherever_in_a_file_the_disk_becomes_full_the_error_is_the_systems(check
     assert checkpoints.latest().step == 3
 
 
-def test_an_error_of_the_state_itself_is_left_as_it_is(checkpoints, monkeypatch):
+def test_an_error_of_the_state_itself_is_not_changed(checkpoints, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of memory")
 
@@ -89,12 +89,12 @@ def test_tensors_that_are_not_contiguous_keep_their_values(checkpoints):
     assert torch.equal(checkpoints.load(1).tensors["weight"], tensor)
 
 
-def test_without_a_checkpoint_there_is_none(checkpoints, caplog):
+def test_an_empty_folder_has_no_latest_checkpoint(checkpoints, caplog):
     assert checkpoints.latest() is None
     assert not caplog.records
 
 
-def test_the_newest_wins_by_its_step_and_not_by_its_name_or_age(checkpoints):
+def test_the_newest_checkpoint_is_the_one_with_the_highest_step(checkpoints):
     save(checkpoints, 100_000_000)
     save(checkpoints, 99_999_999)
     assert checkpoints.latest().step == 100_000_000
@@ -102,7 +102,7 @@ def test_the_newest_wins_by_its_step_and_not_by_its_name_or_age(checkpoints):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("length", [0, 10, "half", -1])
-def test_a_truncated_newest_falls_back_to_the_one_before_and_says_so(
+def test_a_truncated_checkpoint_falls_back_to_the_one_before_with_a_warning(
     checkpoints, caplog, name, length
 ):
     save(checkpoints, 1)
@@ -146,7 +146,7 @@ def test_a_missing_file_falls_back_to_the_one_before(checkpoints, caplog, name):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe"]
 )
-def test_a_manifest_that_says_nothing_falls_back_to_the_one_before(checkpoints, caplog, content):
+def test_an_unusable_manifest_falls_back_to_the_one_before(checkpoints, caplog, content):
     save(checkpoints, 1)
     save(checkpoints, 2)
     (checkpoints.directory(2) / "manifest.json").write_bytes(content)
@@ -154,7 +154,7 @@ def test_a_manifest_that_says_nothing_falls_back_to_the_one_before(checkpoints, 
     assert caplog.messages[0].startswith("checkpoint is incomplete: ")
 
 
-def test_where_all_are_damaged_there_is_none(checkpoints, caplog):
+def test_only_damaged_checkpoints_give_none(checkpoints, caplog):
     for step in (1, 2):
         save(checkpoints, step)
         flip_bit(checkpoints.directory(step) / "model.safetensors", -1)
@@ -162,7 +162,7 @@ def test_where_all_are_damaged_there_is_none(checkpoints, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_a_named_checkpoint_that_is_damaged_is_refused(checkpoints):
+def test_loading_a_damaged_checkpoint_is_rejected(checkpoints):
     save(checkpoints, 1)
     path = checkpoints.directory(1) / "model.safetensors"
     flip_bit(path, -1)
@@ -179,7 +179,7 @@ def test_the_two_newest_and_the_best_are_kept(checkpoints):
     assert checkpoints.steps() == [2, 5, 6]
 
 
-def test_the_best_is_dropped_once_another_is_better(checkpoints):
+def test_a_former_best_checkpoint_is_dropped(checkpoints):
     for step, best in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
         save(checkpoints, step, best_step=best)
     assert checkpoints.steps() == [4, 5]
@@ -193,7 +193,7 @@ def test_saving_a_step_again_replaces_it(checkpoints):
 
 
 @pytest.mark.parametrize("missing", [*FILES, "manifest.json"])
-def test_a_checkpoint_that_was_being_written_has_no_final_name(checkpoints, tmp_path, missing):
+def test_an_unfinished_checkpoint_is_ignored(checkpoints, tmp_path, missing):
     save(checkpoints, 1)
     partial = tmp_path / "checkpoints" / ".step-00000002.partial"
     shutil.copytree(checkpoints.directory(1), partial)
@@ -202,7 +202,7 @@ def test_a_checkpoint_that_was_being_written_has_no_final_name(checkpoints, tmp_
     assert checkpoints.steps() == [1]
 
 
-def test_a_whole_checkpoint_that_was_not_yet_renamed_is_given_its_name(checkpoints, tmp_path):
+def test_a_finished_checkpoint_that_was_not_renamed_is_used(checkpoints, tmp_path):
     save(checkpoints, 1)
     partial = tmp_path / "checkpoints" / ".step-00000002.partial"
     shutil.copytree(checkpoints.directory(1), partial)
@@ -228,7 +228,7 @@ def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(checkpoints, m
     assert checkpoints.latest().state == {"again": True}
 
 
-def test_what_a_killed_run_did_not_come_to_drop_is_dropped_on_request(checkpoints, monkeypatch):
+def test_drop_old_removes_what_a_killed_run_left(checkpoints, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "drop_old", lambda self, best_step: None)
         for step in range(1, 5):
@@ -237,7 +237,7 @@ def test_what_a_killed_run_did_not_come_to_drop_is_dropped_on_request(checkpoint
     assert checkpoints.steps() == [1, 3, 4]
 
 
-def test_what_was_left_half_written_is_cleared_by_the_next_save(checkpoints, tmp_path):
+def test_unfinished_checkpoints_are_removed_by_the_next_save(checkpoints, tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (2, 3):
         left = folder / f".step-{step:08d}.partial"
@@ -248,9 +248,7 @@ def test_what_was_left_half_written_is_cleared_by_the_next_save(checkpoints, tmp
 
 
 @pytest.mark.parametrize("failing", ["save_tensors", "sha256_of", "write_durably", "fsync"])
-def test_dying_at_any_point_of_a_save_leaves_the_older_one_in_force(
-    checkpoints, monkeypatch, failing
-):
+def test_dying_during_a_save_keeps_the_older_checkpoint(checkpoints, monkeypatch, failing):
     save(checkpoints, 1)
     with monkeypatch.context() as patch:
 
@@ -264,7 +262,7 @@ def test_dying_at_any_point_of_a_save_leaves_the_older_one_in_force(
     assert checkpoints.latest().step == 1
 
 
-def test_folders_that_are_no_checkpoints_are_passed_over(checkpoints, tmp_path):
+def test_folders_that_are_not_checkpoints_are_skipped(checkpoints, tmp_path):
     save(checkpoints, 1)
     (tmp_path / "checkpoints" / "step-00000001 copy").mkdir()
     (tmp_path / "checkpoints" / "step-").mkdir()
@@ -283,7 +281,7 @@ def test_the_state_of_a_whole_training_loads_as_weights_only(checkpoints):
     assert loaded["optimisers"][0]["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
 
 
-def test_equal_states_are_equal_bytes_wherever_they_are_saved(tmp_path):
+def test_equal_states_are_equal_bytes_in_any_folder(tmp_path):
     for folder in ("one", "another place"):
         save(Checkpoints(tmp_path / folder), 5)
     one, other = (
@@ -298,7 +296,7 @@ def draws():
 
 
 @pytest.mark.parametrize("before", [0, 1, 700])
-def test_random_generators_go_on_as_if_nothing_had_happened(checkpoints, before):
+def test_restored_rng_states_continue_the_same_sequences(checkpoints, before):
     states_of_this_process = rng_states()
     for _ in range(before):
         draws()
@@ -313,7 +311,7 @@ def test_random_generators_go_on_as_if_nothing_had_happened(checkpoints, before)
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Stand-ins for the generators of GPUs; returns their states by number."""
+    """Fake the RNGs of GPUs; return their states by number, and a function that sets them."""
     found = {}
 
     def have(*states):
@@ -331,7 +329,7 @@ def gpus(monkeypatch):
     return found, have
 
 
-def test_the_generator_of_every_gpu_is_saved_and_restored(gpus):
+def test_the_rng_state_of_every_gpu_is_saved_and_restored(gpus):
     found, have = gpus
     have("first", "second")
     states = rng_states()
@@ -342,7 +340,7 @@ def test_the_generator_of_every_gpu_is_saved_and_restored(gpus):
 
 
 @pytest.mark.parametrize("now", [("a",), ("a", "b", "c"), ()])
-def test_as_many_generators_are_restored_as_there_are_gpus(gpus, now):
+def test_only_the_rng_states_of_existing_gpus_are_restored(gpus, now):
     found, have = gpus
     have("first", "second")
     states = rng_states()
@@ -351,7 +349,7 @@ def test_as_many_generators_are_restored_as_there_are_gpus(gpus, now):
     assert list(found.values()) == [*("first", "second")[: len(now)], *now[2:]]
 
 
-def test_what_exact_resumption_rests_on_is_named():
+def test_the_environment_names_what_exact_resume_depends_on():
     found = environment(torch.device("cpu"), ranks=3)
     assert found.keys() == {"torch", "numpy", "device", "threads", "processes"}
     assert found["torch"] == torch.__version__
@@ -359,12 +357,12 @@ def test_what_exact_resumption_rests_on_is_named():
     assert found["processes"] == "3"
 
 
-def test_the_name_of_a_gpu_is_part_of_it(monkeypatch):
+def test_the_environment_contains_the_name_of_the_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert environment(torch.device("cuda", 1), ranks=1)["device"] == "GPU 1"
 
 
-def test_what_has_changed_is_said_in_words():
+def test_environment_changes_are_formatted():
     before = {"torch": "2.14.0", "numpy": "2.4", "processes": "2"}
     now = {"torch": "2.15.0", "numpy": "2.4", "processes": "1"}
     assert environment_changes(before, now) == ["torch 2.14.0 -> 2.15.0", "processes 2 -> 1"]

@@ -32,8 +32,8 @@ KEY_BIAS = re.compile(r"(key_value|query_key_value)\.bias")
 
 
 def assert_close_results(one, other):
-    """Losses and tensors, but for the biases of keys: no loss depends on them, so that Adam makes
-    full steps of what rounding leaves of their gradient."""
+    """Compare losses and tensors except biases of keys: no loss depends on them, so Adam turns
+    the rounding of their gradient into full steps."""
     for line, its in zip(without_speed(one), without_speed(other), strict=True):
         assert line == pytest.approx(its, rel=1e-4)
     found, expected = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
@@ -53,7 +53,7 @@ def test_two_ranks_train_as_one_on_the_same_batches(train, together, tmp_path, o
 
 @pytest.fixture(scope="module")
 def uninterrupted_ranks(train, together, tmp_path_factory):
-    """What two processes train that are left alone, with dropout."""
+    """Train with two ranks and dropout, without interruption."""
     found = tmp_path_factory.mktemp("together") / "uninterrupted"
     assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
     return found
@@ -83,7 +83,7 @@ def test_a_signal_to_one_rank_stops_all_and_they_resume_exactly(
 def test_a_signal_during_the_exchange_stops_the_ranks_at_the_next_one(
     train, together, uninterrupted_ranks, tmp_path, monkeypatch, agreement, step, others
 ):
-    """Not known when they agreed: the process that was hit may neither save nor leave alone."""
+    """The rank that got the signal may neither save nor stop alone."""
     agree = Ranks.agree_to_stop
     agreements = 0
 
@@ -132,7 +132,7 @@ def test_another_number_of_ranks_resumes_and_warns(train, together, tmp_path, si
 def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
     train, together, tmp_path, monkeypatch
 ):
-    """The images of the one process whose loss it is are not known to be the cause."""
+    """The rank with the loss of NaN need not be the one with the cause."""
     compute = cross_entropy.two_losses
 
     def poisoned(captioner, memory, captions):
@@ -172,7 +172,7 @@ def start_torchrun(experiment, artifacts, *overrides):
 
 
 def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, together, tmp_path):
-    """The signal comes within the second of four epochs, to the loaders too, with no save due."""
+    """The signal comes in the second of four epochs, to loaders too, with no save due."""
     settings = ("train.epochs=4", "train.batch_size=2", "train.checkpoint_every=20")
     alone = tmp_path / "alone"
     assert together(2, lambda _: outcome(lambda: train(alone, *settings))) == [None, None]

@@ -22,6 +22,6 @@ from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_mas
         (math.nan, None),
     ],
 )
-def test_masks_that_are_idle_are_told_of(caplog, mean, words):
+def test_idle_masks_log_a_warning(caplog, mean, words):
     warn_of_idle_masks(mean)
     assert caplog.messages == ([] if words is None else [words])

@@ -1,4 +1,4 @@
-"""One update: each side by its own loss and clipped by itself, at the rate of the schedule."""
+"""Tests of cross-entropy updates: losses, sides, clipping, parts, ranks and rates."""
 
 import copy
 import math
@@ -37,7 +37,7 @@ def captioner(**alignment):
 
 @pytest.fixture
 def batch():
-    """Two images with two captions each, one with a region and a word less."""
+    """Return two images with two captions each, one with fewer regions and tokens."""
     generator = torch.Generator().manual_seed(1)
     boxes = torch.rand(2, 3, 5, generator=generator)
     features = torch.randn(2, 3, 6, generator=generator)
@@ -47,13 +47,13 @@ def batch():
 
 
 def update(optimizer, batch, number):
-    """What one update on a whole batch measured."""
+    """Make one update on a whole batch."""
     [losses] = optimizer.step([batch], number)
     return losses
 
 
 def equal(one, other):
-    """Whether two captioners are the same, bit for bit, buffers included."""
+    """Compare two captioners bit for bit, buffers included."""
     tensors = other.state_dict()
     return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
 
@@ -73,7 +73,7 @@ def norm(parameters):
 
 
 def stepped(parameters, gradients, config):
-    """What Adam makes of these parameters by these gradients alone."""
+    """Update parameters with Adam by these gradients only."""
     adam = torch.optim.Adam(parameters, lr=config.lr, betas=config.betas)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -91,7 +91,7 @@ def gradients(loss, parameters):
 
 @pytest.mark.parametrize("side", ["caption", "mask"])
 @pytest.mark.parametrize("fusion", ["gate", "max"])
-def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
+def test_an_update_changes_each_side_by_its_own_loss_only(batch, side, fusion):
     model = captioner(fusion=fusion)
     expected = copy.deepcopy(model)
     parameters = list(getattr(expected, f"{side}_parameters")())
@@ -106,7 +106,7 @@ def test_one_update_moves_each_side_by_its_own_loss_alone(batch, side, fusion):
     torch.testing.assert_close(after, parameters, rtol=1e-5, atol=1e-7)
 
 
-def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
+def test_the_caption_loss_covers_all_tokens_and_eos_after_bos(batch):
     model = captioner()
     found = update(CrossEntropyOptimizer(copy.deepcopy(model), CONSTANT), batch, 1)
     model.schedule_step.fill_(1)
@@ -118,7 +118,7 @@ def test_the_caption_loss_is_that_of_the_words_and_eos_after_one_bos(batch):
     assert found.amount == int(is_token.sum()) == 12
 
 
-def test_losses_are_those_before_the_update(batch):
+def test_the_reported_losses_are_those_before_the_update(batch):
     model = captioner()
     expected = losses_of(copy.deepcopy(model), batch)
     found = update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
@@ -148,7 +148,7 @@ def test_each_side_is_clipped_by_itself(batch):
     assert found.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-5)
 
 
-def test_a_norm_that_is_not_reached_changes_nothing(batch):
+def test_a_clip_norm_above_the_gradient_norm_changes_nothing(batch):
     model, other = captioner(), captioner()
     update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
     update(CrossEntropyOptimizer(other, clipped_at(1e6)), batch, 1)
@@ -186,14 +186,14 @@ def test_only_a_gated_fusion_reports_a_gate(batch):
     assert "mean_mask" in found.scalars
 
 
-def test_the_captioner_knows_the_number_of_the_update(batch):
+def test_the_schedule_step_is_the_number_of_the_update(batch):
     model = captioner(fusion="decay")
     update(CrossEntropyOptimizer(model, CONSTANT), batch, 7)
     assert model.schedule_step.item() == 7
 
 
 @pytest.mark.parametrize("side", ["caption_parameters", "mask_parameters"])
-def test_a_gradient_that_is_no_number_updates_neither_side(batch, side):
+def test_a_gradient_of_nan_updates_neither_side(batch, side):
     model = captioner()
     before = copy.deepcopy(model)
     next(getattr(model, side)()).register_hook(lambda gradient: gradient * math.nan)
@@ -205,7 +205,7 @@ def test_a_gradient_that_is_no_number_updates_neither_side(batch, side):
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
+def test_a_loss_that_is_not_finite_updates_neither_side(batch, clip_norm):
     model = captioner()
     before = copy.deepcopy(model)
     broken = replace(batch, features=batch.features * math.inf)
@@ -215,7 +215,7 @@ def test_a_loss_that_is_no_number_updates_neither_side(batch, clip_norm):
     assert equal(model, before)
 
 
-def test_a_restored_state_goes_on_bit_for_bit(batch):
+def test_a_restored_state_continues_bit_for_bit(batch):
     model = captioner()
     optimizer = CrossEntropyOptimizer(model, CONSTANT)
     update(optimizer, batch, 1)
@@ -228,7 +228,7 @@ def test_a_restored_state_goes_on_bit_for_bit(batch):
 
 
 def part(batch, rows):
-    """Some of a batch's images, cut to their longest caption and most regions."""
+    """Select images of a batch, cut to their longest caption and most regions."""
     length = int((batch.tokens[rows] != 0).any(dim=(0, 1)).sum())
     most = int(batch.region_mask[rows].any(dim=0).sum())
     return Batch(
@@ -242,7 +242,7 @@ def part(batch, rows):
 
 @pytest.fixture
 def uneven(batch):
-    """Three images whose captions have 6, 2 and 9 tokens."""
+    """Return three images whose captions have 6, 2 and 9 tokens."""
     both = batch.tokens[1]
     tokens = torch.stack([batch.tokens[0], both * (both == 2), both.flip(0)])
     tokens[1] = torch.tensor([[2, 0, 0, 0], [2, 0, 0, 0]])
@@ -284,8 +284,8 @@ def assert_same_losses(found, expected):
     assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
 
 
-def test_parts_of_equal_weight_would_give_another_gradient(uneven):
-    """Else the test before this one would show nothing."""
+def test_parts_weighted_equally_would_change_the_loss(uneven):
+    """Otherwise the test before this one would prove nothing."""
     model, config = captioner(), clipped_at(1e6)
     expected = update(CrossEntropyOptimizer(copy.deepcopy(model), config), uneven, 1)
     each = [
@@ -298,10 +298,10 @@ def test_parts_of_equal_weight_would_give_another_gradient(uneven):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("fusion", ["gate", "none"])
-def test_processes_make_the_update_that_one_makes_of_the_same_batch(uneven, fusion, together):
-    """The third process has no part of it.
+def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):
+    """The third rank has no part of the batch.
 
-    In float64: where a gradient is 0 in theory, Adam makes a step of its rounding.
+    In float64: Adam turns the rounding of a gradient that should be 0 into a step.
     """
     config = clipped_at(0.5)
     uneven = replace(uneven, features=uneven.features.double(), boxes=uneven.boxes.double())
@@ -325,7 +325,7 @@ def test_processes_make_the_update_that_one_makes_of_the_same_batch(uneven, fusi
     assert [found[0][0].image_ids for found, _ in made] == [("1", "2"), ("3",), ()]
 
 
-def test_what_is_read_later_is_what_would_have_been_read_at_once(batch, monkeypatch):
+def test_measurements_read_later_equal_those_read_at_once(batch, monkeypatch):
     at_once = CrossEntropyOptimizer(captioner(), CONSTANT)
     expected = [update(at_once, batch, number) for number in range(1, 6)]
     monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 3)
@@ -336,12 +336,12 @@ def test_what_is_read_later_is_what_would_have_been_read_at_once(batch, monkeypa
     assert later.flush() == []
 
 
-def test_a_gpu_is_not_waited_for_at_every_update():
+def test_a_gpu_is_read_less_often_than_a_cpu():
     assert cross_entropy._read_interval(torch.device("cuda")) > 1
     assert cross_entropy._read_interval(torch.device("cpu")) == 1
 
 
-def test_in_bf16_losses_are_close_and_what_is_kept_is_float32(batch):
+def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
     model, other = captioner(), captioner()
     config = CONSTANT.model_copy(update={"precision": "bf16"})
     exact = update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
@@ -356,7 +356,7 @@ def test_in_bf16_losses_are_close_and_what_is_kept_is_float32(batch):
     assert {state["exp_avg"].dtype for state in states} == {torch.float32}
 
 
-def test_in_bf16_each_side_still_follows_its_own_loss_alone(batch):
+def test_in_bf16_each_side_follows_its_own_loss_only(batch):
     config = CONSTANT.model_copy(update={"precision": "bf16"})
     for loss, still in (("mask", "caption_parameters"), ("caption", "mask_parameters")):
         model = captioner()
@@ -371,14 +371,14 @@ def test_in_bf16_each_side_still_follows_its_own_loss_alone(batch):
     assert sum(moved) > 0.9 * len(moved)
 
 
-def test_updates_lower_both_losses_where_each_can(batch):
+def test_updates_lower_the_caption_loss(batch):
     model = captioner()
     optimizer = CrossEntropyOptimizer(model, CONSTANT)
     first, *_, last = [update(optimizer, batch, number) for number in range(1, 60)]
     assert last.means["loss"] < 0.1 * first.means["loss"]
 
 
-def test_a_batch_without_captions_is_refused(batch):
+def test_a_batch_without_captions_is_rejected(batch):
     with pytest.raises(ValueError, match="batch has no captions") as error:
         update(CrossEntropyOptimizer(captioner(), CONSTANT), replace(batch, tokens=None), 1)
     assert str(error.value) == "batch has no captions; train on batches of a CaptionDataset"
@@ -387,7 +387,7 @@ def test_a_batch_without_captions_is_refused(batch):
 @pytest.mark.parametrize(
     ("schedule", "rates"), [("constant", [0.3, 0.3, 0.3]), ("noam", [0.0375, 0.075, 0.0375])]
 )
-def test_an_update_is_made_at_the_rate_of_its_number(batch, schedule, rates):
+def test_an_update_uses_the_rate_of_its_number(batch, schedule, rates):
     config = TrainConfig(schedule=schedule, lr=0.3 if schedule == "constant" else 0.6, warmup=4)
     optimizer = CrossEntropyOptimizer(captioner(), config)
     for number, rate in zip((2, 4, 16), rates, strict=True):
@@ -398,7 +398,7 @@ def test_an_update_is_made_at_the_rate_of_its_number(batch, schedule, rates):
 
 @pytest.mark.parametrize("warmup", [1, 20, 10_000])
 @pytest.mark.parametrize("width", [16, 512])
-def test_noam_rises_to_its_peak_at_warmup_and_falls_with_the_root_of_the_step(warmup, width):
+def test_noam_peaks_at_warmup_and_decays_with_the_root_of_the_step(warmup, width):
     config = TrainConfig(lr=2.0, warmup=warmup)
     peak = 2.0 / math.sqrt(width * warmup)
     assert learning_rate(config, 1, width=width) == pytest.approx(peak / warmup)
@@ -411,12 +411,12 @@ def test_the_papers_schedule_peaks_at_its_known_rate():
     assert learning_rate(TrainConfig(), 10_000, width=512) == pytest.approx(4.4194e-4, rel=1e-4)
 
 
-def test_a_constant_rate_is_the_same_at_every_step():
+def test_a_constant_rate_is_equal_at_every_step():
     config = TrainConfig(schedule="constant", lr=5e-6)
     assert {learning_rate(config, step, width=512) for step in (1, 10, 10**6)} == {5e-6}
 
 
-def test_both_sides_hold_every_parameter_once():
+def test_both_sides_contain_every_parameter_once():
     model = captioner()
     sides = CrossEntropyOptimizer(model, CONSTANT)._optimizer.sides
     held = [p for _, adam in sides for group in adam.param_groups for p in group["params"]]

@@ -20,7 +20,7 @@ def copied(directory, folder):
 
 
 def rename_image(captions, place, image_id):
-    """Gives the image at a place of captions.h5 another id."""
+    """Give the image at a position in captions.h5 another id."""
     with h5py.File(captions / "captions.h5", "r+") as file:
         names = file["image_ids"][...]
         names[place] = image_id.encode()

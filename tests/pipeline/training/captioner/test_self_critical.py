@@ -32,7 +32,7 @@ from tests.pipeline.training.runs import (
 
 
 def moved(refine, directory):
-    """Names of the tensors that are not what cross-entropy made."""
+    """Return the names of the tensors that differ from those of cross-entropy."""
     before, after = (load_file(place / "model.safetensors") for place in (refine.model, directory))
     assert before.keys() == after.keys()
     return {name for name in before if not torch.equal(before[name], after[name])}

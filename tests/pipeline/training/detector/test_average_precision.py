@@ -1,4 +1,4 @@
-"""What `a2cap.pipeline.training.detector.average_precision` promises."""
+"""Tests of average precision and proposal recall."""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ def truth(images, classes=CLASSES):
 
 
 def found(*things):
-    """Detections of (box, class id, score)."""
+    """Return detections from (box, class id, score)."""
     return Detections(
         boxes=np.array([box for box, *_ in things], np.float32).reshape(-1, 4),
         scores=np.array([score for *_, score in things], np.float32),
@@ -42,7 +42,7 @@ def found(*things):
 
 
 def random_case(seed, *, images=6, crowds=True):
-    """Boxes of three classes and detections near them, with tied scores, in several images."""
+    """Return boxes of three classes, and detections near them with tied scores."""
     rng = np.random.default_rng(seed)
     labels, detections = {}, {}
     for number in range(images):
@@ -61,7 +61,7 @@ def random_case(seed, *, images=6, crowds=True):
 
 
 def all_at_once(data, detections):
-    """COCO's twelve figures as COCOeval prints them, over all classes and images together."""
+    """Return COCO's twelve figures as COCOeval prints them, over all classes at once."""
 
     def indexed(annotations):
         coco = COCO()
@@ -120,7 +120,7 @@ def test_a_shifted_box_counts_up_to_its_overlap():
     assert (scores.ap, scores.ap50, scores.ap75) == pytest.approx((0.4, 1, 0))
 
 
-def test_average_precision_is_the_one_computed_by_hand():
+def test_average_precision_equals_a_value_computed_by_hand():
     # Ranked right, wrong, right of two boxes: precision 1 up to recall 0.5, then 2/3. Of the 101
     # recalls 0, 0.01, ..., 1 that are 51 and 50.
     data = truth({"a": [Label((0, 0, 100, 100), DOG)], "b": [Label((0, 0, 100, 100), DOG)]})
@@ -134,7 +134,7 @@ def test_average_precision_is_the_one_computed_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_class_by_class_gives_what_pycocotools_gives_at_once(seed):
+def test_class_by_class_equals_pycocotools_on_all_classes(seed):
     data, detections = random_case(seed)
     scores = detection_metrics(data, detections)
     areas = [-1 if area is None else area for area in (scores.ap_small, scores.ap_medium)]
@@ -143,7 +143,7 @@ def test_class_by_class_gives_what_pycocotools_gives_at_once(seed):
     assert 0 < scores.ap < 1
 
 
-def test_the_order_of_images_changes_nothing():
+def test_the_order_of_images_does_not_matter():
     data, detections = random_case(7)
     turned = replace(data, images=data.images[::-1])
     assert detection_metrics(turned, dict(reversed(detections.items()))) == detection_metrics(
@@ -158,7 +158,7 @@ def test_areas_are_those_of_the_boxes():
     assert scores.recall == pytest.approx({1: 0.5, 10: 0.5, 100: 0.5})
 
 
-def test_classes_without_a_box_to_find_are_left_out_of_the_mean():
+def test_classes_without_a_box_to_find_do_not_count():
     data = truth({"a": [Label((0, 0, 50, 50), DOG), Label((100, 100, 200, 200), CAT, crowd=True)]})
     detections = {"a": found(((0, 0, 50, 50), DOG, 0.5), ((300, 300, 400, 400), CUP, 0.9))}
     scores = detection_metrics(data, detections)
@@ -182,7 +182,7 @@ def test_a_second_detection_of_one_box_is_wrong():
     assert scores.ap50 == pytest.approx((51 + 50 * 2 / 3) / 101)
 
 
-def test_nothing_found_scores_zero():
+def test_no_detections_score_zero():
     scores = detection_metrics(truth({"a": [Label((0, 0, 9, 9), CAT)]}), {"a": found()})
     assert (scores.ap, scores.per_class, scores.recall[100]) == (0, {"cat": 0}, 0)
 
@@ -194,7 +194,7 @@ def refusal(call, *arguments):
 
 
 @pytest.mark.parametrize("call", [detection_metrics, proposal_recall])
-def test_an_image_that_the_detector_did_not_see_is_refused(call):
+def test_an_image_without_an_entry_is_rejected(call):
     assert refusal(call, truth({"a": [], "b": []}), {"a": found()}) == (
         "no entry for image 'b'; run the detector on it, or leave it out of the images to score"
     )
@@ -203,14 +203,14 @@ def test_an_image_that_the_detector_did_not_see_is_refused(call):
 @pytest.mark.parametrize(
     ("call", "nothing"), [(detection_metrics, found()), (proposal_recall, np.zeros((0, 4)))]
 )
-def test_images_without_a_box_to_find_are_refused(call, nothing):
+def test_images_without_a_box_to_find_are_rejected(call, nothing):
     message = "no box to find in 2 images; score on images with labels"
     crowd = Label((0, 0, 9, 9), DOG, crowd=True)
     assert refusal(call, truth({"a": [], "b": [crowd]}), {"a": nothing, "b": nothing}) == message
 
 
 @pytest.mark.parametrize("class_id", [3, -1])
-def test_a_class_that_the_data_do_not_have_is_refused(class_id):
+def test_an_unknown_class_is_rejected(class_id):
     data = truth({"a": [Label((0, 0, 9, 9), DOG)]})
     assert refusal(detection_metrics, data, {"a": found(((0, 0, 9, 9), class_id, 0.5))}) == (
         f"class {class_id} was found in image 'a', the data have 3 classes; "
@@ -219,7 +219,7 @@ def test_a_class_that_the_data_do_not_have_is_refused(class_id):
 
 
 def slow_recall(data, proposals, count, overlap):
-    """As the sentence says it, box by box and proposal by proposal."""
+    """Compute recall box by box and proposal by proposal."""
     hits = []
     for image in data.images:
         for (x1, y1, x2, y2), crowd in zip(image.boxes.tolist(), image.crowd, strict=True):
@@ -248,7 +248,7 @@ def test_recall_is_the_share_of_boxes_that_the_first_proposals_overlap(seed, ove
     assert list(recall.values()) == sorted(recall.values())
 
 
-def test_recall_is_told_for_10_36_and_100_proposals_at_half_overlap():
+def test_recall_is_measured_at_10_36_and_100_proposals_and_half_overlap():
     data = truth({"a": [Label((0, 0, 10, 10), DOG), Label((50, 50, 60, 60), CAT)], "b": []})
     far = np.tile(np.array([[500, 500, 600, 600]], np.float32), (10, 1))
     half, less = [[0, 0, 10, 5]], [[50, 50, 60, 54.9]]
@@ -256,6 +256,6 @@ def test_recall_is_told_for_10_36_and_100_proposals_at_half_overlap():
     assert proposal_recall(data, proposals) == {10: 0, 36: 0.5, 100: 0.5}
 
 
-def test_without_proposals_nothing_is_recalled():
+def test_without_proposals_recall_is_zero():
     data = truth({"a": [Label((0, 0, 10, 10), DOG)]})
     assert proposal_recall(data, {"a": np.zeros((0, 4), np.float32)}, [10]) == {10: 0}

@@ -1,4 +1,4 @@
-"""Batches of labelled images: pure functions of seed, epoch and index, whoever loads them."""
+"""Tests of batches of labelled images, which depend only on seed, epoch and index."""
 
 import random
 from dataclasses import fields, replace
@@ -33,7 +33,7 @@ def data(labelled):
 
 @pytest.fixture(scope="module")
 def make(labelled, data):
-    """The batches of a training with some fields changed."""
+    """Return a function that gives the batches of a training with some fields changed."""
 
     def make(share=ALL, workers=0, **changes):
         config = labelled.config(seed=SEED, batch_size=5, **changes)
@@ -69,7 +69,7 @@ def assert_equal_parts(ones, others):
 # items
 
 
-def test_an_item_is_a_pure_function_of_seed_epoch_and_index(data):
+def test_an_item_depends_only_on_seed_epoch_and_index(data):
     dataset = DetectorDataset(data, flip=True, seed=SEED)
     first = [dataset[epoch, 4] for epoch in range(8)]
     random.seed(1)
@@ -80,7 +80,7 @@ def test_an_item_is_a_pure_function_of_seed_epoch_and_index(data):
         assert_equal_items(again[epoch, 4], first[epoch])
 
 
-def test_an_item_is_the_image_or_its_mirror_image_as_seed_epoch_and_index_say(data):
+def test_seed_epoch_and_index_decide_if_an_item_is_mirrored(data):
     dataset = DetectorDataset(data, flip=True, seed=SEED)
     shown = set()
     for epoch in range(3):
@@ -98,7 +98,7 @@ def test_without_flip_no_image_is_mirrored(data):
         assert_equal_items(dataset[0, index], LabelledItem(read_image(labels.file), labels))
 
 
-def test_a_mirrored_box_holds_the_mirrored_pixels(data):
+def test_a_mirrored_box_contains_the_mirrored_pixels(data):
     labels = replace(data.images[0], boxes=np.floor(data.images[0].boxes))
     item = LabelledItem(read_image(labels.file), labels)
     found = mirrored(item)
@@ -112,7 +112,7 @@ def test_a_mirrored_box_holds_the_mirrored_pixels(data):
     assert found.labels.attribute_ids == labels.attribute_ids
 
 
-def test_what_is_mirrored_twice_is_the_same(data):
+def test_mirroring_twice_restores_the_item(data):
     labels = replace(data.images[0], boxes=np.round(data.images[0].boxes * 4) / 4)
     item = LabelledItem(read_image(labels.file), labels)
     before = labels.boxes.copy()
@@ -123,7 +123,7 @@ def test_what_is_mirrored_twice_is_the_same(data):
 # batches
 
 
-def test_an_epoch_sees_every_image_once_in_the_order_of_seed_and_epoch(make, data):
+def test_an_epoch_contains_every_image_once_in_the_order_of_its_seed(make, data):
     batches = make()
     assert len(batches) == 3
     found = [part.image_ids for [part] in batches.epoch(1, start=0)]
@@ -135,18 +135,18 @@ def test_an_epoch_sees_every_image_once_in_the_order_of_seed_and_epoch(make, dat
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
-def test_an_epoch_goes_on_from_any_batch(make, start):
+def test_an_epoch_can_start_at_any_batch(make, start):
     whole = list(make().epoch(2, start=0))
     assert_equal_parts(make().epoch(2, start=start), whole[start:])
 
 
-def test_two_loader_processes_give_the_batches_of_none(make):
+def test_loader_processes_do_not_change_the_batches(make):
     alone = make().epoch(1, start=1)
     assert_equal_parts(make(workers=2).epoch(1, start=1), alone)
 
 
 @pytest.mark.parametrize(("processes", "parts"), [(1, 2), (2, 1), (3, 2)])
-def test_the_shares_of_all_processes_are_the_batches_of_one(make, processes, parts):
+def test_the_shares_of_all_ranks_add_up_to_the_batches(make, processes, parts):
     whole = [set(part.image_ids) for [part] in make().epoch(0, start=0)]
     shares = [
         make(share=Share(rank, processes, parts)).epoch(0, start=0) for rank in range(processes)
@@ -156,7 +156,7 @@ def test_the_shares_of_all_processes_are_the_batches_of_one(make, processes, par
         assert sorted(found) == sorted(names)
 
 
-def test_an_image_that_is_damaged_after_its_header_is_named_whoever_reads_it(make, tmp_path):
+def test_an_image_damaged_after_its_header_is_reported_with_any_loader(make, tmp_path):
     first, *others = make().dataset.images
     whole = first.file.read_bytes()
     cut = tmp_path / first.file.name
@@ -170,7 +170,7 @@ def test_an_image_that_is_damaged_after_its_header_is_named_whoever_reads_it(mak
             list(batches.epoch(0, start=0))
 
 
-def test_a_part_is_scaled_as_the_detector_will_be_used(make, data):
+def test_a_part_is_scaled_as_in_extraction(make, data):
     meta = make(min_side=48, max_side=48).meta
     items = [LabelledItem(read_image(p.file), p) for p in data.images[:2]]
     part = partial(collate, meta=meta)(items)

@@ -1,4 +1,4 @@
-"""What a detector is trained and validated on: the files that are named, and what is refused."""
+"""Tests of the data of a detector's training: the configured files, and what is rejected."""
 
 import json
 import shutil
@@ -34,12 +34,12 @@ def refusal(config, error=InputError):
 
 @pytest.fixture
 def changed(labelled, tmp_path):
-    """A copy of the images and labels of training, which a test may change."""
+    """Copy the training images and labels, so that a test can change them."""
     return shutil.copytree(labelled.folder / "train", tmp_path / "changed")
 
 
 def relabel(folder, change):
-    """Changes the labels of a folder."""
+    """Change the labels of a folder."""
     path = folder / "instances.json"
     document = json.loads(path.read_text())
     change(document)
@@ -55,9 +55,7 @@ def test_training_and_validation_are_read_from_their_own_files(labelled):
     assert data.training.classes == data.validation.classes
 
 
-def test_one_folder_and_one_file_of_labels_serve_both_where_lists_tell_them_apart(
-    labelled, tmp_path
-):
+def test_lists_can_split_one_folder_and_one_file_of_labels(labelled, tmp_path):
     learnt, validated = tmp_path / "learnt.txt", tmp_path / "validated.txt"
     learnt.write_text("1\n2\n000000000005.jpg\n")
     validated.write_text("3\n")
@@ -73,7 +71,7 @@ def test_one_folder_and_one_file_of_labels_serve_both_where_lists_tell_them_apar
     assert ids(data.validation) == [TRAIN[2]]
 
 
-def test_of_the_images_of_validation_the_first_by_id_are_looked_at(labelled):
+def test_max_validation_images_keeps_the_first_by_id(labelled):
     config = labelled.config(max_validation_images=2)
     assert ids(read_validation_data(config)) == VAL[:2]
     assert ids(read_detector_data(config).validation) == VAL[:2]
@@ -119,11 +117,11 @@ def test_of_the_images_of_validation_the_first_by_id_are_looked_at(labelled):
         ),
     ],
 )
-def test_what_is_not_there_is_named_by_its_field(labelled, changes, error, message):
+def test_a_missing_input_is_reported_by_its_field(labelled, changes, error, message):
     assert refusal(labelled.config(**changes), error) == message
 
 
-def test_every_input_is_named_by_its_field_before_anything_is_read(labelled, tmp_path):
+def test_inputs_are_listed_by_field_without_reading_them(labelled, tmp_path):
     listed = tmp_path / "ids.txt"
     listed.write_text("2\n4\n")
     config = labelled.config(ids=str(listed))
@@ -135,7 +133,7 @@ def test_every_input_is_named_by_its_field_before_anything_is_read(labelled, tmp
     }
 
 
-def test_images_of_one_folder_are_those_of_both_lists(labelled, tmp_path):
+def test_images_of_one_folder_include_both_lists(labelled, tmp_path):
     lists = {}
     for field, number in (("ids", 2), ("validation_ids", 4)):
         (tmp_path / field).write_text(f"{number}\n")
@@ -147,7 +145,7 @@ def test_images_of_one_folder_are_those_of_both_lists(labelled, tmp_path):
 
 
 @pytest.mark.parametrize("through_a_link", [False, True])
-def test_an_image_of_training_is_none_of_validation(labelled, tmp_path, through_a_link):
+def test_an_image_in_training_and_validation_is_rejected(labelled, tmp_path, through_a_link):
     folder = labelled.folder / "train" / "images"
     if through_a_link:
         folder = tmp_path / "linked"
@@ -162,7 +160,7 @@ def test_an_image_of_training_is_none_of_validation(labelled, tmp_path, through_
     )
 
 
-def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
+def test_different_classes_or_attributes_are_rejected(labelled, changed):
     def rename(document):
         document["categories"][0]["name"] = "other"
 
@@ -184,9 +182,7 @@ def test_classes_and_attributes_are_the_same_in_both(labelled, changed):
     )
 
 
-def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reason(
-    labelled, changed
-):
+def test_an_image_of_another_size_than_in_its_labels_is_skipped_with_the_reason(labelled, changed):
     images = changed / "images"
     Image.new("RGB", (90, 96)).save(images / f"{TRAIN[0]}.jpg")
     turned = Image.Exif()
@@ -209,7 +205,7 @@ def test_an_image_of_another_size_than_its_labels_say_is_left_out_with_the_reaso
     }
 
 
-def test_where_no_image_fits_its_labels_training_is_refused(labelled, changed):
+def test_labels_that_fit_no_image_are_rejected(labelled, changed):
     for name in TRAIN[:2]:
         Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
 
@@ -225,7 +221,7 @@ def test_where_no_image_fits_its_labels_training_is_refused(labelled, changed):
     )
 
 
-def test_no_more_misfits_are_left_out_than_elsewhere(labelled, changed):
+def test_too_many_misfits_are_rejected(labelled, changed):
     for name in TRAIN[:11]:
         Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
     place = relabel(changed, lambda document: None)
@@ -239,7 +235,7 @@ def test_no_more_misfits_are_left_out_than_elsewhere(labelled, changed):
 
 @pytest.fixture
 def genome(tmp_path):
-    """A Visual Genome of four images with a dog each, two of them for validation."""
+    """Write a Visual Genome of four images with a dog each, two of them for validation."""
     images = tmp_path / "images" / "VG_100K"
     images.mkdir(parents=True)
     numbers = (11, 12, 13, 14)
@@ -270,8 +266,8 @@ def genome(tmp_path):
     )
 
 
-def test_the_recipe_that_we_ship_reads_this_layout(genome):
-    """Its files are not here; those of the test take their places."""
+def test_the_bundled_configuration_reads_visual_genome(genome):
+    """Its files are not available; those of the test replace them."""
     shipped = load_config(CONFIGS / "detector-visual-genome.yaml").detector
     assert shipped.norms == "frozen"
     assert shipped.start is not None
@@ -283,7 +279,7 @@ def test_the_recipe_that_we_ship_reads_this_layout(genome):
     assert (len(data.training.images), len(data.validation.images)) == (2, 2)
 
 
-def test_visual_genome_is_read_with_bottom_up_attentions_lists(genome):
+def test_visual_genome_is_read_with_the_lists_of_bottom_up_attention(genome):
     data = read_detector_data(genome)
     assert (data.training.classes, data.training.attributes) == (("cat", "dog"), ("red", "wet"))
     assert ids(data.training) == ["000000000011", "000000000012"]

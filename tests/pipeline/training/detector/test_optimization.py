@@ -1,4 +1,4 @@
-"""One update of a detector: the gradient of the whole batch, the rate of the schedule, no NaN."""
+"""Tests of a detector's updates: losses, parts, sampling, rates and clipping."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from a2cap.pipeline.training.detector.optimization import (
 from a2cap.pipeline.training.detector.train import new_detector
 
 EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
-"""Nothing is drawn: all anchors and all regions teach."""
+"""Settings that sample nothing: all anchors and all regions are used."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def data(labelled):
 
 @pytest.fixture(scope="module")
 def parts_of(labelled, data):
-    """The first batch of an epoch, in so many parts."""
+    """Return a function that gives the first batch of an epoch in parts."""
 
     def parts_of(accumulate=1, **changes):
         config = labelled.config(accumulate=accumulate, **changes)
@@ -44,7 +44,7 @@ def parts_of(labelled, data):
 
 
 def trainable_detector(config, data):
-    """Random, with norms as the configuration has them."""
+    """Return a random detector with the configured norms."""
     return TrainableDetector(new_detector(config, data), learns_norms=config.norms == "learnt")
 
 
@@ -61,7 +61,7 @@ def gradients(detector):
 
 
 def equal(one, other):
-    """Whether two detectors are the same, bit for bit, buffers included."""
+    """Compare two detectors bit for bit, buffers included."""
     tensors = other.state_dict()
     return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
 
@@ -69,7 +69,7 @@ def equal(one, other):
 # what an update measures
 
 
-def test_an_update_measures_five_losses_and_their_weighted_sum(labelled, data, parts_of):
+def test_an_update_reports_five_losses_and_their_weighted_sum(labelled, data, parts_of):
     config = labelled.config(attribute_weight=0.25, lr=0.5, warmup=4)
     [update] = optimizer_of(trainable_detector(config, data), config).step(parts_of(), 2)
     assert list(update.means) == ["loss", *LOSSES]
@@ -85,7 +85,7 @@ def test_an_update_measures_five_losses_and_their_weighted_sum(labelled, data, p
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 4])
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(
+def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
     labelled, data, parts_of, monkeypatch, accumulate
 ):
     """3 parts of 4 images have 2, 1 and 1 of them."""
@@ -108,8 +108,8 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
         )
 
 
-def test_a_process_without_a_part_has_no_gradient_and_no_share(labelled, data, monkeypatch):
-    """As where a batch has fewer images than there are processes."""
+def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(labelled, data, monkeypatch):
+    """As in a batch with fewer images than ranks."""
     config = labelled.config()
     detector = trainable_detector(config, data)
     others = Ranks(rank=1, count=2)
@@ -124,7 +124,7 @@ def test_a_process_without_a_part_has_no_gradient_and_no_share(labelled, data, m
 # what is drawn
 
 
-def test_what_is_drawn_is_a_function_of_seed_update_part_and_process(labelled, data, parts_of):
+def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, data, parts_of):
     def loss(number=1, place=0, rank=0, seed=0):
         config = labelled.config(seed=seed, regions=4, anchors=8)
         detector = trainable_detector(labelled.config(), data)
@@ -144,7 +144,7 @@ def test_what_is_drawn_is_a_function_of_seed_update_part_and_process(labelled, d
 # the schedule
 
 
-def test_the_rate_rises_to_lr_in_a_line_and_falls_to_nothing_by_half_a_cosine(labelled):
+def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled):
     config = labelled.config(lr=0.4, warmup=4)
     rates = [detector_learning_rate(config, number, steps=12) for number in range(1, 13)]
     assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
@@ -155,14 +155,14 @@ def test_the_rate_rises_to_lr_in_a_line_and_falls_to_nothing_by_half_a_cosine(la
     assert rates[-1] == pytest.approx(0.0)
 
 
-def test_without_warmup_the_first_update_is_the_first_of_the_cosine(labelled):
+def test_without_warmup_the_first_update_starts_the_cosine(labelled):
     config = labelled.config(lr=0.4, warmup=0)
     assert detector_learning_rate(config, 1, steps=4) == pytest.approx(
         0.2 * (1 + math.cos(math.pi / 4))
     )
 
 
-def test_a_training_shorter_than_its_warmup_has_a_rate_too(labelled):
+def test_a_training_may_be_shorter_than_its_warmup(labelled):
     config = labelled.config(lr=0.4, warmup=100)
     assert detector_learning_rate(config, 3, steps=3) == pytest.approx(0.012)
     assert detector_learning_rate(config, 100, steps=100) == 0.4
@@ -172,7 +172,7 @@ def test_a_training_shorter_than_its_warmup_has_a_rate_too(labelled):
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_the_optimiser_moves_by_gradient_rate_and_decay(labelled, data, parts_of, optimiser):
+def test_the_optimizer_applies_gradient_rate_and_decay(labelled, data, parts_of, optimiser):
     config = labelled.config(
         optimiser=optimiser, lr=0.01, warmup=0, weight_decay=0.5, clip_norm=None
     )
@@ -214,7 +214,7 @@ def test_gradients_are_clipped_together(labelled, data, parts_of):
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_where_something_is_not_finite_no_parameter_moves(
+def test_an_update_that_is_not_finite_changes_no_parameter(
     labelled, data, parts_of, monkeypatch, where
 ):
     config = labelled.config()
@@ -244,7 +244,7 @@ def broken(losses):
     return type(losses)(**{**losses.named(), "boxes": losses.boxes * torch.nan})
 
 
-def test_the_state_of_the_optimiser_is_all_that_the_next_update_needs(labelled, data, parts_of):
+def test_the_next_update_needs_only_the_state_of_the_optimizer(labelled, data, parts_of):
     config = labelled.config()
     detector = trainable_detector(config, data)
     optimizer = optimizer_of(detector, config)
@@ -258,7 +258,7 @@ def test_the_state_of_the_optimiser_is_all_that_the_next_update_needs(labelled, 
     assert optimizer.flush() == []
 
 
-def test_norms_that_are_frozen_keep_weight_and_statistics(labelled, data, parts_of, monkeypatch):
+def test_frozen_norms_keep_weight_and_statistics(labelled, data, parts_of, monkeypatch):
     config = labelled.config(weight_decay=0.5)
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     detector = trainable_detector(config, data)
@@ -270,9 +270,7 @@ def test_norms_that_are_frozen_keep_weight_and_statistics(labelled, data, parts_
         assert torch.equal(tensor, before[name]) == (name in kept), name
 
 
-def test_bfloat16_computes_nearly_the_same_and_keeps_parameters_in_float32(
-    labelled, data, parts_of
-):
+def test_bf16_gives_close_losses_and_keeps_parameters_in_float32(labelled, data, parts_of):
     found = {}
     for precision in ("fp32", "bf16"):
         config = labelled.config(precision=precision)

@@ -38,7 +38,7 @@ EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "regi
 
 @pytest.fixture
 def frozen_norms(monkeypatch):
-    """Normalisations do not learn, though training begins at random."""
+    """Freeze normalisations although the detector is random."""
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
 
 
@@ -47,7 +47,7 @@ def figures_of(directory):
 
 
 def scored(monkeypatch, *scores):
-    """Validation finds these AP50s, one epoch after the other."""
+    """Make validation return these AP50s, one per epoch."""
     left = list(scores)
     monkeypatch.setattr(
         DetectorValidation,
@@ -226,7 +226,7 @@ def test_a_few_images_are_overfitted(train_detector, tmp_path):
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory):
-    """The state dict of a classifier of torchvision."""
+    """Save the state dict of a torchvision classifier."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("start") / "resnet18.pth"
     torch.save(resnet18().state_dict(), path)
@@ -338,7 +338,7 @@ def test_two_ranks_train_as_one_if_nothing_is_sampled(
 
 @pytest.mark.slow
 def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
-    """Normalisations learn by the images of each process, and are averaged."""
+    """Normalisations learn from the images of each rank, and are averaged."""
 
     def train_and_show(processes):
         shown = []
