@@ -40,8 +40,9 @@ def assert_one_line_error(unfinished, reason):
     inside = rf"'{re.escape(str(unfinished.folder))}/[0-9a-f]{{12}}\.partial[^']*'"
     patterns = (
         rf"a2: {reason}: {inside}; {REMEDY}\n",
-        rf"a2: cannot write {inside}: the disk is full( or fails)?; \d+ images are kept, "
-        r"free disk space and run again to resume\n",
+        rf"a2: cannot write {inside}: the (disk is full|disk is full or fails|limit on file sizes "
+        r"is reached); "
+        r"\d+ images are kept, free disk space and run again to resume\n",
     )
     assert any(re.fullmatch(pattern, answer.stderr) for pattern in patterns), answer.stderr
     assert unfinished.results == []
