@@ -39,6 +39,8 @@ _BATCH = 20
 _ORDER = ("none", "max", "moving", "decay", "gate")
 """Fusions in the order of the paper's Table 3."""
 
+_FUSION_FIELDS = ("fusion", "moving_rate", "decay_steps")
+
 Row = dict[str, str | int | float | None]
 
 
@@ -197,38 +199,39 @@ def _seed(analysed: RunAnalysis) -> int | None:
 
 def weight_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
     """Return the rows of Fig. 4: runs that differ only in lambda and their seed."""
-    rows: list[Row] = []
-    for group in _groups([run for run in runs if run.has_masks], ("penalty_weight",)).values():
-        if len({run.alignment.penalty_weight for run in group}) > 1:
-            ordered = sorted(group, key=lambda run: run.alignment.penalty_weight)
-            number = _number(rows)
-            rows += [{"group": number, **run_row(run)} for run in ordered]
-    return rows
+    groups = _groups([run for run in runs if run.has_masks], ("penalty_weight",))
+    ordered = [sorted(group, key=lambda run: run.alignment.penalty_weight) for group in groups]
+    return _varied_rows(ordered, "penalty_weight")
 
 
 def fusion_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
     """Return the rows of Table 3: runs that differ only in their fusion and their seed."""
-    masked = [run for run in runs if run.has_masks]
     plain = [run for run in runs if not run.has_masks]
-    rows: list[Row] = []
-    for group in _groups(masked, ("fusion", "moving_rate", "decay_steps")).values():
+    ordered = []
+    for group in _groups([run for run in runs if run.has_masks], _FUSION_FIELDS):
+        # Without masks, no alignment field has an effect: compare the other settings.
         baselines = [run for run in plain if _setting(run, None) == _setting(group[0], None)]
-        members = sorted([*baselines, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
-        if len({run.alignment.fusion for run in members}) > 1:
-            number = _number(rows)
-            rows += [{"group": number, **run_row(run)} for run in members]
-    return rows
+        by_fusion = sorted([*baselines, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
+        ordered.append(by_fusion)
+    return _varied_rows(ordered, "fusion")
 
 
-def _number(rows: Sequence[Row]) -> int:
-    return len({row["group"] for row in rows}) + 1
+def _varied_rows(groups: Sequence[Sequence[RunAnalysis]], field: str) -> list[Row]:
+    """Return the rows of the groups in which an alignment field varies, numbered from 1."""
+    varied = [
+        group for group in groups if len({getattr(run.alignment, field) for run in group}) > 1
+    ]
+    return [
+        {"group": number, **run_row(run)} for number, group in enumerate(varied, 1) for run in group
+    ]
 
 
-def _groups(runs: Sequence[RunAnalysis], free: tuple[str, ...]) -> dict[str, list[RunAnalysis]]:
+def _groups(runs: Sequence[RunAnalysis], free: tuple[str, ...]) -> list[list[RunAnalysis]]:
+    """Return runs with equal settings except for the alignment fields `free` and the seed."""
     found: dict[str, list[RunAnalysis]] = {}
     for run in runs:
         found.setdefault(_setting(run, free), []).append(run)
-    return found
+    return list(found.values())
 
 
 def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:

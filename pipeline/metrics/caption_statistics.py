@@ -91,10 +91,11 @@ def _cosines(counts: NgramCounts, idf: Floats, sizes: Ints) -> Floats:
     found = np.zeros((len(group), int(sizes.max(initial=0))))
     for other in range(found.shape[1]):
         rows = np.flatnonzero(position[counts.sentence] == other)
-        where = np.searchsorted(keys[rows], keys)
-        where[where == len(rows)] = 0
-        shared = keys[rows][where] == keys if len(rows) else np.zeros(len(keys), dtype=bool)
-        product = np.where(shared, unit * unit[rows][where], 0.0) if len(rows) else 0.0 * unit
+        if not len(rows):
+            continue
+        match = np.searchsorted(keys[rows], keys)
+        match[match == len(rows)] = 0
+        product = np.where(keys[rows][match] == keys, unit * unit[rows][match], 0.0)
         found[:, other] = np.bincount(counts.sentence, product, minlength=len(group))
     return found
 
