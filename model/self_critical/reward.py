@@ -3,7 +3,7 @@
 CIDEr-D (Vedantam et al. 2015, section 5, arXiv:1411.5726) and the BLEU of single captions equal
 those of coco-caption for the same tokens: pycocoevalcap 1.2, `CiderScorer` and `BleuScorer` with
 the closest reference length. All captions of a batch are scored together, as token ids; <unk> in a
-caption matches no reference.
+caption matches no reference. The CIDEr-D of an evaluation is `a2cap.pipeline.metrics.cider`.
 """
 
 from collections.abc import Sequence

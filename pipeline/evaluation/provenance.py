@@ -21,7 +21,7 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 def provenance_of(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
 ) -> dict[str, str]:
-    """Return what a reader needs to reproduce the scores, name -> value."""
+    """Return the settings that a reader needs to reproduce the scores, name -> value."""
     settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
     return {

@@ -12,12 +12,12 @@ import org.json.simple.JSONObject;
 import org.json.simple.JSONValue;
 
 /**
- * SPICE by lines of JSON: SpiceScorer's own steps, but a caption is parsed only when asked, and the
- * answer is not pretty-printed by a JavaScript engine, which Java has none of since version 15.
+ * SPICE by lines of JSON, with the steps of SpiceScorer. Unlike there, captions are parsed if asked
+ * and answers are not pretty-printed, which needs the JavaScript engine that Java 15 removed.
  *
  * <p>["a dog", ...] is answered by the tuples of each caption; {"test": tuples, "refs": [tuples,
- * ...]} by the scores of the one against the others. Lines that libraries print go to the standard
- * error.
+ * ...]} by the scores of the test tuples against the references. Output of libraries goes to the
+ * standard error.
  */
 public final class SpiceLines {
   private final SpiceParser parser;

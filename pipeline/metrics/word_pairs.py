@@ -12,10 +12,10 @@ balls, and the red ball is not the blue one. Rules:
   previous one ("a cup with a ball to the left"). "between" joins three.
 - A superlative describes one noun ("the largest of all is a ball"), but none in "of the balls".
 - Synonyms are equal ("tiny", "small"), and so are "a left of b" and "b right of a". Two objects of
-  the same name cannot be told apart and form no pair.
+  the same name cannot be distinguished and form no pair.
 
-The rules are made for the captions of scenes and apply to captions and references alike: a pair
-that they miss in free text is missing on both sides.
+The rules are made for the captions of scenes and apply to captions and references: a pair that
+they miss in free text is missing on both sides.
 """
 
 from collections import Counter

@@ -68,7 +68,7 @@ class MetricComparison:
 class Comparison:
     """Two runs over the same images.
 
-    names: titles of the runs. settings: name -> value in each run, where they differ.
+    names: titles of the runs. settings: name -> value in each run, if they differ.
     """
 
     names: tuple[str, str]
