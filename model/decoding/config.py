@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class DecodingConfig(BaseModel):
-    """How captions are searched; the defaults are the paper's."""
+    """Settings of beam search; the defaults are the paper's."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False

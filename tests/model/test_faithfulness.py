@@ -64,8 +64,8 @@ def test_divergence_equals_the_formula_in_nats():
         )
     assert jensen_shannon(p, q).item() == pytest.approx(expected, rel=1e-7)
     assert jensen_shannon(p, p).item() == 0
-    apart = jensen_shannon(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
-    assert apart.item() == pytest.approx(math.log(2))
+    divergence = jensen_shannon(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    assert divergence.item() == pytest.approx(math.log(2))
     assert jensen_shannon(p.expand(2, 4, 3), q.expand(2, 4, 3)).shape == (2, 4)
 
 
@@ -191,15 +191,15 @@ def _by_hand(captioner, images):
             for image in range(3):
                 if not images.captions[image, 0, position]:
                     continue
-                exists, paid = images.region_mask[image], step.layers[number]
+                exists, weights = images.region_mask[image], step.layers[number]
                 own = importance[image, position, exists].tolist()
                 taus = [
                     tau_b(values[image].mean(0)[exists].tolist(), own)
-                    for values in (paid.original, paid.used, 1 - paid.keep)
+                    for values in (weights.original, weights.used, 1 - weights.keep)
                 ]
-                rows = paid.used[image] / paid.used[image].sum(-1, keepdim=True)
-                apart = jensen_shannon(paid.original[image], rows).mean().item()
-                found.append([*taus, apart])
+                rows = weights.used[image] / weights.used[image].sum(-1, keepdim=True)
+                divergence = jensen_shannon(weights.original[image], rows).mean().item()
+                found.append([*taus, divergence])
         layers.append(np.mean(found, axis=0))
     return layers
 

@@ -183,10 +183,10 @@ def test_rewards_of_coco_captions_equal_pycocoevalcap():
         for word in (word for sentence in sentences for word in sentence):
             numbers.setdefault(word, len(numbers) + 4)
     compared = 0
-    for place in range(5):
-        candidates = [sentences[place % len(sentences)] for sentences in images]
+    for chosen in range(5):
+        candidates = [sentences[chosen % len(sentences)] for sentences in images]
         others = [
-            [s for n, s in enumerate(sentences) if n != place % len(sentences)]
+            [s for n, s in enumerate(sentences) if n != chosen % len(sentences)]
             for sentences in images
         ]
         _, expected = Cider().compute_score(

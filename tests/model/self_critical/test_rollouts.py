@@ -27,8 +27,8 @@ def test_leave_one_out_baseline_is_the_mean_of_the_other_samples(tiny, images):
     found = rollouts(captioner, images.encoded(captioner), samples=4)
     assert found.captions.shape[:2] == found.rewards.shape == (3, 4)
     for rewards, baseline in zip(found.rewards.tolist(), found.baseline.tolist(), strict=True):
-        for place, value in enumerate(baseline):
-            others = rewards[:place] + rewards[place + 1 :]
+        for sample, value in enumerate(baseline):
+            others = rewards[:sample] + rewards[sample + 1 :]
             assert value == pytest.approx(sum(others) / 3)
     assert found.advantages.sum(dim=1).tolist() == pytest.approx([0, 0, 0])
 

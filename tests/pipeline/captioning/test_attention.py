@@ -71,9 +71,9 @@ def test_attention_equals_the_captioners_at_each_word(model, store, captions):
     memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
     steps = trace_attention(model.captioner, memory, tokens)
-    for place, step in enumerate(steps):
-        np.testing.assert_allclose(found.aligned[place], step.aligned[0], atol=1e-5)
-        np.testing.assert_allclose(found.gate[place], step.gate[0, 0], atol=1e-5)
+    for position, step in enumerate(steps):
+        np.testing.assert_allclose(found.aligned[position], step.aligned[0], atol=1e-5)
+        np.testing.assert_allclose(found.gate[position], step.gate[0, 0], atol=1e-5)
 
 
 def test_a_captioner_without_alignment_has_only_original_attention(model, store, captions):

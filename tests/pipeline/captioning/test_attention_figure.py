@@ -33,10 +33,10 @@ def captioned(*words):
         np.array([word[kind] for word in words], np.float32).reshape(-1, 2) for kind in (1, 2)
     )
     count = len(words)
-    paid = CaptionAttention(
+    weights = CaptionAttention(
         originals, aligned, np.full((count, 2), 0.5), np.full(count, 0.25, np.float32)
     )
-    return CaptionedImage([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, paid)
+    return CaptionedImage([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, weights)
 
 
 def figure_of(found, pixels=BLACK):
@@ -88,8 +88,8 @@ def test_large_images_and_their_boxes_are_scaled_down():
 
 
 def test_without_masks_there_is_one_panel_per_word():
-    paid = SEVEN.attention
-    plain = CaptionAttention(paid.original, paid.original)
+    weights = SEVEN.attention
+    plain = CaptionAttention(weights.original, weights.original)
     panels = figure_of(replace(SEVEN, attention=plain)).axes[1:]
     assert [axes.get_title() for axes in panels] == [f"w{n}" for n in range(7)]
     assert not any(axes.get_ylabel() or axes.get_xlabel() for axes in panels)

@@ -288,11 +288,11 @@ def test_figures_of_several_images_are_written_to_a_folder(experiment, a2_words,
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["-"], ["{folder}"]])
 def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, names):
     (tmp_path / "a.jpg").write_bytes(b"")
-    place = tmp_path / "out.png"
-    answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", place)
+    path = tmp_path / "out.png"
+    answer = a2_words(*[n.format(folder=tmp_path) for n in names], "--figure", path)
     assert answer.exit_code == 2
     assert answer.stderr == (
-        f"a2: --figure names one file for many images: {str(place)!r}; "
+        f"a2: --figure names one file for many images: {str(path)!r}; "
         "name a folder (a name without the suffix of an image)\n"
     )
 
@@ -301,12 +301,12 @@ def test_attention_is_returned_only_on_request(experiment, model, boxes):
     images = list(evaluated(experiment))[:2]
     found = caption(images, model=model, boxes=boxes, attention=True)
     for _, captioned in found:
-        paid = captioned.attention
+        weights = captioned.attention
         shape = len(captioned.beams[0].caption.split()), len(captioned.regions)
-        assert paid.original.shape == paid.aligned.shape == paid.keep.shape == shape
-        assert np.allclose(paid.original.sum(axis=1), 1, atol=1e-5)
-        assert (paid.aligned.sum(axis=1) >= 1 - 1e-5).all()  # not renormalised: [1, e]
-        assert ((paid.gate > 0) & (paid.gate < 1)).all()
+        assert weights.original.shape == weights.aligned.shape == weights.keep.shape == shape
+        assert np.allclose(weights.original.sum(axis=1), 1, atol=1e-5)
+        assert (weights.aligned.sum(axis=1) >= 1 - 1e-5).all()  # not renormalised: [1, e]
+        assert ((weights.gate > 0) & (weights.gate < 1)).all()
     unasked = caption(images, model=model, boxes=boxes)
     assert [captioned.attention for _, captioned in unasked] == [None, None]
 

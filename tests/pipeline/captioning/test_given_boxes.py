@@ -15,10 +15,10 @@ def given(tmp_path):
     """Boxes of images of these names; the first x1 is the index in the list."""
 
     def write(*names):
-        images = [{"id": place, "file_name": name} for place, name in enumerate(names)]
+        images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
         annotations = [
-            {"id": place, "image_id": place, "bbox": [place, 0, 5, 5]}
-            for place in range(len(names))
+            {"id": number, "image_id": number, "bbox": [number, 0, 5, 5]}
+            for number in range(len(names))
         ]
         path = tmp_path / "boxes.json"
         path.write_text(json.dumps({"images": images, "annotations": annotations}))
@@ -27,7 +27,7 @@ def given(tmp_path):
     return write
 
 
-def place(given, path, relative=None):
+def index_of(given, path, relative=None):
     image = NamedImage(Path(path), None if relative is None else Path(relative))
     return int(given.find(image)[0, 0])
 
@@ -40,25 +40,25 @@ def refusal(given, path):
 
 def test_an_image_has_the_boxes_of_the_id_that_its_path_ends_with(given):
     boxes = given("cat.jpg", "pets/dog.jpg", "wild/dog.jpg")
-    assert place(boxes, "/photos/cat.png") == 0
-    assert place(boxes, "/photos/pets/dog.jpg") == 1
-    assert place(boxes, "/photos/pets/../wild/./dog.jpg") == 2
+    assert index_of(boxes, "/photos/cat.png") == 0
+    assert index_of(boxes, "/photos/pets/dog.jpg") == 1
+    assert index_of(boxes, "/photos/pets/../wild/./dog.jpg") == 2
 
 
 def test_a_relative_path_starts_at_the_working_directory(given, tmp_path, monkeypatch):
     (tmp_path / "wild").mkdir()
     monkeypatch.chdir(tmp_path / "wild")
-    assert place(given("pets/dog.jpg", "wild/dog.jpg"), "dog.jpg") == 1
+    assert index_of(given("pets/dog.jpg", "wild/dog.jpg"), "dog.jpg") == 1
 
 
 def test_coco_numbers_match_in_any_folder(given):
     boxes = given("COCO_val2014_000000000042.jpg")
-    assert place(boxes, "/anywhere/42.jpg") == 0
-    assert place(boxes, "/val2017/000000000042.jpg") == 0
+    assert index_of(boxes, "/anywhere/42.jpg") == 0
+    assert index_of(boxes, "/val2017/000000000042.jpg") == 0
 
 
 def test_composed_and_decomposed_unicode_names_are_equal(given):
-    assert place(given("Émile.jpg"), "/photos/E\u0301mile.jpg") == 0
+    assert index_of(given("Émile.jpg"), "/photos/E\u0301mile.jpg") == 0
 
 
 def test_an_image_of_another_folder_has_no_boxes(given, tmp_path):
@@ -83,18 +83,18 @@ def test_a_path_that_matches_two_ids_is_rejected(given):
 
 def test_the_path_in_a_named_folder_takes_precedence(given):
     boxes = given("dog.jpg", "pets/dog.jpg")
-    assert place(boxes, "/photos/pets/dog.jpg", "pets/dog.jpg") == 1
-    assert place(boxes, "/photos/pets/dog.jpg", "dog.jpg") == 0
+    assert index_of(boxes, "/photos/pets/dog.jpg", "pets/dog.jpg") == 1
+    assert index_of(boxes, "/photos/pets/dog.jpg", "dog.jpg") == 0
 
 
 def test_a_subfolder_of_the_files_folder_matches_too(given):
-    assert place(given("cat.jpg", "pets/dog.jpg"), "/photos/pets/dog.jpg", "dog.jpg") == 1
+    assert index_of(given("cat.jpg", "pets/dog.jpg"), "/photos/pets/dog.jpg", "dog.jpg") == 1
 
 
 def test_folders_that_are_not_valid_in_ids_are_ignored(given):
     long = "/".join(["folder"] * 100)
-    assert place(given("dog.jpg"), f"/{long}/dog.jpg") == 0
-    assert place(given("dog.jpg"), "/caf\udce9/dog.jpg") == 0
+    assert index_of(given("dog.jpg"), f"/{long}/dog.jpg") == 0
+    assert index_of(given("dog.jpg"), "/caf\udce9/dog.jpg") == 0
     assert refusal(given("dog.jpg"), "/photos/caf\udce9.jpg") == (
         "image path is not UTF-8: 'caf\\udce9.jpg'; rename the file"
     )

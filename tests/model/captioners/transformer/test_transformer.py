@@ -5,6 +5,7 @@ from a2cap.model.captioner import SpecialTokens, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner, frozen
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
+from tests.model.searching import encode_alone
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
@@ -114,12 +115,7 @@ def test_a_batch_equals_single_images(tiny, images):
     captioner = tiny()
     batched = captioner.score(images.encoded(captioner), images.captions, perturbed=True)
     for number in range(3):
-        exists = images.region_mask[number]
-        alone = captioner.encode(
-            images.features[number : number + 1, exists],
-            images.boxes[number : number + 1, exists],
-            exists[None, exists],
-        )
+        alone = encode_alone(captioner, images, number)
         for caption in range(2):
             one = images.captions[number : number + 1, caption : caption + 1]
             torch.testing.assert_close(
