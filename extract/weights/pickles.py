@@ -95,7 +95,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Name:
-    """A name that a GLOBAL opcode may refer to, with what REDUCE makes of it."""
+    """A permitted name; makes: result of calling it."""
 
     makes: str
 

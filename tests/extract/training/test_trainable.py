@@ -328,7 +328,7 @@ def test_the_detector_overfits_four_images(batch):
     model = trainable()
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = seeded()
-    for _ in range(120):
+    for _ in range(200):
         found = model.losses(batch, sampling=SAMPLING, generator=generator)
         optimiser.zero_grad()
         found.total(attribute_weight=0.5).backward()
