@@ -24,10 +24,10 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
     help="Write a page of the captions that B fixed, broke and changed.",
 )
 def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> None:
-    """Compare two evaluations over the same images by a paired bootstrap.
+    """Compare two evaluations over the same images.
 
-    RUN_A and RUN_B are folders of "a2 evaluate". The images are resampled 1,000 times. A difference
-    whose 95 % interval contains 0 may be due to chance.
+    RUN_A and RUN_B are folders of "a2 evaluate". A paired bootstrap resamples the images 1,000
+    times; a difference whose 95 % interval contains 0 may be due to chance.
 
     \b
     Example:

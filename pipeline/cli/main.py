@@ -108,7 +108,9 @@ def preprocess(
     options: ExperimentOptions,
     force: bool,
 ) -> None:
-    """Preprocess captions: vocabulary, token ids, references, document frequencies.
+    """Preprocess captions into token ids.
+
+    Writes the vocabulary, token ids, reference tokens and document frequencies.
 
     \b
     Example:
@@ -178,9 +180,9 @@ def evaluate(
     output: Path | None,
     allow_missing: bool,
 ) -> None:
-    """Evaluate a trained captioner, or external captions: scores and a report.
+    """Evaluate a captioner, or external captions.
 
-    External captions must contain exactly one non-empty caption for each image with references.
+    Writes scores and a report. External captions must contain exactly one non-empty caption for each image with references.
     With --allow-missing, the exit code is 3 if some are missing.
 
     \b
@@ -279,7 +281,7 @@ def status(
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draw scenes, train a small captioner on them and print its scores.
+    """Draw scenes, train a captioner, print its scores.
 
     \b
     Example:

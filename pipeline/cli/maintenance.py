@@ -56,9 +56,9 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
     "--yes", is_flag=True, help="Delete everything that no run of this experiment can need."
 )
 def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
-    """List removable artifacts; delete those named, or with --yes all.
+    """List removable artifacts, or delete them.
 
-    Removable are results that this experiment does not use, unfinished work, and leftovers of
+    Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not use, unfinished work, and leftovers of
     reruns and locks. Inputs and paths in use by a process are never deleted. Resumable and
     undecided paths are deleted only if named.
 
@@ -86,9 +86,9 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 @click.command()
 @experiment_options
 def doctor(options: ExperimentOptions) -> None:
-    """Check everything that the stages need, and describe the machine.
+    """Check everything that the stages need.
 
-    Every command makes the same checks before it starts. Each problem is listed with its remedy.
+    Also describes the machine. Every command makes the same checks before it starts. Each problem is listed with its remedy.
 
     \b
     Example:

@@ -45,9 +45,9 @@ def scenes(
     workers: int | None,
     verbose: bool,
 ) -> None:
-    """Draw images of known objects, with five true captions each, into a new FOLDER.
+    """Draw a synthetic data set into a new FOLDER.
 
-    FOLDER also gets Karpathy's dataset_coco.json, COCO's instances.json and captions.json, and
+    Each image has five true captions of its known objects. FOLDER also gets Karpathy's dataset_coco.json, COCO's instances.json and captions.json, and
     grounding.json, the objects that each word refers to. Equal arguments give equal bytes.
 
     \b

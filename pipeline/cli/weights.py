@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.options import Commands, log, verbose_option
 
 @click.group(cls=Commands)
 def weights() -> None:
-    """List, download, import and show weights that are not part of a package.
+    """List, download, import and show weights.
 
     \b
     Example:

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.weights.load import load_detector, save_detector
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import evaluate as detector_evaluation
-
-
-def a2(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+from tests.pipeline.experiments import a2
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ EXPERIMENT = ExperimentOptions(None, ("runtime.device=cpu",), NOT_THERE, verbose
 
 
 @pytest.fixture
-def said(monkeypatch):
+def events(monkeypatch):
     """Which roles were taken, in order; torchrun is as `start` says."""
     found = []
 
@@ -40,7 +40,7 @@ def said(monkeypatch):
 
 
 @pytest.fixture
-def start(monkeypatch, said):
+def start(monkeypatch, events):
     """Runs a command as one of some processes of torchrun; what was done."""
 
     def run(rank, processes, experiment=EXPERIMENT):
@@ -49,9 +49,9 @@ def start(monkeypatch, said):
             monkeypatch.setenv(name, str(rank))
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.setenv(name, str(processes))
-        command = distributed(lambda experiment, force: said.append(f"runs, force {force}"))
+        command = distributed(lambda experiment, force: events.append(f"runs, force {force}"))
         command(experiment, force=True)
-        return said
+        return events
 
     return run
 
@@ -68,10 +68,10 @@ def test_a_single_rank_of_torchrun_runs_the_command(start):
     assert start(0, 1) == ["runs, force True"]
 
 
-def test_without_torchrun_the_command_runs(monkeypatch, said):
+def test_without_torchrun_the_command_runs(monkeypatch, events):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    distributed(lambda experiment: said.append("runs"))(EXPERIMENT)
-    assert said == ["runs"]
+    distributed(lambda experiment: events.append("runs"))(EXPERIMENT)
+    assert events == ["runs"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -10,20 +10,14 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.cli.scenes import scenes
 from a2cap.pipeline.config import load_config
+from tests.pipeline.experiments import a2
 
 ROOT = Path(__file__).parents[3]
-
-
-def a2(*arguments):
-    """Run a command in this process; an unexpected error fails the test."""
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def contents(folder):

@@ -52,11 +52,11 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     )
     [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
     assert read_skipped(extracted.parent) == reasons
-    said = answer.stderr.splitlines()
-    assert f"extract: 4 skipped, listed in {extracted}" in said
-    assert all(f"  {name}: {reason}" in said for name, reason in reasons.items())
+    stderr = answer.stderr.splitlines()
+    assert f"extract: 4 skipped, listed in {extracted}" in stderr
+    assert all(f"  {name}: {reason}" in stderr for name, reason in reasons.items())
     [evaluated] = (artifacts / "evaluate").glob("*/metrics.json")
-    assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in said
+    assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in stderr
     content = json.loads(evaluated.read_text())
     assert (content["n"], content["total"]) == (3, 4)
     assert "<strong>3 of 4</strong> images scored, 1 skipped" in (
@@ -123,9 +123,9 @@ def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
     (tmp_path / "skipped.jsonl").write_text('{"id": "7", "reason": "odd"}\n' * 12)
     manifest = Manifest(PreImage("extract", 1, {}, {}), {}, 12, 0.0, 61.0, {})
     print_outcome("extract", Outcome(tmp_path, manifest, ran=True))
-    said = capsys.readouterr()
-    assert said.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
-    assert said.err.splitlines() == [
+    printed = capsys.readouterr()
+    assert printed.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
+    assert printed.err.splitlines() == [
         f"extract: 12 skipped, listed in {tmp_path / 'skipped.jsonl'}",
         *["  7: odd"] * 10,
         "  and 2 more",

@@ -4,25 +4,19 @@ import json
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, LockedError
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items, size_of
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.experiment import Experiment
+from tests.pipeline.experiments import CopiedExperiment
 
 
-class Copy:
+class Copy(CopiedExperiment):
     """A copy of the experiment's results that a test may clean."""
-
-    def __init__(self, experiment, folder):
-        self.config_file, self.artifacts = experiment.config_file, folder / "my artifacts"
-        passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
-        shutil.copytree(experiment.artifacts, self.artifacts, ignore=passing)
 
     def found(self, *overrides, keep=()):
         """Map the removable paths below the artifacts folder to their kind and reason."""
@@ -32,20 +26,13 @@ class Copy:
         }
 
     def items(self, *overrides, keep=()):
-        with Experiment(load_config(self.config_file, overrides), self.artifacts) as opened:
+        config = load_config(self.experiment.config_file, overrides)
+        with Experiment(config, self.artifacts) as opened:
             return find_removable(opened, keep=keep)
-
-    def result(self, stage):
-        [found] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
-        return found
 
     def left(self):
         """List every folder and lock of the stages."""
         return {path.relative_to(self.artifacts).as_posix() for path in self.artifacts.glob("*/*")}
-
-    def a2(self, command, *arguments):
-        place = ("-c", self.config_file, "--artifacts", self.artifacts)
-        return CliRunner().invoke(cli, [str(word) for word in (command, *place, *arguments)])
 
 
 @pytest.fixture
@@ -68,7 +55,7 @@ def test_no_result_of_the_current_experiment_is_removable(copy):
 
 
 def test_a_result_of_other_settings_is_stale_with_the_difference(copy):
-    name = f"evaluate/{copy.result('evaluate').name}"
+    name = f"evaluate/{copy.directory('evaluate').name}"
     assert copy.found("evaluate.beam_size=3", "evaluate.split=val") == {
         name: ("stale", "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'")
     }
@@ -76,12 +63,12 @@ def test_a_result_of_other_settings_is_stale_with_the_difference(copy):
 
 def test_the_size_of_an_item_is_that_of_all_its_files(copy):
     [item] = copy.items("evaluate.beam_size=3")
-    files = [path for path in copy.result("evaluate").iterdir() if path.is_file()]
+    files = [path for path in copy.directory("evaluate").iterdir() if path.is_file()]
     assert item.size == sum(path.stat().st_size for path in files) == size_of(item.path) > 0
 
 
 def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
-    trained, evaluated = (f"{s}/{copy.result(s).name}" for s in ("train-xe", "evaluate"))
+    trained, evaluated = (f"{s}/{copy.directory(s).name}" for s in ("train-xe", "evaluate"))
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
         'run "a2 train" or "a2 run"'
@@ -115,7 +102,7 @@ def test_a_trained_detector_is_undecided_without_its_configuration(experiment, c
     assert copy.found() == {"train-detector/0123456789ab": ("undecided", unknown)}
     places = (
         override("detector.images", experiment.scenes / "images"),
-        override("detector.labels", copy.config_file),
+        override("detector.labels", copy.experiment.config_file),
     )
     stale = {"train-detector/0123456789ab": ("stale", "its manifest is unreadable")}
     assert copy.found(*places) == stale
@@ -125,7 +112,7 @@ def test_a_trained_detector_is_undecided_without_its_configuration(experiment, c
 
 def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain_weights):
     assert copy.found(plain_weights) == {
-        f"calibrate/{copy.result('calibrate').name}": (
+        f"calibrate/{copy.directory('calibrate').name}": (
             "stale",
             "this experiment has no such stage",
         )
@@ -133,7 +120,7 @@ def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain
 
 
 def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy):
-    evaluated = copy.result("evaluate")
+    evaluated = copy.directory("evaluate")
     (evaluated / "manifest.json").write_text("{")
     assert copy.found() == {}
     assert copy.found("evaluate.beam_size=3") == {
@@ -143,7 +130,7 @@ def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy
 
 def unfinished(copy, stage):
     """Make a result unfinished, as a stopped run leaves it."""
-    final = copy.result(stage)
+    final = copy.directory(stage)
     partial = final.rename(f"{final}.partial")
     pre_image = read_manifest(partial).pre_image
     (partial / "manifest.json").unlink()
@@ -168,7 +155,7 @@ def test_unfinished_work_of_a_waiting_stage_is_undecided(copy):
 
 
 def test_a_replaced_result_is_removable_once_its_replacement_exists(copy):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     shutil.copytree(final, f"{final}.replaced")
     assert copy.found() == {f"evaluate/{final.name}.replaced": ("leftover", "replaced by --force")}
     final.rename(f"{final}.partial")
@@ -182,7 +169,7 @@ def test_a_replaced_result_is_removable_once_its_replacement_exists(copy):
 
 
 def test_an_interrupted_deletion_is_removable(copy):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     shutil.copytree(final, f"{final}.removed")
     assert copy.found() == {
         f"evaluate/{final.name}.removed": ("leftover", "left by an interrupted deletion")
@@ -193,7 +180,7 @@ def test_locks_without_a_result_are_removable(copy):
     folder = copy.artifacts / "extract"
     for name in ("0123456789ab.lock", "0123456789ab.shard-00000-of-00002.lock", "shards.lock"):
         (folder / name).touch()
-    final = copy.result("extract")
+    final = copy.directory("extract")
     final.with_name(f"{final.name}.lock").touch()
     assert copy.found() == {"extract/0123456789ab.lock": ("lock", "no result has this key")}
 
@@ -225,7 +212,7 @@ def test_weights_that_a_running_extraction_reads_are_not_removable(copy, plain_w
 
 
 def test_an_input_inside_a_result_is_not_removable(copy):
-    evaluated, calibrated = copy.result("evaluate"), copy.result("calibrate")
+    evaluated, calibrated = copy.directory("evaluate"), copy.directory("calibrate")
     inputs = (
         override("evaluate.baseline", evaluated / "metrics.json"),
         override("extract.weights", calibrated / "weights.safetensors"),
@@ -234,7 +221,7 @@ def test_an_input_inside_a_result_is_not_removable(copy):
 
 
 def test_a_result_whose_configuration_is_in_use_is_not_removable(copy):
-    evaluated = copy.result("evaluate")
+    evaluated = copy.directory("evaluate")
     assert copy.found("evaluate.beam_size=3", keep=[evaluated / "config.yaml"]) == {}
 
 
@@ -246,21 +233,21 @@ def test_other_files_are_ignored(copy):
 
 
 def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(final, elsewhere / "evaluate" / final.name)
     (final.parent / "0123456789ab").symlink_to(elsewhere / "evaluate" / final.name)
     shutil.rmtree(copy.artifacts / "preprocess")
     (copy.artifacts / "preprocess").symlink_to(elsewhere / "evaluate")
     names = copy.found("evaluate.beam_size=3", "train.seed=1").keys()
-    assert names == {f"evaluate/{final.name}", f"train-xe/{copy.result('train-xe').name}"}
+    assert names == {f"evaluate/{final.name}", f"train-xe/{copy.directory('train-xe').name}"}
 
 
 # --- deletion -----------------------------------------------------------------------------------
 
 
 def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     for lock in ("lock", "holder.json", "shards.lock"):
         final.with_name(f"{final.name}.{lock}").touch()
     before = copy.left()
@@ -273,7 +260,7 @@ def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
 
 
 def test_the_lock_of_a_kept_result_is_kept(copy):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     shutil.copytree(final, f"{final}.replaced")
     [item] = copy.items()
     remove_item(item)
@@ -290,7 +277,7 @@ def test_old_locks_are_removed_together(copy):
 
 
 def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     [item] = copy.items("evaluate.beam_size=3")
 
     def stop(path, **options):
@@ -324,13 +311,13 @@ def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
 
 def test_an_item_is_selected_by_its_path_or_its_path_below_the_artifacts(copy):
     items = copy.items("evaluate.beam_size=3")
-    name = f"evaluate/{copy.result('evaluate').name}"
+    name = f"evaluate/{copy.directory('evaluate').name}"
     for names in ([name], [str(copy.artifacts / name)], [name, name]):
         assert select_items(items, names, copy.artifacts) == items
 
 
 def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
-    trained = copy.result("train-xe")
+    trained = copy.directory("train-xe")
     for name in (str(trained), "/", str(copy.artifacts), "none", f"{trained}/config.yaml"):
         with pytest.raises(InputError) as raised:
             select_items(copy.items("evaluate.beam_size=3"), [name], copy.artifacts)
@@ -353,7 +340,7 @@ def test_a_path_in_use_is_rejected_with_its_holder(copy):
 
 def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     before = copy.left()
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3")
     assert answer.exit_code == 0
     size = f"{size_of(final) / 1000:.3g} kB"
@@ -374,7 +361,7 @@ def test_the_command_reports_if_nothing_is_removable(copy):
 def test_the_command_deletes_only_the_named_item(copy):
     folder = copy.artifacts / "extract"
     (folder / "0123456789ab.lock").touch()
-    final = copy.result("evaluate")
+    final = copy.directory("evaluate")
     size = f"{size_of(final) / 1000:.3g} kB"
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
     assert answer.exit_code == 0
@@ -384,7 +371,7 @@ def test_the_command_deletes_only_the_named_item(copy):
 
 
 def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
-    trained, evaluated = copy.result("train-xe"), copy.result("evaluate")
+    trained, evaluated = copy.directory("train-xe"), copy.directory("evaluate")
     partial = unfinished(copy, "preprocess")
     answer = copy.a2("clean", "--set", "train.seed=1", "--yes")
     assert answer.exit_code == 0

@@ -5,11 +5,9 @@ import shutil
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
 from a2cap.pipeline.doctor.estimates import detector_training_disk
@@ -17,7 +15,7 @@ from a2cap.pipeline.doctor.preflight import PlannedRun, require_runnable, run_ch
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
-from tests.pipeline.experiments import NO_JAVA, found, free, problems
+from tests.pipeline.experiments import NO_JAVA, a2, found, free, problems
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
@@ -211,10 +209,6 @@ def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
 
 
 # --- the commands -------------------------------------------------------------------------------
-
-
-def a2(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_every_command_reports_all_problems_first(tmp_path, without_java):

@@ -6,28 +6,20 @@ import shlex
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.doctor.verify import STAGES, verify
 from a2cap.pipeline.engine.manifest import read_manifest
+from tests.pipeline.experiments import a2
 
 REMEDY_OF_A_STORE = 'run "a2 extract --force"'
 
 
-def a2(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
-def artifacts(experiment, tmp_path):
+def artifacts(copy):
     """Copy the experiment's results, which a test may damage."""
-    folder = tmp_path / "my artifacts"
-    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
-    shutil.copytree(experiment.artifacts, folder, ignore=passing)
-    return folder
+    return copy.artifacts
 
 
 def result(artifacts, stage):
