@@ -182,7 +182,8 @@ def evaluate(
 ) -> None:
     """Evaluate a captioner, or external captions.
 
-    Writes scores and a report. External captions must contain exactly one non-empty caption for each image with references.
+    Writes scores and a report. External captions must contain exactly one non-empty caption for
+    each image with references.
     With --allow-missing, the exit code is 3 if some are missing.
 
     \b

@@ -58,9 +58,9 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
     """List removable artifacts, or delete them.
 
-    Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not use, unfinished work, and leftovers of
-    reruns and locks. Inputs and paths in use by a process are never deleted. Resumable and
-    undecided paths are deleted only if named.
+    Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not
+    use, unfinished work, and leftovers of reruns and locks. Inputs and paths in use by a process
+    are never deleted. Resumable and undecided paths are deleted only if named.
 
     \b
     Example:

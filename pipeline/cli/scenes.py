@@ -47,8 +47,9 @@ def scenes(
 ) -> None:
     """Draw a synthetic data set into a new FOLDER.
 
-    Each image has five true captions of its known objects. FOLDER also gets Karpathy's dataset_coco.json, COCO's instances.json and captions.json, and
-    grounding.json, the objects that each word refers to. Equal arguments give equal bytes.
+    Each image has five true captions of its known objects. FOLDER also gets Karpathy's
+    dataset_coco.json, COCO's instances.json and captions.json, and grounding.json, the objects that
+    each word refers to. Equal arguments give equal bytes.
 
     \b
     Example:
