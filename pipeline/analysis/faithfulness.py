@@ -99,6 +99,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
 def _first_captions(captions: CaptionFile, image_ids: Sequence[str]) -> Tensor:
     """Return token ids, (B, L) int64, with L the longest caption."""
     rows = np.stack([captions.captions(image_id)[0] for image_id in image_ids]).astype(np.int64)
+    # Token 0 is padding: drop the columns that are padding in every row.
     return torch.from_numpy(rows[:, (rows != 0).any(axis=0)])
 
 
@@ -153,7 +154,7 @@ def layer_rows(analysed: RunAnalysis) -> list[Row]:
             "run": analysed.run.name,
             "fusion": analysed.alignment.fusion,
             "layer": layer.layer,
-            "pictures": analysed.images,
+            "pictures": analysed.images,  # names of columns are part of the file format
             "words": layer.words,
             "tau_attention": layer.attention,
             "tau_aligned": layer.aligned,
@@ -242,6 +243,7 @@ def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
         if isinstance(section, Mapping)
     }
     alignment = {} if free is None else analysed.alignment.model_dump(exclude=set(free))
+    # Digests of the inputs: runs on different data are never compared.
     inputs = sorted(analysed.run.manifest.pre_image.inputs.items())
     return repr((sorted(sections.items()), sorted(alignment.items()), inputs))
 

@@ -172,6 +172,7 @@ def _read_ids(path: Path, server_set: ServerSet) -> list[str]:
 
 def _id(item: object, server_set: ServerSet) -> str:
     number = member(item, "id")
+    # In Python, True is an int.
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**12:
         raise BadItem(f"'id' is not a number of up to 12 digits: {number!r:.40}")
     name = item.get("file_name") if isinstance(item, dict) else None

@@ -81,6 +81,7 @@ def compare_runs(first: Path, second: Path) -> list[Difference]:
         **SUMMED,
         **{group: (_names(group.removeprefix(_GROUP_PREFIX)), group_values) for group in groups},
     }
+    # Both runs get the same resamples, which depend only on the number of images.
     drawn, redrawn = (
         resample({family: run.statistics[family] for family in shared}, families)
         for run in (one, other)
@@ -162,6 +163,7 @@ def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:
     if not rows:
         raise ValueError("no images")
     statistics = {}
+    # The four BLEU metrics share the counts of one family.
     for family in dict.fromkeys(_FAMILY.get(name, name) for name in metrics):
         numbers = [
             row[family] if family in SUMMED else [row["metrics"][family]] for row in rows.values()

@@ -132,6 +132,7 @@ class _Captioning:
     ) -> AttentionFile:
         """Write the attention at each token of these images' captions, one batch at a time."""
         model, batches = self.model, self.batches(image_ids)
+        # The captions are teacher-forced, because beam search does not return attention.
         with track("attend", total=len(image_ids)) as progress:
             found = attention_of_captions(
                 model.captioner, batches, captions, model.vocabulary, device=self.device
@@ -221,9 +222,11 @@ def score_results(
     groups = read_word_groups(word_groups) if word_groups else {}
     captions = read_results(results)
     raw = read_references(references)
+    # Before tokenisation, so that unusable captions never start a JVM.
     missing = require_same_images(captions, raw, allow_missing=allow_missing)
     tokens = _tokens(captions)
     reference_tokens = read_reference_tokens(references)
+    # References of images without a caption must not count in CIDEr's document frequencies.
     known = {image_id: reference_tokens[image_id] for image_id in captions}
     scores = score(tokens, known, spice=spice)
     sources = [results, references, *([word_groups] if word_groups else [])]
@@ -248,6 +251,7 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluationSplit:
     """Return the images of a split; raise InputError if none of them has features."""
     captions = inputs["captions"].path
     tokens = load_reference_tokens(captions / REFERENCES)
+    # Sorted: the order of decoding is the same on every machine.
     chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
     reasons = read_skipped(inputs["features"].path)
     references = {image_id: tokens[image_id] for image_id in chosen if image_id not in reasons}

@@ -112,6 +112,7 @@ def _result(entry: object, source: str) -> tuple[str, str]:
 
 
 def _image_id(value: object, source: str) -> str:
+    # In Python, True is an int.
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return f"{value:012d}"
     if isinstance(value, str) and value:
@@ -128,6 +129,7 @@ def _caption(value: object, source: str) -> str:
             f"caption in {source} has {len(value):,} characters, the limit is "
             f"{LONGEST_CAPTION:,}; shorten it"
         )
+    # JSON may contain lone surrogates, which cannot be written as UTF-8.
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -139,6 +141,7 @@ def _caption(value: object, source: str) -> str:
 
 def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
     """Return the references, and True if they are PTB tokens."""
+    # By its name, because it is not one JSON document.
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _test_split(path), False
     document = read_json(path)

@@ -41,6 +41,7 @@ def resample(statistics: Mapping[str, Floats], families: Families = SUMMED) -> d
     found: dict[str, list[Floats]] = {}
     for weights in _weights(images):
         for family, rows in statistics.items():
+            # Weighted sums of all resamples in one product, instead of gathering rows.
             sums = weights @ rows
             if family not in families:
                 found.setdefault(family, []).append(sums[:, 0] / images)

@@ -87,6 +87,7 @@ def _cosines(counts: NgramCounts, idf: Floats, sizes: Ints) -> Floats:
     unit = weights / np.where(norms == 0, 1, norms)[counts.sentence]
     group = np.repeat(np.arange(len(sizes)), sizes)
     position = np.arange(len(group)) - (np.cumsum(sizes) - sizes)[group]
+    # n-grams are compared only within the beams of one image.
     keys = group[counts.sentence] * counts.grams + counts.gram
     found = np.zeros((len(group), int(sizes.max(initial=0))))
     for other in range(found.shape[1]):

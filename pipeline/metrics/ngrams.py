@@ -106,6 +106,7 @@ def matches(candidates: NgramCounts, references: NgramCounts, image: Ints) -> tu
 def _extended(gram: Ints, word: Ints, words: int, order: int) -> Ints:
     """Number the n-grams that start at each position, from those that are one word shorter."""
     last = word[order - 1 :]
+    # A shorter n-gram and its next word as one integer, renumbered to avoid overflow.
     _, numbers = np.unique(gram[: len(last)] * words + last, return_inverse=True)
     return np.asarray(numbers)
 

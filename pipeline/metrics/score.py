@@ -160,6 +160,7 @@ def _run_scorers(
     by_jvm = {name: scorer for name, scorer in _JVM_SCORERS.items() if name not in without}
     outcomes: dict[str, _Measurement | Exception] = {}
     total = sum(_CAPTIONS_OF[name](captions) for name in by_jvm)
+    # A pool needs at least one thread, even without a JVM.
     with track("score", total=total) as progress, java_threads(len(by_jvm) or 1) as threads:
         futures = {
             name: threads.submit(scorer, captions, progress.advance)

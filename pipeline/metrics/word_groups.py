@@ -170,6 +170,7 @@ def _count(
     pairs: Counter[Pair],
     known_pairs: Sequence[Counter[Pair]],
 ) -> GroupCounts:
+    # For Counters, & is the minimum of the counts and | the maximum.
     topics = {pair.topic for known in known_pairs for pair in known}
     return GroupCounts(
         predicted=words.total(),

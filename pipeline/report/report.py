@@ -115,6 +115,7 @@ def worst_and_best(scores: Mapping[str, Mapping[str, float]], limit: int) -> lis
 
     scores: image id -> metric -> value.
     """
+    # The id breaks ties, so that equal scores give equal reports.
     ordered = sorted(scores, key=lambda image_id: (scores[image_id].get("CIDEr", 0.0), image_id))
     if len(ordered) <= limit:
         return ordered

@@ -116,6 +116,7 @@ def histogram(values: Sequence[float]) -> Histogram | None:
     """Return the histogram of the values of all images, or None without values."""
     if not values:
         return None
+    # The next multiple of 0.5, at least 1: axes of similar runs are equal.
     upper = max(1.0, math.ceil(max(values) * 2) / 2)
     counts, edges = np.histogram(values, bins=_BINS, range=(0.0, upper))
     highest = int(counts.max()) or 1
