@@ -28,9 +28,9 @@ def main(report: Path, image: Path, search: str, word: str, height: int) -> None
         page.select_option("#direction", label="highest first")
         page.fill("#search", search)
         for card in page.locator(".card").all()[:3]:
-            words = card.locator(".word")
-            texts = words.all_inner_texts()
-            words.nth(texts.index(word) if word in texts else len(texts) - 1).click()
+            tokens = card.locator(".token")
+            texts = tokens.all_inner_texts()
+            tokens.nth(texts.index(word) if word in texts else len(texts) - 1).click()
         page.mouse.move(0, 0)
         page.evaluate("document.activeElement.blur()")
         page.evaluate("document.querySelector('.card').scrollIntoView()")
