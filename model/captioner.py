@@ -123,7 +123,7 @@ class Captioner(Protocol):
         """Create the state before the first token, with rows_per_image rows for each image."""
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Feed one token per row, (N,) int64, <bos> first, and predict the next one."""
+        """Predict the next token after one token per row, (N,) int64, <bos> first."""
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return log-probabilities (B, K, L, V) of the token after each of (B, K, L) int64."""

@@ -58,7 +58,7 @@ class Ensemble:
         return DecoderState(memory, rows_per_image, members=members)
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Feed the same tokens to every captioner and average their predictions."""
+        """Average the predictions of all captioners after the same tokens."""
         outputs = [
             captioner.step(tokens, member, attention=attention)
             for captioner, member in zip(self.captioners, state.members, strict=True)

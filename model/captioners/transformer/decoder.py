@@ -38,7 +38,7 @@ class TokenEmbedding(nn.Module):
         )
 
     def forward(self, tokens: Tensor, *, first_position: int = 0) -> Tensor:
-        """Embed tokens; (N, L) int64 at positions first_position and after -> (N, L, D).
+        """Map tokens to embeddings; (N, L) int64 from position first_position on -> (N, L, D).
 
         Raises ModelError beyond the last position.
         """

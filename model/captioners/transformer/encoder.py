@@ -30,7 +30,7 @@ class RegionEmbedding(nn.Module):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
-        """Embed (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""
+        """Project (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) -> (B, R, D)."""
         is_padding = ~region_mask[..., None]
         # Zero the padding now and do not only mask it later: 0 * NaN would spread to every sum.
         features = features.to(self.feature.weight.dtype).masked_fill(is_padding | self.blind, 0)

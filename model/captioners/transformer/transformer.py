@@ -108,7 +108,7 @@ class TransformerCaptioner(nn.Module):
         return DecoderState(memory, rows_per_image)
 
     def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
-        """Feed one token per row, (N,) int64, <bos> first; predict the next one, (N, V).
+        """Predict the next token, (N, V), after one token per row, (N,) int64, <bos> first.
 
         Raises ModelError for tokens of another shape or out of the vocabulary.
         """
