@@ -62,6 +62,7 @@ class Ranks:
             return [value]
         packed = _pack(value)
         with self._reporting_lost_ranks():
+            # gathered tensors must have one shape, so values are padded to the longest
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
             dist.all_gather(sizes, torch.tensor([len(packed)]))
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)

@@ -89,6 +89,7 @@ def broadcast_job(job: Job) -> None:
 
 def join_jobs(runtime: RuntimeConfig, run: Callable[[Job, RuntimeConfig], None]) -> None:
     """Run every job that rank 0 broadcasts, until its queue ends."""
+    # rank 0 reports progress for all
     logging.getLogger().setLevel(logging.WARNING)
     with _connected(runtime) as queue:
         while (job := queue.wait()) is not None:
@@ -110,6 +111,7 @@ def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
         torch.cuda.set_device(device)
     store, rank, count = next(iter(rendezvous("env://", timeout=_CONNECTION_TIMEOUT)))
     dist.init_process_group(
+        # values are exchanged on the CPU, gradients on the GPU
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
         store=PrefixStore("group", store),
         rank=rank,

@@ -62,6 +62,7 @@ class Checkpoints:
         best_step: int | None,
     ) -> None:
         """Write a checkpoint under a temporary name, rename it, and drop old ones."""
+        # left by a run that was killed during a save
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)
         partial = self._folder / f".step-{step:08d}.partial"
@@ -71,6 +72,7 @@ class Checkpoints:
         digests = {name: sha256_of(partial / name) for name in FILES}
         for name in FILES:
             fsync(partial / name)
+        # last, so that a checkpoint with a manifest is complete
         write_durably(partial / MANIFEST, json.dumps({"sha256": digests}).encode())
         fsync(partial)
         self._rename(partial)
@@ -78,6 +80,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint directory, oldest first."""
+        # isdigit skips folders such as "step-00000001 copy"
         numbers = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
         return sorted(int(number) for number in numbers if number.isdigit())
 
@@ -164,6 +167,7 @@ def restore_rng_states(states: Mapping[str, Any]) -> None:
 
 def environment(device: torch.device, *, ranks: int) -> dict[str, str]:
     """Return what must stay the same for an exact resume, by name."""
+    # on a CPU the number of threads changes the order of sums
     on_cpu = device.type == "cpu"
     return {
         "torch": str(torch.__version__),

@@ -204,6 +204,7 @@ class Training(Generic[Part]):
     def _require_finite(self, update: Update) -> None:
         if update.finite:
             return
+        # the images of all ranks, since losses are summed before anyone reads them
         shares = self._ranks.all_gather(update.image_ids)
         images = ", ".join(name for share in shares for name in share)
         raise A2Error(
@@ -228,7 +229,7 @@ class Training(Generic[Part]):
         if self._record is not None:
             self._record_epoch(self._record, line, figures)
         score = figures[task.validation.score]
-        better = score > position.best
+        better = score > position.best  # strictly: the first of equal epochs stays the best
         self.position = Position(
             step=position.step,
             epoch=position.epoch + 1,
@@ -277,7 +278,7 @@ class Training(Generic[Part]):
                 best_step=self.position.best_step,
             )
             self._record.events.write("checkpoint", step=self.position.step)
-        self._ranks.all_gather(None)
+        self._ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
 
     def _environment(self) -> dict[str, str]:
         return environment(self._device, ranks=self._ranks.count)

@@ -82,6 +82,7 @@ class SidedOptimizer:
     ) -> Self:
         """Give an Adam to every side that has parameters."""
         found = [parameters for parameters in map(list, sides) if parameters]
+        # the rate is set before every step
         adams = [torch.optim.Adam(side, lr=0.0, betas=betas, fused=True) for side in found]
         return cls(zip(found, adams, strict=True), clip_norm=clip_norm, ranks=ranks)
 
@@ -100,6 +101,7 @@ class SidedOptimizer:
             self._ranks.sum_gradients(parameters)
             if divisors:
                 _divide(parameters, divisors[number])
+            # each side by itself: a large mask gradient must not shrink the caption gradient
             norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
         return torch.stack(norms).square().sum().sqrt()
 

@@ -61,6 +61,7 @@ def train_captioner(
     )
     torch.manual_seed(config.seed)
     captioner = new_captioner(description).to(device)
+    # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
@@ -127,13 +128,14 @@ class CrossEntropyOptimizer:
         Returns the updates read by now: each one on a CPU, every 20 on a GPU. On a CPU, an update
         with a loss or gradient that is not finite changes nothing.
         """
-        self._captioner.schedule_step.fill_(number)
+        self._captioner.schedule_step.fill_(number)  # s of Eq. 8
         self._optimizer.zero_grad()
         # counted before the parts are on a GPU, so that nothing waits for it
         counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
         tokens = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(len(self._names), device=self._device)
         for part, count in zip(parts, counts, strict=True):
+            # losses are means over tokens, so parts count by their share of the tokens
             values += self._backward(part, count / max(tokens, 1))
         lr = learning_rate(self._config, number, width=self._captioner.config.width)
         image_ids = tuple(name for part in parts for name in part.image_ids)
@@ -187,6 +189,7 @@ class CrossEntropyOptimizer:
         with forward_precision(self._config.precision, self._device):
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
             losses = two_losses(captioner, memory, _tokens(batch))
+        # one backward pass: the two losses share no parameter
         torch.autograd.backward(losses.total() * weight)
         return torch.stack(_measurements(losses)).float() * weight
 

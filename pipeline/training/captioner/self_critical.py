@@ -108,11 +108,13 @@ class SelfCriticalOptimizer:
         Nothing changes if a loss or a gradient is not finite.
         """
         self._optimizer.zero_grad()
+        # an RNG of its own: the global one belongs to dropout
         generator = torch.Generator(self._device)
         generator.manual_seed(_seed(self._config.seed, number, self._ranks.rank))
         sums = torch.zeros(len(_SUMS), dtype=torch.float64)
         for part in parts:
             sums += self._backward(part.to(self._device, non_blocking=True), generator)
+        # sums over all ranks, divided only now: a rank does not know the tokens of the others
         found = dict(zip(_SUMS, self._ranks.sum(sums).tolist(), strict=True))
         tokens, true_tokens = (max(found[name], 1.0) for name in ("tokens", "true_tokens"))
         samples = max(found["samples"], 1.0)

@@ -118,7 +118,7 @@ class CaptionValidation:
         )
         shares = ranks.all_gather([(name, beams[0].caption) for name, beams in decoded])
         if not ranks.is_main:
-            return ranks.broadcast({})
+            return ranks.broadcast({})  # waits for the figures of the main rank
         candidates = dict(pair for share in shares for pair in share)
         references = {image_id: data.references[image_id] for image_id in chosen}
         return ranks.broadcast({self.score: cider(candidates, references)})

@@ -53,6 +53,7 @@ def train_detector(
         new_detector(config, data.training), learns_norms=config.norms == "learnt"
     ).to(device)
     ranks.broadcast_tensors(detector.state_dict().values())
+    # the layout in which convolutions are fastest
     detector.to(memory_format=torch.channels_last)
     if ranks.is_main:
         _log_data(data)

@@ -84,6 +84,7 @@ def detector_figures(
     return {
         **_named(detection_metrics(data, found)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
+        # the name on disk of an earlier version
         "pictures": len(data.images),
         "proposals": config.validation_proposals,
         "roi_size": config.roi_size,
