@@ -37,7 +37,7 @@ BANNED = {
     r"peers?": "third-party",
     r"surroundings": "environment",
     r"word stores?": "KV cache",
-    r"look(s|ed)? (at|for|out)": "attend, read, search",
+    r"look(s|ed)? (at|out)": "attend, read, search",
     r"train together": "ranks",
     r"noise (is|of) (the )?(drop|random)": "RNG state",
 }
@@ -69,7 +69,9 @@ def is_imperative(text):
     word = re.match(r"[A-Za-z-]+(?=[ ,.:;\n]|$)", text.strip())
     if word is None or word[0].lower() in NO_OPENERS or not word[0][0].isupper():
         return False
-    return not re.search(r"[^s]s$", word[0]) and not word[0].endswith(("ing", "ed", "ly"))
+    if word[0] in {"Bring", "Embed", "Feed", "Seed"}:
+        return True
+    return not re.search(r"([^s]s|ing|ed|(?<!p)ly)$", word[0])
 
 
 def commands(command=cli, name="a2"):
