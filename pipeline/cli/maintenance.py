@@ -88,7 +88,8 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 def doctor(options: ExperimentOptions) -> None:
     """Check everything that the stages need.
 
-    Also describes the machine. Every command makes the same checks before it starts. Each problem is listed with its remedy.
+    Also describes the machine. Every command makes the same checks before it starts. Each problem
+    is listed with its remedy.
 
     \b
     Example:
