@@ -37,9 +37,9 @@ def save(checkpoints, step, best_step=None):
     )
 
 
-def flip_bit(path, place):
+def flip_bit(path, position):
     content = bytearray(path.read_bytes())
-    content[place] ^= 0b100
+    content[position] ^= 0b100
     path.write_bytes(content)
 
 
@@ -118,11 +118,11 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before_with_a_warning(
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [-1, -100])
-def test_a_flipped_bit_falls_back_to_the_one_before(checkpoints, caplog, name, place):
+@pytest.mark.parametrize("position", [-1, -100])
+def test_a_flipped_bit_falls_back_to_the_one_before(checkpoints, caplog, name, position):
     save(checkpoints, 1)
     save(checkpoints, 2)
-    flip_bit(checkpoints.directory(2) / name, place)
+    flip_bit(checkpoints.directory(2) / name, position)
     assert checkpoints.latest().step == 1
     assert caplog.messages == [
         f"checkpoint is damaged: {str(checkpoints.directory(2) / name)!r}; "

@@ -184,13 +184,15 @@ def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, toget
     while started.poll() is None and not (partial / "checkpoints" / "step-00000020").exists():
         time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
-    _, said = started.communicate(timeout=120)
+    _, printed_errors = started.communicate(timeout=120)
     assert started.returncode != 0
-    assert said.count("a2: stopped; run the same command again to resume") == 2, said
+    assert printed_errors.count("a2: stopped; run the same command again to resume") == 2, (
+        printed_errors
+    )
     assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
     ended = start_torchrun(experiment, artifacts, *settings)
-    printed, said = ended.communicate(timeout=120)
-    assert ended.returncode == 0, said
+    printed, printed_errors = ended.communicate(timeout=120)
+    assert ended.returncode == 0, printed_errors
     assert printed.startswith("train-xe: done in")
     assert_equal_results(artifacts / "train-xe" / key, alone)

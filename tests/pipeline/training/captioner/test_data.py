@@ -19,21 +19,21 @@ def copied(directory, folder):
     return Path(shutil.copytree(directory, folder, symlinks=True))
 
 
-def rename_image(captions, place, image_id):
+def rename_image(captions, index, image_id):
     """Give the image at a position in captions.h5 another id."""
     with h5py.File(captions / "captions.h5", "r+") as file:
         names = file["image_ids"][...]
-        names[place] = image_id.encode()
+        names[index] = image_id.encode()
         file["image_ids"][...] = names
-        return file["splits"].asstr()[place]
+        return file["splits"].asstr()[index]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_an_image_without_features_is_rejected_by_its_id(train, tmp_path, split):
     captions = copied(train.captions, tmp_path / "captions")
     with h5py.File(captions / "captions.h5") as file:
-        place = file["splits"].asstr()[...].tolist().index(split)
-    rename_image(captions, place, "000000999999")
+        index = file["splits"].asstr()[...].tolist().index(split)
+    rename_image(captions, index, "000000999999")
     with pytest.raises(StoreError) as error:
         replace(train, captions=captions)(tmp_path / "model")
     store = train.features / "features.lmdb"

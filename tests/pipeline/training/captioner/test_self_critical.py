@@ -33,7 +33,9 @@ from tests.pipeline.training.runs import (
 
 def moved(refine, directory):
     """Return the names of the tensors that differ from those of cross-entropy."""
-    before, after = (load_file(place / "model.safetensors") for place in (refine.model, directory))
+    before, after = (
+        load_file(directory / "model.safetensors") for directory in (refine.model, directory)
+    )
     assert before.keys() == after.keys()
     return {name for name in before if not torch.equal(before[name], after[name])}
 
@@ -83,8 +85,8 @@ def test_other_settings_train_another_captioner(refine, uninterrupted_refinement
     )
     names = ("loss", "reward")
     one, other = (
-        {name: metrics(place)[0][name] for name in names}
-        for place in (found, uninterrupted_refinement)
+        {name: metrics(directory)[0][name] for name in names}
+        for directory in (found, uninterrupted_refinement)
     )
     assert one != other
 
@@ -262,6 +264,6 @@ def test_the_report_states_the_settings_of_both_trainings(experiment, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_two_ranks_train_equal_captioners_each_time(refine, together, tmp_path):
     for name in ("one", "other"):
-        together(2, lambda processes, name=name: str(refine(tmp_path / name)))
+        together(2, lambda ranks, name=name: str(refine(tmp_path / name)))
     assert [line["step"] for line in metrics(tmp_path / "one")] == [6, 12]
     assert_equal_results(tmp_path / "one", tmp_path / "other")

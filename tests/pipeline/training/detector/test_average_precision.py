@@ -31,12 +31,12 @@ def truth(images, classes=CLASSES):
     )
 
 
-def found(*things):
+def found(*objects):
     """Return detections from (box, class id, score)."""
     return Detections(
-        boxes=np.array([box for box, *_ in things], np.float32).reshape(-1, 4),
-        scores=np.array([score for *_, score in things], np.float32),
-        class_ids=np.array([class_id for _, class_id, _ in things], np.int64),
+        boxes=np.array([box for box, *_ in objects], np.float32).reshape(-1, 4),
+        scores=np.array([score for *_, score in objects], np.float32),
+        class_ids=np.array([class_id for _, class_id, _ in objects], np.int64),
         attribute_ids=None,
     )
 
@@ -87,8 +87,10 @@ def all_at_once(data, detections):
     seen = [
         annotation(number, box, class_id, score=float(score), iscrowd=0)
         for number, one in enumerate(data.images)
-        for things in [detections[one.image_id]]
-        for box, class_id, score in zip(things.boxes, things.class_ids, things.scores, strict=True)
+        for objects in [detections[one.image_id]]
+        for box, class_id, score in zip(
+            objects.boxes, objects.class_ids, objects.scores, strict=True
+        )
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(indexed(known), indexed(seen), "bbox")
@@ -240,7 +242,7 @@ def slow_recall(data, proposals, count, overlap):
 def test_recall_is_the_share_of_boxes_that_the_first_proposals_overlap(seed, overlap):
     data, detections = random_case(seed)
     rng = np.random.default_rng(seed)
-    proposals = {name: rng.permutation(things.boxes) for name, things in detections.items()}
+    proposals = {name: rng.permutation(objects.boxes) for name, objects in detections.items()}
     proposals["0"] = proposals["0"][:1]
     counts = (1, 3, 5, 100)
     recall = proposal_recall(data, proposals, counts, overlap)

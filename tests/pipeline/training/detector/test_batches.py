@@ -145,12 +145,10 @@ def test_loader_processes_do_not_change_the_batches(make):
     assert_equal_parts(make(workers=2).epoch(1, start=1), alone)
 
 
-@pytest.mark.parametrize(("processes", "parts"), [(1, 2), (2, 1), (3, 2)])
-def test_the_shares_of_all_ranks_add_up_to_the_batches(make, processes, parts):
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 2), (2, 1), (3, 2)])
+def test_the_shares_of_all_ranks_add_up_to_the_batches(make, ranks, parts):
     whole = [set(part.image_ids) for [part] in make().epoch(0, start=0)]
-    shares = [
-        make(share=Share(rank, processes, parts)).epoch(0, start=0) for rank in range(processes)
-    ]
+    shares = [make(share=Share(rank, ranks, parts)).epoch(0, start=0) for rank in range(ranks)]
     for names, *of_all in zip(whole, *shares, strict=True):
         found = [name for share in of_all for part in share for name in part.image_ids]
         assert sorted(found) == sorted(names)

@@ -164,8 +164,8 @@ def test_different_classes_or_attributes_are_rejected(labelled, changed):
     def rename(document):
         document["categories"][0]["name"] = "other"
 
-    place = relabel(changed, rename)
-    assert refusal(labelled.config(**place)) == (
+    labels = relabel(changed, rename)
+    assert refusal(labelled.config(**labels)) == (
         "classes of training and validation labels differ: 'other' and 'ball'; "
         "use files of one data set"
     )
@@ -174,9 +174,9 @@ def test_different_classes_or_attributes_are_rejected(labelled, changed):
         document["categories"][0]["name"] = "ball"
         document["attributes"].append({"id": 999, "name": "new"})
 
-    place = relabel(changed, shorten)
+    labels = relabel(changed, shorten)
     count = len(read_validation_data(labelled.config()).attributes)
-    assert refusal(labelled.config(**place)) == (
+    assert refusal(labelled.config(**labels)) == (
         f"validation labels have {count} attributes, training labels {count + 1}; "
         "use files of one data set"
     )
@@ -193,9 +193,9 @@ def test_an_image_of_another_size_than_in_its_labels_is_skipped_with_the_reason(
     def lay_down(document):
         document["images"][3] |= {"width": 60, "height": 96}
 
-    place = relabel(changed, lay_down)
+    labels = relabel(changed, lay_down)
     Image.new("RGB", (96, 60)).save(images / f"{TRAIN[3]}.jpg", exif=turned)
-    data = read_detector_data(labelled.config(**place)).training
+    data = read_detector_data(labelled.config(**labels)).training
     assert ids(data) == TRAIN[3:]
     assert {item.image_id: item.reason for item in data.skipped} == {
         TRAIN[0]: "90 x 96 pixels after EXIF rotation, its labels expect 96 x 96",
@@ -214,8 +214,8 @@ def test_labels_that_fit_no_image_are_rejected(labelled, changed):
         kept = {image["id"] for image in document["images"]}
         document["annotations"] = [a for a in document["annotations"] if a["image_id"] in kept]
 
-    place = relabel(changed, keep_two)
-    assert refusal(labelled.config(**place)) == (
+    labels = relabel(changed, keep_two)
+    assert refusal(labelled.config(**labels)) == (
         f"none of 2 labelled images can be used: {TRAIN[0]!r} (50 x 40 pixels after EXIF "
         "rotation, its labels expect 96 x 96); use the images that were labelled"
     )
@@ -224,8 +224,8 @@ def test_labels_that_fit_no_image_are_rejected(labelled, changed):
 def test_too_many_misfits_are_rejected(labelled, changed):
     for name in TRAIN[:11]:
         Image.new("RGB", (50, 40)).save(changed / "images" / f"{name}.jpg")
-    place = relabel(changed, lambda document: None)
-    assert refusal(labelled.config(**place)).startswith(
+    labels = relabel(changed, lambda document: None)
+    assert refusal(labelled.config(**labels)).startswith(
         "11 of 12 labelled images cannot be used, at most 10 may be left out: "
     )
 

@@ -125,19 +125,19 @@ def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(labelled, data, monk
 
 
 def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, data, parts_of):
-    def loss(number=1, place=0, rank=0, seed=0):
+    def loss(number=1, index=0, rank=0, seed=0):
         config = labelled.config(seed=seed, regions=4, anchors=8)
         detector = trainable_detector(labelled.config(), data)
         ranks = Ranks(rank=rank, count=1)
         optimizer = optimizer_of(detector, config, ranks=ranks)
         [part] = parts_of()
-        draws = optimizer._generator(number, place)
+        draws = optimizer._generator(number, index)
         return optimizer._backward(part, 1.0, draws).tolist()
 
     first = loss()
     torch.manual_seed(5)
     assert loss() == first
-    others = [loss(number=2), loss(place=1), loss(rank=1), loss(seed=1)]
+    others = [loss(number=2), loss(index=1), loss(rank=1), loss(seed=1)]
     assert all(other != first for other in others)
 
 

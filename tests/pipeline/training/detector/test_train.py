@@ -183,18 +183,18 @@ def test_training_ends_when_patience_runs_out(train_detector, tmp_path, monkeypa
 def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch, caplog):
     scored(monkeypatch, 0.0, 0.1)
     train_detector(tmp_path / "blind")
-    said = (
+    warning = (
         "no labelled object is found yet: AP50 is 0; if that persists, check "
         "detector.labels and detector.anchor_sizes, or lower detector.lr"
     )
-    assert [message for message in caplog.messages if "AP50 is 0" in message] == [said]
+    assert [message for message in caplog.messages if "AP50 is 0" in message] == [warning]
 
 
 def test_the_numbers_of_images_are_logged(train_detector, tmp_path, caplog):
     caplog.set_level("INFO")
-    train_detector(tmp_path / "told", epochs=1, max_validation_images=2)
-    told = [message for message in caplog.messages if " images with " in message]
-    assert [message.split(" images")[0] for message in told] == ["train on 12", "validate on 2"]
+    train_detector(tmp_path / "logged", epochs=1, max_validation_images=2)
+    logged = [message for message in caplog.messages if " images with " in message]
+    assert [message.split(" images")[0] for message in logged] == ["train on 12", "validate on 2"]
 
 
 @pytest.mark.slow
@@ -340,13 +340,13 @@ def test_two_ranks_train_as_one_if_nothing_is_sampled(
 def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
     """Normalisations learn from the images of each rank, and are averaged."""
 
-    def train_and_show(processes):
+    def train_and_show(ranks):
         shown = []
         task = detector_training._task
 
-        def remember(config, runtime, detector, data, processes):
+        def remember(config, runtime, detector, data, ranks):
             shown.append(detector)
-            return task(config, runtime, detector, data, processes)
+            return task(config, runtime, detector, data, ranks)
 
         detector_training._task = remember
         DetectorTraining(labelled)(tmp_path / "together", epochs=1)
