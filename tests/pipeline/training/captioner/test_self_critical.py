@@ -257,7 +257,14 @@ def test_the_report_states_the_settings_of_both_trainings(experiment, tmp_path):
         "eos": "True",
     }
     fields = {name: value for name, value in provenance.items() if name.startswith("train.")}
-    assert fields == {f"train.{name}": str(value) for name, value in before.items()}
+    # config.yaml has the fields' names, the manifest those of its keys
+    names = {
+        "captions_per_picture": "captions_per_image",
+        "validation_pictures": "max_validation_images",
+    }
+    assert fields == {
+        f"train.{names.get(name, name)}": str(value) for name, value in before.items()
+    }
 
 
 @pytest.mark.slow
