@@ -141,6 +141,9 @@ class AlignedCaptioner(Captioner, Protocol):
     def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""
 
+    def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
+        """Score given captions in the aligned and the perturbed pass."""
+
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:
     """Shift captions right by one token, <bos> first; (..., L) -> (..., L)."""

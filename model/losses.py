@@ -96,11 +96,11 @@ def two_losses(captioner: AlignedCaptioner, memory: Memory, captions: Tensor) ->
     gradient and the mask loss gives theta none.
     """
     is_token = captions != captioner.special.pad
-    aligned = captioner.score(memory, captions)
-    caption = caption_loss(aligned.log_probs, is_token)
     if not captioner.has_masks:
-        return TwoLosses(caption, None, None, is_token.sum())
-    perturbed = captioner.score(memory, captions, perturbed=True)
+        alone = captioner.score(memory, captions)
+        return TwoLosses(caption_loss(alone.log_probs, is_token), None, None, is_token.sum())
+    aligned, perturbed = captioner.score_both(memory, captions)
+    caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     keeps = _keeps(perturbed.attention)
     penalty = mask_penalty(keeps, is_token)

@@ -111,6 +111,10 @@ class DecoderOutput:
     states: Tensor
     attention: tuple[AlignedAttention, ...]
 
+    def detach(self) -> "DecoderOutput":
+        """Detach the states; no loss uses the attention of layers without masks."""
+        return DecoderOutput(self.states.detach(), self.attention)
+
 
 class CaptionDecoder(nn.Module):
     """Embedding, decoder layers and output layer."""
@@ -137,16 +141,43 @@ class CaptionDecoder(nn.Module):
         *,
         region_mask: Tensor,
         decoder_pass: DecoderPass,
+        below_masks: DecoderOutput | None = None,
     ) -> DecoderOutput:
-        """Decode whole captions (teacher forcing); tokens: (N, L) int64; regions: one per layer."""
+        """Decode whole captions (teacher forcing); tokens: (N, L) int64; regions: one per layer.
+
+        below_masks: result of `decode_below_masks`, computed if it is None.
+        """
+        below = below_masks or self.decode_below_masks(
+            tokens, regions, region_mask=region_mask, decoder_pass=decoder_pass
+        )
+        states, attention = below.states, list(below.attention)
+        for number in range(len(below.attention), len(self.layers)):
+            layer = self._layers()[number]
+            if number > len(below.attention):
+                states = layer.self_attend(states)
+            states, weights = layer.cross_attend(
+                states, regions[number], region_mask=region_mask, decoder_pass=decoder_pass
+            )
+            attention.append(weights)
+        return DecoderOutput(states, tuple(attention))
+
+    def decode_below_masks(
+        self,
+        tokens: Tensor,
+        regions: tuple[RegionProjection, ...],
+        *,
+        region_mask: Tensor,
+        decoder_pass: DecoderPass,
+    ) -> DecoderOutput:
+        """Decode up to the self-attention of the lowest aligned layer, equal in both passes."""
         states: Tensor = self.embedding(tokens)
         attention: list[AlignedAttention] = []
         for layer, projected in zip(self._layers(), regions, strict=True):
+            states = layer.self_attend(states)
+            if layer.cross_attention.alignment is not None:
+                break
             states, weights = layer.cross_attend(
-                layer.self_attend(states),
-                projected,
-                region_mask=region_mask,
-                decoder_pass=decoder_pass,
+                states, projected, region_mask=region_mask, decoder_pass=decoder_pass
             )
             attention.append(weights)
         return DecoderOutput(states, tuple(attention))

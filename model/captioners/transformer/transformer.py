@@ -24,7 +24,7 @@ from a2cap.model.captioner import (
     average_attention,
     decoder_input,
 )
-from a2cap.model.captioners.transformer.decoder import CaptionDecoder
+from a2cap.model.captioners.transformer.decoder import CaptionDecoder, DecoderOutput
 from a2cap.model.captioners.transformer.encoder import BOX_VALUES, RegionEncoder
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
@@ -153,20 +153,51 @@ class TransformerCaptioner(nn.Module):
         the mask networks a gradient (the memory gets none either); the aligned pass gives them
         none.
         """
-        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        below = self._decode_below_masks(memory, captions)
         if perturbed:
-            with frozen(self.caption_parameters()):
-                return self._score(self._detach(memory), captions, perturbed=True)
-        with frozen(self.mask_parameters()):
-            return self._score(memory, captions, perturbed=False)
+            return self._score_perturbed(memory, captions, below)
+        return self._score_aligned(memory, captions, below)
 
-    def _score(self, memory: Memory, captions: Tensor, *, perturbed: bool) -> ScoredCaptions:
+    def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
+        """Score captions in the aligned and in the perturbed pass.
+
+        Both drop the same units below the first mask, so their difference shows the masks.
+        """
+        below = self._decode_below_masks(memory, captions)
+        aligned = self._score_aligned(memory, captions, below)
+        return aligned, self._score_perturbed(memory, captions, below)
+
+    def _decode_below_masks(self, memory: Memory, captions: Tensor) -> DecoderOutput:
+        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        return self.decoder.decode_below_masks(
+            decoder_input(captions, bos=self.special.bos).flatten(0, 1),
+            memory.projections,
+            region_mask=memory.region_mask,
+            decoder_pass=DecoderPass(self.schedule_step),
+        )
+
+    def _score_aligned(
+        self, memory: Memory, captions: Tensor, below: DecoderOutput
+    ) -> ScoredCaptions:
+        with frozen(self.mask_parameters()):
+            return self._score(memory, captions, below, perturbed=False)
+
+    def _score_perturbed(
+        self, memory: Memory, captions: Tensor, below: DecoderOutput
+    ) -> ScoredCaptions:
+        with frozen(self.caption_parameters()):
+            return self._score(self._detach(memory), captions, below.detach(), perturbed=True)
+
+    def _score(
+        self, memory: Memory, captions: Tensor, below: DecoderOutput, *, perturbed: bool
+    ) -> ScoredCaptions:
         tokens = decoder_input(captions, bos=self.special.bos)
         decoded = self.decoder(
             tokens.flatten(0, 1),
             memory.projections,
             region_mask=memory.region_mask,
             decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
+            below_masks=below,
         )
         # The output layer is the largest product: skip it on padding.
         is_token = captions != self.special.pad
