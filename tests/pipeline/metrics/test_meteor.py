@@ -12,6 +12,7 @@ from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.meteor import meteor_statistics, meteor_values
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder, tokenize
+from tests.data.messages import message_of
 
 CANDIDATES = ["a man riding a horse", "two dogs in the snow", "a cat", "", "a bus is parked now"]
 REFERENCES = [
@@ -48,11 +49,9 @@ def test_meteor_reports_a_caption_that_it_cannot_score_and_gets_no_line_breaks(m
 
     monkeypatch.setattr(meteor, "paraphrases_for", lambda *_: b"")
     monkeypatch.setattr(meteor, "java_process", lambda *_, **__: nullcontext(Refusing()))
-    with pytest.raises(JavaError) as caught:
-        meteor_statistics(["7"], ["a\nb|||"], [["c\rd"]], advance=print)
-    assert str(caught.value) == (
-        "METEOR cannot score image '7': 'Error: no reference'; check its caption and references"
-    )
+    assert message_of(
+        meteor_statistics, ["7"], ["a\nb|||"], [["c\rd"]], advance=print, error=JavaError
+    ) == ("METEOR cannot score image '7': 'Error: no reference'; check its caption and references")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from tests.data.messages import message_of
 
 CANDIDATES = [
     "a man riding a brown horse",
@@ -121,9 +122,7 @@ def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
 def test_the_error_without_the_parser_names_the_command_that_downloads_it(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     message = 'SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
-    with pytest.raises(JavaError) as caught:
-        spice_jars()
-    assert str(caught.value) == message
+    assert message_of(spice_jars, error=JavaError) == message
     monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
     assert score({"1": "a"}, {"1": ["a"]}, spice=True).not_run == {"SPICE": message}
 

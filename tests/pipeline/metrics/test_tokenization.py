@@ -1,10 +1,9 @@
 """PTB tokens equal pycocoevalcap's, and those of references are cached."""
 
-import pytest
-
 from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.tokenization import tokenize, tokenize_references
+from tests.data.messages import message_of
 
 ODD_CAPTIONS = {
     "quotes": ['A "quoted" man (left) can\'t — see…', "m&m's, o'clock; well-lit"],
@@ -34,18 +33,16 @@ def test_images_without_captions_need_no_jvm(monkeypatch):
 
 def test_a_lost_line_of_the_tokeniser_is_reported(monkeypatch):
     monkeypatch.setattr(tokenization, "run_java", lambda *_, **__: "one\n")
-    with pytest.raises(JavaError) as caught:
-        tokenize({"1": ["one", "two"]})
-    assert str(caught.value) == (
+    assert message_of(tokenize, {"1": ["one", "two"]}, error=JavaError) == (
         "the tokeniser returned 1 lines for 2 captions; remove control characters from the captions"
     )
 
 
 def test_a_missing_pycocoevalcap_is_reported(monkeypatch):
     monkeypatch.setattr(tokenization, "find_spec", lambda _: None)
-    with pytest.raises(JavaError) as caught:
-        tokenize({"1": ["a"]})
-    assert str(caught.value) == ('pycocoevalcap is not installed; run "pip install pycocoevalcap"')
+    assert message_of(tokenize, {"1": ["a"]}, error=JavaError) == (
+        'pycocoevalcap is not installed; run "pip install pycocoevalcap"'
+    )
 
 
 def test_tokens_of_references_are_cached(monkeypatch, tmp_path):
