@@ -13,6 +13,7 @@ from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
+from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
@@ -73,12 +74,14 @@ def _training(model: Path) -> dict[str, str]:
     except A2Error:
         return {}
     before = _cross_entropy(model) if made.stage == TRAIN_SCST else {}
-    return {
+    fields = {
         f"{section}.{name}": str(value)
-        for section, fields in {**before, **made.params}.items()
-        if section != "model" and isinstance(fields, Mapping)
-        for name, value in fields.items()
+        for section, found in {**before, **made.params}.items()
+        if section != "model" and isinstance(found, Mapping)
+        for name, value in found.items()
     }
+    # manifests keep the earlier spelling of renamed fields
+    return {RENAMED_FIELDS.get(field, field): value for field, value in fields.items()}
 
 
 def _cross_entropy(refined: Path) -> dict[str, object]:

@@ -18,6 +18,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
@@ -257,14 +258,11 @@ def test_the_report_states_the_settings_of_both_trainings(experiment, tmp_path):
         "eos": "True",
     }
     fields = {name: value for name, value in provenance.items() if name.startswith("train.")}
-    # config.yaml has the fields' names, the manifest those of its keys
-    names = {
-        "captions_per_picture": "captions_per_image",
-        "validation_pictures": "max_validation_images",
-    }
     assert fields == {
-        f"train.{names.get(name, name)}": str(value) for name, value in before.items()
+        RENAMED_FIELDS.get(f"train.{name}", f"train.{name}"): str(value)
+        for name, value in before.items()
     }
+    assert "train.captions_per_image" in fields
 
 
 @pytest.mark.slow
