@@ -89,15 +89,10 @@ def _relative_boxes(regions: Regions) -> NDArray[np.float32]:
 def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
     """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption."""
     # the captions of a file are all padded to max_length + 1
-    longest = max(_longest(captions) for captions in tokens)
+    columns = [np.flatnonzero((captions != PAD).any(axis=0)) for captions in tokens]
+    longest = max(int(used.max(initial=-1)) + 1 for used in columns)
     padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
     for row, captions in enumerate(tokens):
         part = captions[:, :longest]
         padded[row, :, : part.shape[1]] = torch.from_numpy(part)
     return padded
-
-
-def _longest(captions: NDArray[np.int64]) -> int:
-    """Return L without the trailing columns that are padding in all captions."""
-    columns = np.flatnonzero((captions != PAD).any(axis=0))
-    return int(columns.max(initial=-1)) + 1

@@ -1,16 +1,16 @@
-"""Datasets of images with region features: with captions for training, without for decoding."""
+"""Dataset of images with region features and captions."""
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from a2cap.data.batches.collate import Item
 from a2cap.data.batches.sampling import caption_choice
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import top_scoring
 
@@ -20,16 +20,6 @@ ItemKey = tuple[int, int]
 worker would start again from scratch when training resumes."""
 
 
-class CaptionSource(Protocol):
-    """The captions of a dataset: a `CaptionFile`, or a test double."""
-
-    def image_ids(self, split: str) -> list[str]:
-        """Return the images of a split, always in the same order."""
-
-    def captions(self, image_id: str) -> NDArray[np.int32]:
-        """Return the captions of an image: (n, L) int32, each ended by <eos>, padded with 0."""
-
-
 class CaptionDataset(Dataset[Item]):
     """Images of a split with captions, by (epoch, index).
 
@@ -37,13 +27,13 @@ class CaptionDataset(Dataset[Item]):
     in every epoch; "caption", an item is one pair of image and caption.
     skipped: images that extraction could not read; they are left out.
     Raises StoreError if any other image has no features, InputError if the split has no images or
-    an image has no captions, ConfigError for numbers below 1.
+    an image has no captions.
     """
 
     def __init__(
         self,
         store: Path,
-        captions: CaptionSource,
+        captions: CaptionFile,
         split: str,
         *,
         captions_per_image: int = 5,
@@ -52,8 +42,6 @@ class CaptionDataset(Dataset[Item]):
         grouping: Grouping = "image",
         skipped: Collection[str] = (),
     ) -> None:
-        require_positive(captions_per_image, "captions per image")
-        require_positive(max_regions, "max regions")
         left_out = set(skipped)
         self.image_ids = [name for name in captions.image_ids(split) if name not in left_out]
         if not self.image_ids:
@@ -93,21 +81,3 @@ class CaptionDataset(Dataset[Item]):
         if count == 0:
             raise InputError(f"image {image_id!r} has no captions; remove it from the split")
         return count
-
-
-class ImageDataset(Dataset[Item]):
-    """Images of a feature store by id, without captions."""
-
-    def __init__(self, store: FeatureStore, max_regions: int | None) -> None:
-        require_positive(max_regions, "max regions")
-        self._store = store
-        self._max_regions = max_regions
-
-    def __getitem__(self, image_id: str) -> Item:
-        return Item(image_id, top_scoring(self._store[image_id], self._max_regions), None)
-
-
-def require_positive(value: int | None, name: str) -> None:
-    """Raise ConfigError for a value below 1; None passes."""
-    if value is not None and value < 1:
-        raise ConfigError(f"{name}: {value} is below 1; raise it")

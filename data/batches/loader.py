@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +15,12 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from a2cap.data.batches.collate import Batch, collate
-from a2cap.data.batches.dataset import ImageDataset, ItemKey, require_positive
+from a2cap.data.batches.collate import Batch, Item, collate
+from a2cap.data.batches.dataset import ItemKey
 from a2cap.data.batches.sampling import epoch_order
 from a2cap.data.errors import A2Error, LoaderError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import top_scoring
 
 Key = TypeVar("Key")
 Element = TypeVar("Element")
@@ -76,19 +77,17 @@ def epoch_batches(
     The last batch holds the remaining items; a rank may have none of them. The batches are the
     same for any number of workers. Neither reads nor changes the global RNG state.
     """
-    require_positive(batch_size, "batch size")
     order = epoch_order(len(dataset), seed=seed, epoch=epoch)
     keys = [(epoch, int(index)) for index in order[start * batch_size :]]
     batches = [share.of(batch) for batch in _chunks(keys, batch_size)]
     parts = [part for batch in batches for part in batch]
-    loader = _load(dataset.__getitem__, parts, collate, workers=workers, pin_memory=pin_memory)
-    loaded = iter(loader)
+    items = _Batches(dataset.__getitem__, parts, collate)
+    loaded = _load(items, workers=workers, pin_memory=pin_memory)
     return (list(islice(loaded, len(batch))) for batch in batches)
 
 
 def batches_per_epoch(dataset: Sized, *, batch_size: int) -> int:
     """Return the number of batches of an epoch, including a last partial one."""
-    require_positive(batch_size, "batch size")
     return math.ceil(len(dataset) / batch_size)
 
 
@@ -100,48 +99,29 @@ def image_batches(
     max_regions: int | None = None,
     workers: int = 0,
     pin_memory: bool = False,
-) -> Iterable[Batch]:
+) -> Iterator[Batch]:
     """Return batches of these images in this order, without captions.
 
     Raises StoreError before the first batch if an image has no features.
     """
-    require_positive(batch_size, "batch size")
     features = FeatureStore(store)
-    images = ImageDataset(features, max_regions)
     features.require(image_ids)
-    chunks = _chunks(image_ids, batch_size)
-    return _load(images.__getitem__, chunks, collate, workers=workers, pin_memory=pin_memory)
+    read = partial(_image_item, features, max_regions)
+    items = _Batches(read, _chunks(image_ids, batch_size), collate)
+    return _load(items, workers=workers, pin_memory=pin_memory)
 
 
 def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:
     return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
 
 
-def _load(
-    read: Callable[[Key], Element],
-    batches: list[list[Key]],
-    collate: Callable[[Sequence[Element]], Collated],
-    *,
-    workers: int,
-    pin_memory: bool,
-) -> "_Loader[Collated]":
-    """Return the collated batches of keys in order, prefetched by `workers` processes."""
-    loaded: Iterable[Collated | _Failure] = DataLoader(
-        _GuardedDataset(read),
-        batch_sampler=batches,
-        num_workers=workers,
-        collate_fn=partial(_collate_guarded, collate),
-        pin_memory=pin_memory,
-        # without a generator of its own, iterating a DataLoader draws from the global RNG state
-        generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
-    )
-    return _Loader(loaded)
+def _image_item(features: FeatureStore, max_regions: int | None, image_id: str) -> Item:
+    return Item(image_id, top_scoring(features[image_id], max_regions), None)
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """The error in place of an item or batch that could not be made.
+    """The error in place of a batch that could not be made.
 
     If a worker raised it, torch would replace the error's text by the worker's traceback.
     """
@@ -149,51 +129,53 @@ class _Failure:
     error: A2Error
 
 
-class _GuardedDataset(Dataset[Element | _Failure]):
-    """A dataset that returns an A2Error as a failure."""
+@dataclass(frozen=True)
+class _Batches(Dataset[Collated | _Failure], Generic[Key, Element, Collated]):
+    """Collated batches by number; keys: of the items of each."""
 
-    def __init__(self, read: Callable[[Key], Element]) -> None:
-        self._read: Callable[..., Element] = read
+    read: Callable[[Key], Element]
+    keys: Sequence[Sequence[Key]]
+    collate: Callable[[Sequence[Element]], Collated]
 
-    def __getitem__(self, key: object) -> Element | _Failure:
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, number: int) -> Collated | _Failure:
         try:
-            return self._read(key)
+            return self.collate([self.read(key) for key in self.keys[number]])
         except A2Error as error:
             return _Failure(error)
 
 
-def _collate_guarded(
-    collate: Callable[[Sequence[Element]], Collated], items: Sequence[Element | _Failure]
-) -> Collated | _Failure:
-    whole: list[Element] = []
-    for item in items:
-        if isinstance(item, _Failure):
-            return item
-        whole.append(item)
+def _load(
+    dataset: _Batches[Key, Element, Collated], *, workers: int, pin_memory: bool
+) -> Iterator[Collated]:
+    """Yield the batches in order, prefetched by `workers` processes."""
+    loader: DataLoader[Collated | _Failure] = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=_unchanged,  # torch's own would turn arrays into tensors
+        pin_memory=pin_memory,
+        # without a generator of its own, iterating a DataLoader draws from the global RNG state
+        generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
+    )
+    with _signals_blocked():
+        batches = iter(loader)
     try:
-        return collate(whole)
-    except A2Error as error:
-        return _Failure(error)
+        for batch in batches:
+            if isinstance(batch, _Failure):
+                raise batch.error
+            yield batch
+    except (ConnectionError, EOFError) as error:  # a worker died while it sent a batch
+        raise _worker_died(str(error) or type(error).__name__) from error
+    finally:
+        del batches  # and with it the workers: the error's traceback holds this frame
 
 
-@dataclass(frozen=True)
-class _Loader(Generic[Collated]):
-    """Batches that can be iterated repeatedly; raises the A2Error that a worker met."""
-
-    batches: Iterable[Collated | _Failure]
-
-    def __iter__(self) -> Iterator[Collated]:
-        with _signals_blocked():
-            batches = iter(self.batches)
-        try:
-            for batch in batches:
-                if isinstance(batch, _Failure):
-                    raise batch.error
-                yield batch
-        except (ConnectionError, EOFError) as error:  # a worker died while it sent a batch
-            raise _worker_died(str(error) or type(error).__name__) from error
-        finally:
-            del batches  # and with it the workers: the error's traceback holds this frame
+def _unchanged(batch: Collated) -> Collated:
+    return batch
 
 
 def loader_error(error: Exception) -> LoaderError | None:

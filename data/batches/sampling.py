@@ -22,10 +22,8 @@ def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index:
     """Draw `wanted` of the `available` captions of the image at `index` for one epoch.
 
     Draws without replacement; if there are too few, every caption comes once and the rest is drawn
-    with replacement. Raises ValueError if either number is below 1.
+    with replacement. Both numbers are at least 1.
     """
-    if min(available, wanted) < 1:
-        raise ValueError(f"cannot choose {wanted} of {available} captions; give at least 1 of each")
     stream = _stream(seed, _CAPTIONS, epoch, index)
     order = np.argsort(stream.random_raw(available), kind="stable")
     repeated = stream.random_raw(max(0, wanted - available)) % available

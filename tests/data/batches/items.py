@@ -56,10 +56,13 @@ def make_dataset(store, counts=None, **options):
     return CaptionDataset(store, Captions(counts), "train", **{"seed": 7, **options})
 
 
-def whole_batches(dataset, *, epoch=0, **options):
+def epoch_parts(dataset, **options):
+    return epoch_batches(dataset, collate, **{"seed": 7, "epoch": 0, **options})
+
+
+def whole_batches(dataset, **options):
     """The batches of an epoch on a single rank without gradient accumulation."""
-    batches = epoch_batches(dataset, collate, **{"seed": 7, "epoch": epoch, **options})
-    return (batch for [batch] in batches)
+    return (batch for [batch] in epoch_parts(dataset, **options))
 
 
 def assert_all_equal(left, right):

@@ -11,16 +11,16 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils import signal_handling
 
 from a2cap.data.batches import loader
-from a2cap.data.batches.collate import collate
 from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
 from a2cap.data.errors import InputError, LoaderError, StoreError
-from tests.data.batches.items import IDS, assert_all_equal, make_dataset, whole_batches
-
-
-def rank_batches(store, *, batch_size, share):
-    return epoch_batches(
-        make_dataset(store), collate, batch_size=batch_size, seed=7, epoch=0, share=share
-    )
+from tests.data.batches.items import (
+    IDS,
+    assert_all_equal,
+    epoch_parts,
+    make_dataset,
+    whole_batches,
+)
+from tests.data.messages import message_of
 
 
 def items(batch):
@@ -55,39 +55,35 @@ def test_two_workers_give_the_same_batches_as_none(store, grouping):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_images_are_batched_in_the_given_order(store, workers):
     asked = [IDS[5], IDS[0], IDS[9], IDS[0], IDS[3]]
-    batches = image_batches(store, asked, batch_size=2, workers=workers)
-    for _ in range(2):  # they can be iterated again
-        names = [batch.image_ids for batch in batches]
-        assert names == [(IDS[5], IDS[0]), (IDS[9], IDS[0]), (IDS[3],)]
+    batches = list(image_batches(store, asked, batch_size=2, workers=workers))
+    names = [batch.image_ids for batch in batches]
+    assert names == [(IDS[5], IDS[0]), (IDS[9], IDS[0]), (IDS[3],)]
     assert all(batch.tokens is None for batch in batches)
 
 
+def global_rng_state():
+    return torch.get_rng_state().tolist(), random.getstate(), pickle.dumps(np.random.get_state())
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loading_does_not_change_the_global_rng_state(store, workers):
-    before = (torch.get_rng_state(), random.getstate(), pickle.dumps(np.random.get_state()))
-    list(whole_batches(make_dataset(store), batch_size=4, workers=workers))
-    list(image_batches(store, IDS, batch_size=4, workers=workers))
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
-    assert pickle.dumps(np.random.get_state()) == before[2]
-
-
-def test_loading_does_not_depend_on_the_global_rng_state(store):
+def test_loading_does_not_change_the_global_rng_state_nor_depend_on_it(store, workers):
     dataset = make_dataset(store)
-    torch.manual_seed(1)
-    first = list(whole_batches(dataset, batch_size=4))
+    first = list(whole_batches(dataset, batch_size=4, workers=workers))
     torch.manual_seed(2)
-    assert_all_equal(whole_batches(dataset, batch_size=4), first)
+    before = global_rng_state()
+    assert_all_equal(whole_batches(dataset, batch_size=4, workers=workers), first)
+    list(image_batches(store, IDS, batch_size=4, workers=workers))
+    assert global_rng_state() == before
 
 
 @pytest.mark.parametrize("grouping", ["image", "caption"])
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 2), (3, 2), (7, 1)])
 def test_the_shares_of_all_ranks_make_up_the_batch_of_one(store, grouping, ranks, micro_batches):
     dataset = make_dataset(store, grouping=grouping)
-    options = {"batch_size": 4, "seed": 7, "epoch": 1, "start": 1}
+    options = {"batch_size": 4, "epoch": 1, "start": 1}
     whole = list(whole_batches(dataset, **options))
     shared = [
-        list(epoch_batches(dataset, collate, **options, share=Share(rank, ranks, micro_batches)))
+        list(epoch_parts(dataset, **options, share=Share(rank, ranks, micro_batches)))
         for rank in range(ranks)
     ]
     assert [len(batches) for batches in shared] == [len(whole)] * ranks
@@ -101,7 +97,7 @@ def test_a_batch_is_dealt_out_round_robin(store):
     names = whole.image_ids
     for rank in range(2):
         share = Share(rank, ranks=2, micro_batches=2)
-        [parts] = rank_batches(store, batch_size=11, share=share)
+        [parts] = epoch_parts(make_dataset(store), batch_size=11, share=share)
         assert [part.image_ids for part in parts] == [names[rank::4], names[rank + 2 :: 4]]
 
 
@@ -113,7 +109,7 @@ def test_a_batch_is_dealt_out_round_robin(store):
     ],
 )
 def test_micro_batches_have_these_sizes(store, batch_size, share, sizes):
-    batches = rank_batches(store, batch_size=batch_size, share=share)
+    batches = epoch_parts(make_dataset(store), batch_size=batch_size, share=share)
     assert [[len(part.image_ids) for part in parts] for parts in batches] == sizes
 
 
@@ -149,9 +145,7 @@ def reject_odd(numbers):
 )
 def test_an_error_in_a_worker_keeps_its_type_and_text(dataset, collated, error, text, workers):
     batches = epoch_batches(dataset, collated, batch_size=2, seed=0, epoch=0, workers=workers)
-    with pytest.raises(error) as raised:
-        list(batches)
-    assert str(raised.value) == text
+    assert message_of(list, batches, error=error) == text
 
 
 @pytest.mark.parametrize(
@@ -173,10 +167,9 @@ def test_a_worker_that_dies_while_sending_a_batch_is_reported(monkeypatch, error
     monkeypatch.setattr(loader, "DataLoader", Dying)
     found = epoch_batches(Numbers(None), list, batch_size=2, seed=0, epoch=0, workers=1)
     assert next(found) == [[0, 1]]
-    with pytest.raises(LoaderError) as raised:
-        next(found)
-    assert str(raised.value).startswith(f"a data loader worker died: {reason}")
-    assert str(raised.value).endswith(" if memory ran out, and run again")
+    message = message_of(next, found, error=LoaderError)
+    assert message.startswith(f"a data loader worker died: {reason}")
+    assert message.endswith(" if memory ran out, and run again")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
