@@ -78,7 +78,7 @@ def list_images(folder: Path) -> list[Path]:
     found = [Path(relative) for relative in _relative_files(folder, root, PurePosixPath())]
     if not found:
         raise InputError(
-            f"no images in {str(folder)!r} (looked for {' '.join(sorted(IMAGE_SUFFIXES))}, "
+            f"no images in {str(folder)!r} (searched for {' '.join(sorted(IMAGE_SUFFIXES))}, "
             "symbolic links that lead out are skipped); check the folder"
         )
     return found

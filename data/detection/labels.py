@@ -111,6 +111,6 @@ def check_usable(
     if len(skipped) == total:
         raise InputError(
             f"no image of {str(annotations)!r} is in {str(images)!r} "
-            f"({total:,} looked for); check the folder"
+            f"({total:,} searched); check the folder"
         )
     check_skip_limit(skipped, total, "images")

@@ -150,7 +150,7 @@ def test_two_files_with_the_same_id_are_rejected(tmp_path):
 
 def test_an_empty_folder_is_rejected(tmp_path):
     assert message_of(find_images, tmp_path) == (
-        f"no images in {str(tmp_path)!r} (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+        f"no images in {str(tmp_path)!r} (searched for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
         "symbolic links that lead out are skipped); check the folder"
     )
 

@@ -110,7 +110,7 @@ def test_an_image_without_a_file_is_skipped_with_its_file_name(tmp_path):
 def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):
     path = instances(tmp_path, box(), files=["other.jpg"])
     assert message_of(read, path) == (
-        f"no image of {str(path)!r} is in {str(tmp_path / 'images')!r} (2 looked for); "
+        f"no image of {str(path)!r} is in {str(tmp_path / 'images')!r} (2 searched); "
         "check the folder"
     )
 

@@ -89,7 +89,7 @@ def test_data_without_any_usable_image_is_rejected():
         {"annotations": Path("a.json"), "images": Path("images")},
     )
     assert message_of(check_usable, skipped, total=1, **paths) == (
-        "no image of 'a.json' is in 'images' (1 looked for); check the folder"
+        "no image of 'a.json' is in 'images' (1 searched); check the folder"
     )
 
 

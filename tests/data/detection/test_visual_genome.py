@@ -240,7 +240,7 @@ def test_a_folder_without_any_of_the_images_is_rejected(files):
     message = message_of(files.read, [image(entry("dog"), number=5)])
     assert message == (
         f"no image of {str(files.folder / 'objects.json')!r} is in {str(files.images)!r} "
-        "(1 looked for); check the folder"
+        "(1 searched); check the folder"
     )
 
 

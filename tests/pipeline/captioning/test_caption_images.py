@@ -142,7 +142,7 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     [
         (
             ("{folder}", "x.jpg"),
-            "no images in '{folder}' (looked for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
+            "no images in '{folder}' (searched for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
             "symbolic links that lead out are skipped); check the folder",
         ),
         (("-",), "no images on standard input; write one path per line"),
