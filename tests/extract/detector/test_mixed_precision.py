@@ -46,9 +46,9 @@ def test_regions_outside_the_candidates_are_computed_too(detector, make_image, m
     expected = Extractor(detector, config=MIXED)(make_image(0))
     choose = Extractor._choose
 
-    def too_few(self, boxes, class_logits, *, more=False):
-        chosen = choose(self, boxes, class_logits, more=more)
-        return chosen[:2] if more else chosen
+    def too_few(self, boxes, class_logits, *, with_margin=False):
+        chosen = choose(self, boxes, class_logits, with_margin=with_margin)
+        return chosen[:2] if with_margin else chosen
 
     monkeypatch.setattr(Extractor, "_choose", too_few)
     regions = Extractor(detector, config=MIXED)(make_image(0))
