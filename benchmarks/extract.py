@@ -26,7 +26,7 @@ from torch import Tensor
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import CHUNK, Detector
-from a2cap.extract.detector.fused import FusedConvolution, fuse
+from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.operators import nms, roi_pool
 from a2cap.extract.detector.resnet import STRIDE, Architecture
@@ -112,7 +112,7 @@ def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: L
     """Run all stages on one image, as `Extractor` does."""
     with laps.lap("decode and resize"):
         blob, size = _read(path, config=config, mean=detector.meta.mean)
-    if isinstance(detector.backbone.stem.conv1, FusedConvolution):
+    if detector.backbone.stem.conv1.bias is not None:
         blob = blob.contiguous(memory_format=torch.channels_last)  # as Extractor runs
     with laps.lap("backbone"):
         maps = detector(blob)

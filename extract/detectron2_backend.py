@@ -29,9 +29,12 @@ def rebuild(detector: Detector) -> Detector:
             f"detectron2 does not dilate ResNet-{architecture.depth}; set extract.backend=native"
         )
     parts = {
-        "backbone": _Backbone(architecture, meta),
+        "backbone.stem": _stem(architecture, meta),
+        "backbone.res2": _stage(architecture, 2, meta),
+        "backbone.res3": _stage(architecture, 3, meta),
+        "backbone.res4": _stage(architecture, 4, meta),
         "proposal_generator.rpn_head": _ProposalHead(architecture),
-        "roi_heads.res5": nn.Sequential(*_stage(architecture, 5, meta)),
+        "roi_heads.res5": _stage(architecture, 5, meta),
     }
     shared = {id(t): t for t in (*detector.parameters(), *detector.buffers())}
     rebuilt = copy.deepcopy(detector, memo=dict(shared))
@@ -46,23 +49,6 @@ def rebuild(detector: Detector) -> Detector:
 def require_detectron2() -> None:
     """Raise A2Error where detectron2 cannot be imported."""
     _module("layers")
-
-
-class _Backbone(nn.Module):
-    """Stem and stages res2 to res4 under the names of a2's weights."""
-
-    def __init__(self, architecture: Architecture, meta: DetectorMeta) -> None:
-        super().__init__()
-        self.stem = _stem(architecture, meta)
-        for stage in (2, 3, 4):
-            self.add_module(f"res{stage}", nn.Sequential(*_stage(architecture, stage, meta)))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return maps (B, C, H / 16, W / 16). images: (B, 3, H, W) float32."""
-        x = images
-        for part in self.children():
-            x = part(x)
-        return x
 
 
 class _ProposalHead(nn.Module):
@@ -102,13 +88,13 @@ def _stem(architecture: Architecture, meta: DetectorMeta) -> nn.Module:
     return stem
 
 
-def _stage(architecture: Architecture, stage: int, meta: DetectorMeta) -> list[nn.Module]:
+def _stage(architecture: Architecture, stage: int, meta: DetectorMeta) -> nn.Sequential:
     dilated = stage == 5 and meta.last_stage == "dilated"
     resnet = _module("modeling.backbone.resnet")
     blocks = BLOCKS[architecture.depth][stage - 2]
     first_stride = 1 if stage == 2 or dilated else 2
     outputs = architecture.stage_width(stage)
-    made: list[nn.Module] = resnet.ResNet.make_stage(
+    made = resnet.ResNet.make_stage(
         resnet.BottleneckBlock,
         blocks,
         stride_per_block=[first_stride] + [1] * (blocks - 1),
@@ -119,7 +105,7 @@ def _stage(architecture: Architecture, stage: int, meta: DetectorMeta) -> list[n
         stride_in_1x1=True,
         dilation=2 if dilated else 1,
     )
-    return made
+    return nn.Sequential(*made)
 
 
 def _pool(meta: DetectorMeta) -> Pooling:

@@ -7,38 +7,10 @@ bias. In float32 the result differs by some 4e-6 of its size.
 import copy
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import EPSILON, NormalizedConvolution
-
-
-class FusedConvolution(nn.Module):
-    """A convolution with bias that replaces a convolution and its batch normalisation."""
-
-    def __init__(self, separate: NormalizedConvolution) -> None:
-        super().__init__()
-        norm = separate.norm
-        gain = norm.weight.double() * (norm.running_var.double() + EPSILON).rsqrt()
-        weight = separate.weight.double() * gain.view(-1, 1, 1, 1)
-        bias = norm.bias.double() - norm.running_mean.double() * gain
-        self.weight = nn.Parameter(weight.float(), requires_grad=False)
-        self.bias = nn.Parameter(bias.float(), requires_grad=False)
-        self.stride = separate.stride
-        self.padding = separate.padding
-        self.dilation = separate.dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Convolve. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
-        return F.conv2d(
-            x,
-            self.weight,
-            self.bias,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-        )
 
 
 def fuse(detector: Detector) -> Detector:
@@ -46,7 +18,17 @@ def fuse(detector: Detector) -> Detector:
     shared = {id(t): t for t in (*detector.parameters(), *detector.buffers())}
     fused = copy.deepcopy(detector, memo=dict(shared))  # shares tensors instead of copying them
     for module in list(fused.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, NormalizedConvolution):
-                setattr(module, name, FusedConvolution(child))
+        if isinstance(module, NormalizedConvolution):
+            fold_norm(module)
     return fused.to(memory_format=torch.channels_last).eval()
+
+
+def fold_norm(convolution: NormalizedConvolution) -> None:
+    """Replace a convolution's normalisation by another weight and a bias, in place."""
+    norm = convolution.norm
+    gain = norm.weight.double() * (norm.running_var.double() + EPSILON).rsqrt()
+    weight = convolution.weight.double() * gain.view(-1, 1, 1, 1)
+    bias = norm.bias.double() - norm.running_mean.double() * gain
+    convolution.weight = nn.Parameter(weight.float(), requires_grad=False)
+    convolution.bias = nn.Parameter(bias.float(), requires_grad=False)
+    convolution.add_module("norm", nn.Identity())

@@ -1,9 +1,8 @@
 """Compiled operators of torchvision, with a one-line error where they cannot be loaded."""
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,28 +30,20 @@ def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     maps: (B, C, h, w) float32; rois: (K, 5) float32, image index, x1 y1 x2 y2 in pixels;
     scale: cells of a map per pixel. Returns (K, C, size, size).
     """
+    compiled = _compiled()
+
+    def pool(part: Tensor) -> Tensor:
+        return cast(Tensor, compiled.roi_pool(maps, part, scale, size, size)[0])
+
     # torchvision pools on one CPU thread. Without gradients, regions are split among all threads.
-    pool = partial(_roi_pool, _compiled(), size=size, scale=scale)
     needs_gradient = maps.requires_grad and torch.is_grad_enabled()
     threads = torch.get_num_threads() if maps.device.type == "cpu" and not needs_gradient else 1
     parts = rois.tensor_split(min(threads, max(len(rois), 1)))
     if len(parts) == 1:
-        return pool(maps, rois)
-    with ThreadPoolExecutor(len(parts)) as workers:
-        return torch.cat(list(workers.map(partial(_without_gradient, pool, maps), parts)))
-
-
-def _roi_pool(compiled: Any, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-    pooled, _ = compiled.roi_pool(maps, rois, scale, size, size)
-    return cast(Tensor, pooled)
-
-
-def _without_gradient(
-    pool: Callable[[Tensor, Tensor], Tensor], maps: Tensor, rois: Tensor
-) -> Tensor:
+        return pool(rois)
     # a worker thread does not inherit the caller's inference mode
-    with torch.inference_mode():
-        return pool(maps, rois)
+    with ThreadPoolExecutor(len(parts)) as workers:
+        return torch.cat(list(workers.map(torch.inference_mode()(pool), parts)))
 
 
 def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:

@@ -5,7 +5,6 @@ sizes up, a bottleneck strides in its first 1x1 convolution, and the last stage 
 and dilates its 3x3 convolutions by two. Module names give detectron2's keys.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,25 +75,19 @@ class FrozenBatchNorm(nn.Module):
         )
 
 
-class NormalizedConvolution(nn.Module):
+class NormalizedConvolution(nn.Conv2d):
     """Convolution without bias, then frozen batch normalisation."""
 
     def __init__(
         self, inputs: int, outputs: int, *, kernel: int, stride: int = 1, dilation: int = 1
     ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+        padding = dilation * (kernel // 2)
+        super().__init__(inputs, outputs, kernel, stride, padding, dilation, bias=False)
         self.norm = FrozenBatchNorm(outputs)
-        self.stride = stride
-        self.dilation = dilation
-        self.padding = dilation * (kernel // 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve and normalise; shapes as of the blocks below."""
-        convolved = F.conv2d(
-            x, self.weight, stride=self.stride, padding=self.padding, dilation=self.dilation
-        )
-        normalized: Tensor = self.norm(convolved)
+        normalized: Tensor = self.norm(super().forward(x))
         return normalized
 
 
@@ -117,49 +110,33 @@ class Stem(nn.Module):
         return F.max_pool2d(x, kernel_size=3, stride=2, padding=0, ceil_mode=True)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut (depth 18)."""
+class ResidualBlock(nn.Module):
+    """Convolutions around a shortcut: two 3x3, or for a bottleneck 1x1, 3x3 and 1x1.
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, dilation: int) -> None:
+    The first 1x1 strides, as in the caffe models; torchvision strides in the 3x3.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, is_bottleneck: bool, stride: int, dilation: int
+    ) -> None:
         super().__init__()
+        inner, kernel = (outputs // 4, 1) if is_bottleneck else (outputs, 3)
         self.shortcut = (
             NormalizedConvolution(inputs, outputs, kernel=1, stride=stride)
             if inputs != outputs
             else None
         )
         self.conv1 = NormalizedConvolution(
-            inputs, outputs, kernel=3, stride=stride, dilation=dilation
+            inputs, inner, kernel=kernel, stride=stride, dilation=1 if is_bottleneck else dilation
         )
-        self.conv2 = NormalizedConvolution(outputs, outputs, kernel=3, dilation=dilation)
+        self.conv2 = NormalizedConvolution(inner, inner, kernel=3, dilation=dilation)
+        self.conv3 = NormalizedConvolution(inner, outputs, kernel=1) if is_bottleneck else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
         residual = self.conv2(F.relu_(self.conv1(x)))
-        residual += x if self.shortcut is None else self.shortcut(x)
-        return F.relu_(residual)
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions around a shortcut (depth 50 and more).
-
-    The first 1x1 strides, as in the caffe models; torchvision strides in the 3x3.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, stride: int, dilation: int) -> None:
-        super().__init__()
-        inner = outputs // 4
-        self.shortcut = (
-            NormalizedConvolution(inputs, outputs, kernel=1, stride=stride)
-            if inputs != outputs
-            else None
-        )
-        self.conv1 = NormalizedConvolution(inputs, inner, kernel=1, stride=stride)
-        self.conv2 = NormalizedConvolution(inner, inner, kernel=3, dilation=dilation)
-        self.conv3 = NormalizedConvolution(inner, outputs, kernel=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
-        residual = self.conv3(F.relu_(self.conv2(F.relu_(self.conv1(x)))))
+        if self.conv3 is not None:
+            residual = self.conv3(F.relu_(residual))
         residual += x if self.shortcut is None else self.shortcut(x)
         return F.relu_(residual)
 
@@ -171,15 +148,23 @@ def residual_stage(
 
     dilated: False if stage 5 halves the resolution like the others.
     """
-    block = Bottleneck if architecture.has_bottlenecks else BasicBlock
     outputs = architecture.stage_width(stage)
     inputs = architecture.width if stage == 2 else architecture.stage_width(stage - 1)
     dilation = 2 if stage == 5 and dilated else 1
-    first_stride = 1 if stage == 2 or dilation == 2 else 2
-    blocks: list[nn.Module] = [block(inputs, outputs, stride=first_stride, dilation=dilation)]
-    for _ in range(BLOCKS[architecture.depth][stage - 2] - 1):
-        blocks.append(block(outputs, outputs, stride=1, dilation=dilation))
-    return nn.Sequential(*blocks)
+    strides = [1 if stage == 2 or dilation == 2 else 2]
+    strides += [1] * (BLOCKS[architecture.depth][stage - 2] - 1)
+    return nn.Sequential(
+        *(
+            ResidualBlock(
+                outputs if number else inputs,
+                outputs,
+                is_bottleneck=architecture.has_bottlenecks,
+                stride=stride,
+                dilation=dilation,
+            )
+            for number, stride in enumerate(strides)
+        )
+    )
 
 
 class Backbone(nn.Module):
@@ -197,8 +182,5 @@ class Backbone(nn.Module):
 
         images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, H / 16, W / 16).
         """
-        stages: Sequence[nn.Module] = (self.stem, self.res2, self.res3, self.res4)
-        x = images
-        for stage in stages:
-            x = stage(x)
-        return x
+        maps: Tensor = self.res4(self.res3(self.res2(self.stem(images))))
+        return maps

@@ -20,13 +20,7 @@ from a2cap.extract.detector.heads import BoxPredictor
 from a2cap.extract.detector.input import image_blob, image_scale
 from a2cap.extract.detector.operators import roi_pool
 from a2cap.extract.detector.proposals import ProposalHead
-from a2cap.extract.detector.resnet import (
-    STRIDE,
-    Architecture,
-    BasicBlock,
-    Bottleneck,
-    FrozenBatchNorm,
-)
+from a2cap.extract.detector.resnet import STRIDE, Architecture, FrozenBatchNorm, ResidualBlock
 
 BOXES_PER_IMAGE = 8
 """Random regions per image from which the heads take their statistics."""
@@ -94,10 +88,8 @@ def _initialise(detector: Detector, generator: torch.Generator) -> None:
             module.weight.uniform_(0.5, 1.5, generator=generator)
             module.bias.normal_(0, 0.2, generator=generator)
     for module in detector.modules():
-        if isinstance(module, Bottleneck):
-            module.conv3.norm.weight.mul_(RESIDUAL_GAIN)
-        elif isinstance(module, BasicBlock):
-            module.conv2.norm.weight.mul_(RESIDUAL_GAIN)
+        if isinstance(module, ResidualBlock):
+            (module.conv3 or module.conv2).norm.weight.mul_(RESIDUAL_GAIN)
 
 
 def _common_crop(
@@ -144,11 +136,8 @@ def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator)
 
 def _calibrate_proposals(head: ProposalHead, maps: Tensor) -> None:
     hidden = torch.relu(head.conv(maps))
-    for layer, spread in (
-        (head.objectness_logits, OBJECTNESS_SPREAD),
-        (head.anchor_deltas, DELTA_SPREAD),
-    ):
-        _centre(layer, layer(hidden), spread=spread)
+    _centre(head.objectness_logits, head.objectness_logits(hidden), spread=OBJECTNESS_SPREAD)
+    _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
 
 
 def _calibrate_classifiers(predictor: BoxPredictor, features: Tensor) -> None:

@@ -76,15 +76,15 @@ def test_a_bottleneck_strides_in_its_first_convolution():
     stage = residual_stage(Architecture(50, width=8), 3)
     strides = [layer.stride for layer in convolutions(stage)]
     # The first block's shortcut, then conv1, conv2 and conv3 of each block.
-    assert strides == [2] + [2, 1, 1] + 3 * [1, 1, 1]
+    assert strides == [(n, n) for n in [2] + [2, 1, 1] + 3 * [1, 1, 1]]
 
 
 @pytest.mark.parametrize("depth", [18, 101])
 def test_the_last_stage_keeps_its_resolution_and_dilates_by_two(depth):
     stage = residual_stage(Architecture(depth, width=8), 5)
-    assert {layer.stride for layer in convolutions(stage)} == {1}
+    assert {layer.stride for layer in convolutions(stage)} == {(1, 1)}
     wide = [layer for layer in convolutions(stage) if layer.weight.shape[2:] == (3, 3)]
-    assert {(layer.dilation, layer.padding) for layer in wide} == {(2, 2)}
+    assert {(layer.dilation, layer.padding) for layer in wide} == {((2, 2), (2, 2))}
 
 
 def test_frozen_normalisation_uses_its_statistics_and_epsilon():
