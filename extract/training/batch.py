@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,31 +9,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize, scaled_batch
 
 NO_ATTRIBUTE = -1
 """Padding of the rows of `LabelledBatch.attribute_ids`."""
-
-
-class Labels(Protocol):
-    """Labels of one image, such as `a2cap.data.detection.labels.LabelledImage`."""
-
-    @property
-    def boxes(self) -> NDArray[np.float32]:
-        """(N, 4) x1 y1 x2 y2 in the image's own pixels, edges continuous."""
-
-    @property
-    def class_ids(self) -> NDArray[np.int64]:
-        """(N,) from 0."""
-
-    @property
-    def attribute_ids(self) -> Sequence[Sequence[int]]:
-        """Attributes of each box, from 0; empty where none is known."""
-
-    @property
-    def crowd(self) -> NDArray[np.bool_]:
-        """(N,) bool, True where a box contains a crowd of objects without a box each."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +48,7 @@ class LabelledBatch:
 
 
 def labelled_batch(
-    images: Sequence[NDArray[np.uint8]], labels: Sequence[Labels], *, meta: DetectorMeta
+    images: Sequence[NDArray[np.uint8]], labels: Sequence[LabelledImage], *, meta: DetectorMeta
 ) -> LabelledBatch:
     """Scale images and boxes by the meta, and pad the images to one size.
 
@@ -90,7 +70,7 @@ def _padded(blobs: Sequence[Tensor]) -> Tensor:
     )
 
 
-def _targets(labels: Labels, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _targets(labels: LabelledImage, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return boxes, classes, attributes and crowds of one image, as in LabelledBatch."""
     given = torch.from_numpy(np.asarray(labels.boxes, np.float32).reshape(-1, 4))
     scaled = given * torch.tensor(size.factors, dtype=torch.float32).repeat(2)

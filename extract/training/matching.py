@@ -4,8 +4,6 @@ Uses torchvision's Matcher and BalancedPositiveNegativeSampler (torchvision.mode
 with an explicit generator and with crowds, which are never background.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -68,22 +66,12 @@ def sample(
         count, positive_fraction
     )
     labels = torch.where(matches >= 0, 1, matches - BACKGROUND)  # 1, 0, or -1 where ignored
-    with _global_rng_of(generator):
+    with torch.random.fork_rng(devices=[]):  # torchvision draws from the global RNG
+        torch.set_rng_state(generator.get_state())
         (positives,), (negatives,) = sampler([labels.cpu()])
+        generator.set_state(torch.get_rng_state())
     taken = cast(Tensor, positives | negatives)
     return taken.nonzero()[:, 0].to(matches.device)
-
-
-@contextmanager
-def _global_rng_of(generator: torch.Generator) -> Iterator[None]:
-    """Use the generator as torch's global RNG, from which torchvision draws."""
-    before = torch.get_rng_state()
-    torch.set_rng_state(generator.get_state())
-    try:
-        yield
-    finally:
-        generator.set_state(torch.get_rng_state())
-        torch.set_rng_state(before)
 
 
 def _part_within(regions: Tensor, crowds: Tensor) -> Tensor:
