@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_images
@@ -52,9 +51,14 @@ class UnfinishedStageError(A2Error):
     """Raised if a stage needs the result of a stage that is not finished."""
 
     def __init__(self, stage: str, waits_for: str) -> None:
+        command = {
+            CALIBRATE: "extract",
+            TRAIN_XE: "train",
+            TRAIN_SCST: "train",
+            TRAIN_DETECTOR: "detector train",
+        }.get(waits_for, waits_for)
         super().__init__(
-            f"{stage} needs {waits_for}, which is not finished; "
-            f'run "a2 {_command(waits_for)}" or "a2 run"'
+            f'{stage} needs {waits_for}, which is not finished; run "a2 {command}" or "a2 run"'
         )
         self.waits_for = waits_for
 
@@ -113,12 +117,7 @@ class Experiment:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -145,10 +144,7 @@ class Experiment:
             self.run(CALIBRATE)
         stage = self.stage(name)
         outcome = run_stage(
-            stage,
-            self._paths(stage, output),
-            resolved_config=self.config.to_yaml(),
-            force=force,
+            stage, self._paths(stage, output), resolved_config=self.config.to_yaml(), force=force
         )
         self._outcomes[name] = outcome
         return outcome
@@ -349,13 +345,3 @@ def _require_replaceable(output: Path | None, stage: str) -> None:
             f"output {str(output)!r} exists and is not a result of {stage}; "
             "name a path that does not exist"
         )
-
-
-def _command(stage: str) -> str:
-    """Return the command that runs a stage."""
-    return {
-        "calibrate": "extract",
-        "train-xe": "train",
-        "train-scst": "train",
-        "train-detector": "detector train",
-    }.get(stage, stage)

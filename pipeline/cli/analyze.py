@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option
+from a2cap.pipeline.cli.options import (
+    FOLDER,
+    PATH,
+    ExperimentOptions,
+    experiment_options,
+    force_option,
+)
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 
 if TYPE_CHECKING:
@@ -16,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@experiment_options
+@click.argument("runs", nargs=-1, type=PATH)
+@experiment_options()
 @force_option
 @click.option("--split", type=click.Choice(["val", "test"]), default="val", show_default=True)
 @click.option("--images", type=click.IntRange(min=1), help="Use only the first N images by id.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("analysis"),
     show_default=True,
     help="Write tables and figures into this folder.",
@@ -80,10 +86,7 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "l
     taken = list(models.values())
     return [
         read_run(
-            name if taken.count(name) == 1 else str(model),
-            model,
-            options.artifacts,
-            split=split,
+            name if taken.count(name) == 1 else str(model), model, options.artifacts, split=split
         )
         for model, name in models.items()
     ]

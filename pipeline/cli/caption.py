@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING
 import click
 
 from a2cap.data.errors import A2Error, ConfigError
-from a2cap.pipeline.cli.options import EXIT_SKIPPED, force_option, log, set_option, verbose_option
+from a2cap.pipeline.cli.options import (
+    EXIT_SKIPPED,
+    FILE,
+    FOLDER,
+    PATH,
+    force_option,
+    log,
+    set_option,
+    verbose_option,
+)
 
 if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import CaptionedImage
-    from a2cap.pipeline.captioning.named_image import NamedImage
     from a2cap.pipeline.config import Config
-
-    _Draw = Callable[[NamedImage, CaptionedImage], None]
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-
-_decoding_options = (
-    click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size."),
-    click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N."),
-    set_option,
-)
 
 _DECODING_FIELDS = (
     "beam_size",
@@ -41,24 +38,24 @@ _DECODING_FIELDS = (
 
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of decoding to a command."""
-    for option in reversed(_decoding_options):
-        command = option(command)
-    return command
+    device = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
+    beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")
+    return beam(device(set_option(command)))
 
 
 @click.command()
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, required=True, type=PATH)
 @click.option(
     "--model",
     "models",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Use the trained captioner in this directory; repeat for an ensemble.",
 )
 @click.option(
     "--boxes",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Read boxes from this COCO instances file, for a captioner trained on given boxes. The "
     "path of each image must end in its file name there.",
 )
@@ -70,7 +67,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
 @click.option(
     "--figure",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, or "
     "a folder for NAME.png of each image.",
 )
@@ -116,7 +113,11 @@ def caption(
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)
     named = named_images(images, sys.stdin.buffer)
-    draw: _Draw | None = _drawing(figure, many=may_be_many(images)) if figure else None
+    paths = None
+    if figure is not None:
+        from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
+
+        paths = FigurePaths(figure, many=may_be_many(images))
     failed = False
     for image, found in caption_files(
         named,
@@ -125,15 +126,15 @@ def caption(
         decoding=config.evaluate,
         runtime=config.runtime,
         batch_size=batch_size,
-        attention=draw is not None,
+        attention=paths is not None,
     ):
         if isinstance(found, A2Error):
             failed = True
             click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
             continue
         click.echo(_line(image.path, found, beams, as_json=as_json))
-        if draw is not None:
-            draw(image, found)
+        if paths is not None:
+            write_figure(paths.for_image(image.path), image, found)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -141,28 +142,28 @@ def caption(
 @click.command()
 @click.option("--name", required=True, help="Name of the submission: letters, digits, - and _.")
 @click.option(
-    "--val-info", required=True, type=_FILE, help="Images of val2014: captions_val2014.json."
+    "--val-info", required=True, type=FILE, help="Images of val2014: captions_val2014.json."
 )
 @click.option(
-    "--test-info", required=True, type=_FILE, help="Images of test2014: image_info_test2014.json."
+    "--test-info", required=True, type=FILE, help="Images of test2014: image_info_test2014.json."
 )
-@click.option("--val-results", type=_FILE, help="Captions of val2014 in the COCO results format.")
-@click.option("--test-results", type=_FILE, help="Captions of test2014 in the COCO results format.")
+@click.option("--val-results", type=FILE, help="Captions of val2014 in the COCO results format.")
+@click.option("--test-results", type=FILE, help="Captions of test2014 in the COCO results format.")
 @click.option(
     "--model",
     "models",
     multiple=True,
-    type=_FOLDER,
+    type=FOLDER,
     help="Caption both sets with the captioner in this directory; repeat for an ensemble.",
 )
 @click.option(
     "--features",
     multiple=True,
-    type=_FOLDER,
+    type=FOLDER,
     help='Read features from this store of "a2 extract"; may be repeated.',
 )
 @decoding_options
-@click.option("--output", type=_FILE, help="Write the archive to this file.  [default: NAME.zip]")
+@click.option("--output", type=FILE, help="Write the archive to this file.  [default: NAME.zip]")
 @force_option
 @verbose_option
 def submit(
@@ -242,13 +243,6 @@ def _settings(
     return config
 
 
-def _drawing(path: Path, *, many: bool) -> "_Draw":
-    from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
-
-    paths = FigurePaths(path, many=many)
-    return lambda image, found: write_figure(paths.for_image(image.path), image, found)
-
-
 def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bool) -> str:
     """Format the captions of an image. JSON is ASCII, which every terminal and locale accepts."""
     shown = found.beams[:beams]
@@ -268,7 +262,3 @@ def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bo
     if beams is not None:
         lines += [f"{beam.score:>10.4f}  {beam.caption}" for beam in shown]
     return "\n".join(lines)
-
-
-CAPTIONING = (caption, submit)
-"""Commands of this module, in the order of their names."""

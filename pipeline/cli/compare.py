@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from a2cap.pipeline.cli.options import FILE, FOLDER
+
 if TYPE_CHECKING:
     from a2cap.pipeline.evaluation.comparison import Difference
 
@@ -14,12 +16,12 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
 
 
 @click.command()
-@click.argument("first", metavar="RUN_A", type=click.Path(path_type=Path, file_okay=False))
-@click.argument("second", metavar="RUN_B", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("first", metavar="RUN_A", type=FOLDER)
+@click.argument("second", metavar="RUN_B", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write a page of the captions that B fixed, broke and changed.",
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.options import EXIT_SKIPPED, log, verbose_option
+from a2cap.pipeline.cli.options import EXIT_SKIPPED, PATH, log, verbose_option
 
 if TYPE_CHECKING:
     from a2cap.data.features.record import FeatureType
@@ -15,8 +15,8 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @click.option(
     "--to",
     "form",
@@ -34,7 +34,7 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 )
 @click.option(
     "--sizes",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Read image sizes from this folder of images or COCO file; att-box and m2 lack them.",
 )
 @click.option(
@@ -74,7 +74,3 @@ def convert(
         listed = skipped_file(target)
         click.echo(f"a2: {len(made.skipped)} skipped, listed in {listed}", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
-
-
-CONVERSION = (convert,)
-"""Commands of this module."""

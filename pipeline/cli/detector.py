@@ -8,7 +8,6 @@ from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     Commands,
     ExperimentOptions,
-    distributed,
     experiment_options,
     force_option,
     log,
@@ -27,8 +26,7 @@ def detector() -> None:
 
 
 @detector.command()
-@experiment_options
-@distributed
+@experiment_options(distributed=True)
 @force_option
 def train(options: ExperimentOptions, force: bool) -> None:
     """Train a detector on labelled images, for extract.weights.
@@ -57,7 +55,7 @@ def train(options: ExperimentOptions, force: bool) -> None:
 
 
 @detector.command()
-@experiment_options
+@experiment_options()
 @click.option(
     "--weights", required=True, help="Weights file of a known layout, or a name of a2 weights."
 )

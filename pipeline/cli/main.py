@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from a2cap.pipeline.cli.analyze import analyze
-from a2cap.pipeline.cli.caption import CAPTIONING
+from a2cap.pipeline.cli.caption import caption, submit
 from a2cap.pipeline.cli.compare import compare
-from a2cap.pipeline.cli.convert import CONVERSION
+from a2cap.pipeline.cli.convert import convert
 from a2cap.pipeline.cli.detector import detector
-from a2cap.pipeline.cli.maintenance import UPKEEP
+from a2cap.pipeline.cli.maintenance import clean, doctor, verify
 from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
+    FILE,
+    FOLDER,
+    PATH,
     Commands,
     ExperimentOptions,
-    distributed,
     experiment_options,
     force_option,
     log,
@@ -55,16 +57,16 @@ def cli() -> None:
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @force_option
 @click.option(
     "--images",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Extract this folder of images, without an experiment; needs --output.",
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write the store and the extractor of --images into this new folder.",
 )
 @click.option(
@@ -102,12 +104,9 @@ def extract(
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @force_option
-def preprocess(
-    options: ExperimentOptions,
-    force: bool,
-) -> None:
+def preprocess(options: ExperimentOptions, force: bool) -> None:
     """Preprocess captions into token ids.
 
     Writes the vocabulary, token ids, reference tokens and document frequencies.
@@ -121,8 +120,7 @@ def preprocess(
 
 
 @cli.command()
-@experiment_options
-@distributed
+@experiment_options(distributed=True)
 @force_option
 @click.option(
     "--phase",
@@ -132,11 +130,7 @@ def preprocess(
     help="Train only this phase. xe: cross-entropy. scst: self-critical, after cross-entropy, if "
     "scst.epochs is set. --force covers the chosen phases.",
 )
-def train(
-    options: ExperimentOptions,
-    force: bool,
-    phase: str,
-) -> None:
+def train(options: ExperimentOptions, force: bool, phase: str) -> None:
     """Train a captioner on features and captions.
 
     With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline train with the options
@@ -152,23 +146,19 @@ def train(
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @force_option
 @click.option(
     "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Score these external captions (COCO results); needs --references and --output.",
 )
 @click.option(
     "--references",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="References of --results: a COCO caption file, or dataset_coco.json.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write the scores of --results into this folder.",
-)
+@click.option("--output", type=FOLDER, help="Write the scores of --results into this folder.")
 @click.option(
     "--allow-missing", is_flag=True, help="Score --results that lack captions of some images."
 )
@@ -223,19 +213,14 @@ def evaluate(
 
 
 @cli.command()
-@experiment_options
-@distributed
+@experiment_options(distributed=True)
 @click.option(
     "--until",
     type=click.Choice(["extract", "preprocess", "train", "evaluate"]),
     help="Stop after this stage.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the stages that would run, and why.")
-def run(
-    options: ExperimentOptions,
-    until: str | None,
-    dry_run: bool,
-) -> None:
+def run(options: ExperimentOptions, until: str | None, dry_run: bool) -> None:
     """Run all stages; skip those whose result exists.
 
     \b
@@ -253,14 +238,10 @@ def run(
 
 
 @cli.command()
-@experiment_options
+@experiment_options()
 @click.option("--explain", is_flag=True, help="Print why a stage would run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(
-    options: ExperimentOptions,
-    explain: bool,
-    as_json: bool,
-) -> None:
+def status(options: ExperimentOptions, explain: bool, as_json: bool) -> None:
     """Show which stages are finished, which would run, and why.
 
     \b
@@ -274,7 +255,7 @@ def status(
 @cli.command()
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("artifacts/demo"),
     show_default=True,
     help="Write the scenes and the results into this folder.",
@@ -294,10 +275,9 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, report=print_outcome))
 
 
-for command in (
-    *(*CAPTIONING, *CONVERSION, *UPKEEP),
-    *(analyze, compare, detector, scenes, weights),
-):
+_EXPERIMENT_COMMANDS = (analyze, clean, compare, doctor, verify)
+_OTHER_COMMANDS = (caption, convert, detector, scenes, submit, weights)
+for command in (*_EXPERIMENT_COMMANDS, *_OTHER_COMMANDS):
     cli.add_command(command)
 
 

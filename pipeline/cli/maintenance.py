@@ -7,6 +7,7 @@ import click
 
 from a2cap.pipeline.cli.options import (
     EXIT_ERROR,
+    PATH,
     ExperimentOptions,
     artifacts_option,
     experiment_options,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=PATH)
 @click.option("--data", is_flag=True, help="Read every byte.")
 @artifacts_option
 @verbose_option
@@ -51,7 +52,7 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 
 @click.command()
 @click.argument("names", nargs=-1)
-@experiment_options
+@experiment_options()
 @click.option(
     "--yes", is_flag=True, help="Delete everything that no run of this experiment can need."
 )
@@ -84,7 +85,7 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 
 
 @click.command()
-@experiment_options
+@experiment_options()
 def doctor(options: ExperimentOptions) -> None:
     """Check everything that the stages need.
 
@@ -138,7 +139,3 @@ def _print_verified(verified: "VerifiedItem") -> None:
     click.echo(f"{state:<8} {verified.kind:<11} {verified.path}")
     for line in (*verified.damages, *verified.notes):
         click.echo(f"{'':<8} {line}")
-
-
-UPKEEP = (clean, doctor, verify)
-"""Commands of this module, in the order of their names."""

@@ -14,12 +14,16 @@ import click
 from a2cap.data.errors import A2Error, ConfigError, LockedError
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
+from a2cap.pipeline.runtime.launch import launch
 
 if TYPE_CHECKING:
     from a2cap.pipeline.config import Config
     from a2cap.pipeline.experiment import Experiment
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
 _RESTARTED = {"caption", "detector evaluate", "scenes", "submit"}
@@ -115,6 +119,9 @@ class ExperimentOptions:
         return Experiment(self.config(*overrides), self.artifacts)
 
 
+config_option = click.option(
+    "-c", "--config", "config_file", type=FILE, help="Read the experiment from this YAML file."
+)
 set_option = click.option(
     "--set",
     "overrides",
@@ -125,7 +132,7 @@ set_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log details.")
 artifacts_option = click.option(
     "--artifacts",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("artifacts"),
     show_default=True,
     help="Keep the results of the stages in this folder.",
@@ -133,69 +140,49 @@ artifacts_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Run again and replace the result.")
 
 
-def experiment_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of an experiment to a command, which receives them as its first argument."""
+def experiment_options(
+    *, distributed: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of an experiment to a command, which receives them as its first argument.
 
-    @wraps(command)
-    def with_experiment(
-        config_file: Path | None,
-        overrides: tuple[str, ...],
-        artifacts: Path,
-        verbose: bool,
-        **others: object,
-    ) -> None:
-        command(ExperimentOptions(config_file, overrides, artifacts, verbose), **others)
-
-    options = (
-        click.option(
-            "-c",
-            "--config",
-            "config_file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Read the experiment from this YAML file.",
-        ),
-        set_option,
-        artifacts_option,
-        verbose_option,
-    )
-    decorated: Callable[..., None] = with_experiment
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
-
-
-def distributed(command: Callable[..., None]) -> Callable[..., None]:
-    """Run a command on rank 0 of torchrun, while the other ranks join its trainings.
-
-    Apply it below `experiment_options`.
+    distributed: run the command on rank 0 of torchrun; the other ranks join its trainings.
     """
 
-    @wraps(command)
-    def run(options: ExperimentOptions, **others: object) -> None:
-        from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
-        from a2cap.pipeline.runtime import torchrun
-        from a2cap.pipeline.runtime.launch import launch
-        from a2cap.pipeline.stages import train_detector, train_scst, train_xe
-
-        joins = {
-            TRAIN_XE: train_xe.join,
-            TRAIN_SCST: train_scst.join,
-            TRAIN_DETECTOR: train_detector.join,
-        }
-
-        started = launch()
-        if started.ranks == 1:
-            command(options, **others)
-        elif started.rank == 0:
-            with torchrun.main_rank(options.config().runtime):
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_experiment(
+            config_file: Path | None,
+            overrides: tuple[str, ...],
+            artifacts: Path,
+            verbose: bool,
+            **others: object,
+        ) -> None:
+            options = ExperimentOptions(config_file, overrides, artifacts, verbose)
+            started = launch()
+            if not distributed or started.ranks == 1:
                 command(options, **others)
-        else:
-            log(options.verbose)
-            torchrun.join_jobs(
-                options.config().runtime, lambda job, runtime: joins[job.stage](job, runtime)
-            )
+            elif started.rank > 0:
+                _join_trainings(options)
+            else:
+                from a2cap.pipeline.runtime.torchrun import main_rank
 
-    return run
+                with main_rank(options.config().runtime):
+                    command(options, **others)
+
+        shared = set_option(artifacts_option(verbose_option(with_experiment)))
+        return config_option(shared)
+
+    return decorate
+
+
+def _join_trainings(options: ExperimentOptions) -> None:
+    from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
+    from a2cap.pipeline.runtime.torchrun import join_jobs
+    from a2cap.pipeline.stages import train_detector, train_scst, train_xe
+
+    stages = {TRAIN_XE: train_xe, TRAIN_SCST: train_scst, TRAIN_DETECTOR: train_detector}
+    log(options.verbose)
+    join_jobs(options.config().runtime, lambda job, runtime: stages[job.stage].join(job, runtime))
 
 
 def log(verbose: bool) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.cli.options import log, verbose_option
+from a2cap.pipeline.cli.options import FOLDER, log, verbose_option
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=FOLDER)
 @click.option(
     "--count", type=int, required=True, help="Number of images: 80 % train, 10 % val, 10 % test."
 )

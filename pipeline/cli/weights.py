@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.cli.options import Commands, log, verbose_option
+from a2cap.pipeline.cli.options import PATH, Commands, log, verbose_option
 
 
 @click.group(cls=Commands)
@@ -85,7 +85,7 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
 
 
 @weights.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @verbose_option
 def import_weights(file: Path, verbose: bool) -> None:
     """Import a detector's weights file of any known layout as safetensors.

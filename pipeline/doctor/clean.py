@@ -5,7 +5,6 @@ process works on or reads, that this experiment uses, or that contain a file it 
 is renamed before it is deleted, so that no half-deleted directory keeps its name.
 """
 
-import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.experiment import Experiment
 
@@ -109,59 +109,43 @@ def _judge(path: Path, use: _Use, read_now: Collection[str]) -> RemovableItem | 
     final = _final(path)
     if not is_key(final.name) or _held(final) is not None:
         return None
-    ending = path.name.removeprefix(final.name)
     if not path.is_dir():
         is_first = path == next(iter(_locks(final)), None)
         if not is_first or any(other.is_dir() for other in _of_key(final)):
             return None
         return RemovableItem(path, LOCK, 0, "no result has this key")
-    kind = {
-        "": _judge_result,
-        ".partial": _judge_partial,
-        ".replaced": _judge_replaced,
-        _REMOVED: _judge_removed,
-    }.get(ending)
-    verdict = None if kind is None else kind(path, final, use)
+    verdict = _judge_folder(path, final, use)
     if verdict is None or _digests(path) & set(read_now):
         return None
     return RemovableItem(path, verdict[0], size_of(path), verdict[1])
 
 
-def _judge_result(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
-    if use.unknown is not None:
-        return UNDECIDED, f"unknown if it is used: {use.unknown}"
-    if use.stage is not None and use.stage.pre_image.key == final.name:
+def _judge_folder(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
+    """Return the kind of a folder and the reason; None if it is not removable."""
+    ending = path.name.removeprefix(final.name)
+    if ending in ("", ".partial"):
+        return _judge_work(path, final, use)
+    if ending == _REMOVED:
+        return LEFTOVER, "left by an interrupted deletion"
+    if ending != ".replaced":
         return None
-    try:
-        before = read_manifest(path).pre_image
-    except A2Error:
-        return STALE, "its manifest is unreadable"
-    return STALE, _why(before, use)
-
-
-def _judge_partial(path: Path, final: Path, use: _Use) -> tuple[str, str]:
-    if use.unknown is not None:
-        return UNDECIDED, f"unknown if it is used: {use.unknown}"
-    if use.stage is not None and use.stage.pre_image.key == final.name:
-        return RESUMABLE, "the next run resumes it"
-    before = _pre_image(path)
-    return UNFINISHED, "has other settings" if before is None else _why(before, use)
-
-
-def _judge_replaced(path: Path, final: Path, use: _Use) -> tuple[str, str]:
     if final.is_dir():
         return LEFTOVER, "replaced by --force"
     return UNDECIDED, "its replacement is not finished; run the stage again first"
 
 
-def _judge_removed(path: Path, final: Path, use: _Use) -> tuple[str, str]:
-    return LEFTOVER, "left by an interrupted deletion"
-
-
-def _why(before: PreImage, use: _Use) -> str:
+def _judge_work(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
+    if use.unknown is not None:
+        return UNDECIDED, f"unknown if it is used: {use.unknown}"
+    if use.stage is not None and use.stage.pre_image.key == final.name:
+        return None if path == final else (RESUMABLE, "the next run resumes it")
+    kind = STALE if path == final else UNFINISHED
+    before = _pre_image(path)
+    if before is None:
+        return kind, "its manifest is unreadable" if path == final else "has other settings"
     if use.stage is None:
-        return "this experiment has no such stage"
-    return "; ".join(difference(before, use.stage.pre_image))
+        return kind, "this experiment has no such stage"
+    return kind, "; ".join(difference(before, use.stage.pre_image))
 
 
 def _use(experiment: Experiment, name: str) -> _Use:
@@ -202,15 +186,11 @@ def _digests(path: Path) -> set[str]:
     return {manifest.digest, *manifest.outputs.values()}
 
 
-def _pre_image(partial: Path) -> PreImage | None:
+def _pre_image(folder: Path) -> PreImage | None:
+    """Return the pre-image of finished or unfinished work, or None if it is unreadable."""
     try:
-        content = json.loads((partial / "key.json").read_text())
-        return PreImage(**content)
-    except (OSError, ValueError, TypeError):
-        pass
-    try:
-        return read_manifest(partial).pre_image
-    except A2Error:
+        return unfinished(folder)
+    except (A2Error, OSError, ValueError, TypeError):
         return None
 
 

@@ -41,15 +41,7 @@ from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 from a2cap.pipeline.training.checkpoints import FILES, STATE, TENSORS, checkpoint_problem
 from a2cap.pipeline.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 
-STAGES = (
-    CALIBRATE,
-    EXTRACT,
-    PREPROCESS,
-    TRAIN_XE,
-    TRAIN_SCST,
-    EVALUATE,
-    TRAIN_DETECTOR,
-)
+STAGES = (CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
 """Names of all stages, including those that an experiment may lack."""
 
 _UNFINISHED = (".partial", ".replaced", ".removed")

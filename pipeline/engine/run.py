@@ -86,8 +86,20 @@ def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | No
 def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcome:
     """Finish the work and publish it; the caller holds the stage's lock."""
     prepare(stage, paths)
-    if not (paths.partial / MANIFEST).exists():
-        _work(stage, paths.partial, resolved_config)
+    partial = paths.partial
+    if not (partial / MANIFEST).exists():
+        events = EventLog(partial)
+        with events.running(stage=stage.name, key=stage.pre_image.key) as end:
+            started = time.monotonic()
+            skipped = stage.work(partial, events)
+            for item in skipped:
+                events.skip(item.image_id, item.reason)
+            write_skipped(partial, skipped)
+            write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
+            seconds = round(time.monotonic() - started, 3)
+            manifest = _manifest(stage, partial, skipped=len(skipped), seconds=seconds)
+            end["skipped"] = len(skipped)
+        manifest.write(partial)
     _publish(paths)
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
 
@@ -103,33 +115,21 @@ def name_in_disk_errors(folder: Path) -> Iterator[None]:
         raise
 
 
-def _work(stage: Stage, partial: Path, resolved_config: str) -> None:
-    """Let the stage fill its partial directory, then seal it with a manifest."""
-    events = EventLog(partial)
-    with events.running(stage=stage.name, key=stage.pre_image.key) as end:
-        started = time.monotonic()
-        skipped = stage.work(partial, events)
-        for item in skipped:
-            events.skip(item.image_id, item.reason)
-        write_skipped(partial, skipped)
-        write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
-        seconds = round(time.monotonic() - started, 3)
-        outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
-        sizes = {
-            name: (partial / name).stat().st_size for name in outputs if (partial / name).is_file()
-        }
-        for name in outputs:
-            fsync(partial / name)
-        end["skipped"] = len(skipped)
-    Manifest(
+def _manifest(stage: Stage, partial: Path, *, skipped: int, seconds: float) -> Manifest:
+    """Return the manifest of finished work, whose outputs are then durable."""
+    outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
+    files = [name for name in outputs if (partial / name).is_file()]
+    for name in outputs:
+        fsync(partial / name)
+    return Manifest(
         pre_image=stage.pre_image,
         outputs=outputs,
-        skipped=len(skipped),
+        skipped=skipped,
         finished=time.time(),
         seconds=seconds,
         versions=installed_versions(),
-        sizes=sizes,
-    ).write(partial)
+        sizes={name: (partial / name).stat().st_size for name in files},
+    )
 
 
 def prepare(stage: Stage, paths: StagePaths) -> None:

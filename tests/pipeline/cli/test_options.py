@@ -9,15 +9,19 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.errors import ModelError
-from a2cap.pipeline.cli.options import Commands, ExperimentOptions, distributed
+from a2cap.pipeline.cli.options import Commands, experiment_options
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.torchrun import Job
 from a2cap.pipeline.stages import train_xe as train
 
-NOT_THERE = Path("/nowhere")
 JOB = Job(TRAIN_XE, {}, "directory")
-EXPERIMENT = ExperimentOptions(None, ("runtime.device=cpu",), NOT_THERE, verbose=False)
+OPTIONS = {
+    "config_file": None,
+    "overrides": ("runtime.device=cpu",),
+    "artifacts": Path("/nowhere"),
+    "verbose": False,
+}
 
 
 @pytest.fixture
@@ -43,14 +47,15 @@ def events(monkeypatch):
 def start(monkeypatch, events):
     """Runs a command as one of some processes of torchrun; what was done."""
 
-    def run(rank, processes, experiment=EXPERIMENT):
+    def run(rank, processes, **changes):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
         for name in ("RANK", "LOCAL_RANK"):
             monkeypatch.setenv(name, str(rank))
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.setenv(name, str(processes))
-        command = distributed(lambda experiment, force: events.append(f"runs, force {force}"))
-        command(experiment, force=True)
+        distributed = experiment_options(distributed=True)
+        command = distributed(lambda options, force: events.append(f"runs, force {force}"))
+        command(**OPTIONS | changes, force=True)
         return events
 
     return run
@@ -70,15 +75,14 @@ def test_a_single_rank_of_torchrun_runs_the_command(start):
 
 def test_without_torchrun_the_command_runs(monkeypatch, events):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    distributed(lambda experiment: events.append("runs"))(EXPERIMENT)
+    experiment_options(distributed=True)(lambda options: events.append("runs"))(**OPTIONS)
     assert events == ["runs"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_wrong_configuration_stops_every_rank_before_it_waits(start, rank):
-    wrong = ExperimentOptions(None, ("train.epochs=0",), NOT_THERE, verbose=False)
     with pytest.raises(ConfigError, match=r"train\.epochs"):
-        start(rank, 2, wrong)
+        start(rank, 2, overrides=("train.epochs=0",))
 
 
 def invoke(work):
