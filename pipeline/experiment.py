@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from a2cap.data.annotations.read import Annotations, read_annotations, resolve_images
+from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.paths import require_file, require_folder
@@ -230,8 +230,9 @@ class Experiment:
         folder = require_folder(self.config.data.images, "data.images")
         if self.config.data.annotations is None:
             return dict(find_images(folder))
-        files = resolve_images(self.annotations, folder)
-        return {p.image_id: files.get(p.image_id) for p in self.annotations.images}
+        named = {image.image_id: image.file for image in self.annotations.images}
+        files = resolve_files(named, folder)
+        return {image_id: files.get(image_id) for image_id in named}
 
     @cached_property
     def annotations(self) -> Annotations:

@@ -5,12 +5,11 @@ are in `layouts`.
 """
 
 import os
-import stat
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.annotations.json_items import BadItem, list_member, member
@@ -104,11 +103,6 @@ def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> N
     )
 
 
-def resolve_images(annotations: Annotations, folder: Path) -> dict[str, Path]:
-    """Return the file of each image by id, as found by `resolve_files`."""
-    return resolve_files({item.image_id: item.file for item in annotations.images}, folder)
-
-
 def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
     """Find images in `folder` by file name; files: file name by image id.
 
@@ -116,46 +110,29 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
     2014 name among 2017 names). Returns paths by image id, without images that have no file.
     """
     names = Counter(PurePosixPath(file).name for file in files.values())
-    search = _ImageFolder(folder)
+    root = Path(os.path.realpath(folder))
+    is_below = cache(lambda path: Path(os.path.realpath(path)).is_relative_to(root))
+    scan = cache(find_images)  # once, and only if a name is not found
     found = {}
     for identity, file in files.items():
         base = PurePosixPath(file).name
         # a last part that two images share would give both the same file
         candidates = (file, base) if names[base] == 1 else (file,)
-        path = next(filter(search.holds, (folder / name for name in candidates)), None)
-        path = path or search.by_id.get(identity)
+        paths = (folder / name for name in candidates)
+        path = next((path for path in paths if _is_file(path, is_below)), None)
+        path = path or scan(folder).get(identity)
         if path:
             found[identity] = path
     return found
 
 
-class _ImageFolder:
-    """The files of an image folder, which is scanned once, and only if a name is not found."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._root = Path(os.path.realpath(folder))
-        self._parents: dict[Path, bool] = {}
-
-    @cached_property
-    def by_id(self) -> dict[str, Path]:
-        return find_images(self._folder)
-
-    def holds(self, path: Path) -> bool:
-        """Check that `path` is a file below the folder, symbolic links resolved."""
-        try:
-            mode = path.lstat().st_mode
-        except (OSError, ValueError):  # ValueError: a NUL character in the name
-            return False
-        if stat.S_ISLNK(mode):
-            return self._is_below(path) and path.is_file()
+def _is_file(path: Path, is_below: Callable[[Path], bool]) -> bool:
+    """Check that `path` is a file, and below the folder with symbolic links resolved."""
+    try:
         # one realpath per folder, not per image
-        if path.parent not in self._parents:
-            self._parents[path.parent] = self._is_below(path.parent)
-        return stat.S_ISREG(mode) and self._parents[path.parent]
-
-    def _is_below(self, path: Path) -> bool:
-        return Path(os.path.realpath(path)).is_relative_to(self._root)
+        return path.is_file() and is_below(path if path.is_symlink() else path.parent)
+    except OSError:  # a name too long
+        return False
 
 
 @dataclass
@@ -188,28 +165,24 @@ class _Collected:
     def _usable_captions(self, identity: str, item: RawImage) -> Iterator[Caption]:
         for number, caption in enumerate(item.captions):
             try:
-                yield _tokenized_caption(caption) if item.has_tokens else _raw_caption(caption)
+                yield _caption(caption, has_tokens=item.has_tokens)
             except BadItem as error:
                 self.skip(identity, f"caption {number}: {error}")
 
 
-def _tokenized_caption(item: object) -> Caption:
-    raw, words = _checked_text(member(item, "raw")), list_member(item, "tokens")
-    joined = _checked_text(" ".join(map(str, words)))
-    tokens = tuple(joined.split())
+def _caption(item: object, *, has_tokens: bool) -> Caption:
+    raw = _checked_text(member(item, "raw") if has_tokens else item)
+    tokens = _file_tokens(list_member(item, "tokens")) if has_tokens else tokenize(raw)
+    if not tokens:
+        raise BadItem("empty")
+    return Caption(raw, tokens)
+
+
+def _file_tokens(words: list[object]) -> tuple[str, ...]:
+    tokens = tuple(_checked_text(" ".join(map(str, words))).split())
     if list(tokens) != words:
         raise BadItem("'tokens' is not a list of words without white space")
-    if not tokens:
-        raise BadItem("empty")
-    return Caption(raw, tokens)
-
-
-def _raw_caption(item: object) -> Caption:
-    raw = _checked_text(item)
-    tokens = tokenize(raw)
-    if not tokens:
-        raise BadItem("empty")
-    return Caption(raw, tokens)
+    return tokens
 
 
 def _checked_text(text: object) -> str:

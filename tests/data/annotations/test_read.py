@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.annotations.read import (
-    AnnotatedImage,
-    Annotations,
     Caption,
     SkippedItem,
     check_skip_limit,
     read_annotations,
-    resolve_images,
+    resolve_files,
     tokenize,
 )
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons, sentence
@@ -86,17 +84,6 @@ def test_up_to_ten_or_a_thousandth_of_the_items_may_be_skipped(total, limit):
     )
 
 
-def annotated(*files):
-    """One image per file, with its index as id."""
-    return Annotations(
-        tuple(
-            AnnotatedImage(str(number), file, "train", (Caption("a", ("a",)),))
-            for number, file in enumerate(files)
-        ),
-        (),
-    )
-
-
 def touch(folder, *names):
     for name in names:
         path = folder / name
@@ -104,33 +91,40 @@ def touch(folder, *names):
         path.touch()
 
 
+def resolve(folder, *files):
+    """Resolve files, each with its index as id."""
+    return resolve_files({str(number): file for number, file in enumerate(files)}, folder)
+
+
 def test_an_image_is_found_under_its_name_or_its_last_part(tmp_path):
     touch(tmp_path, "val2014/a.jpg", "b.jpg")
-    found = resolve_images(annotated("val2014/a.jpg", "val2014/b.jpg", "c.jpg"), tmp_path)
+    found = resolve(tmp_path, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
     assert found == {"0": tmp_path / "val2014/a.jpg", "1": tmp_path / "b.jpg"}
 
 
 def test_a_last_part_that_two_images_share_is_ambiguous(tmp_path):
     touch(tmp_path, "a.jpg")
-    assert resolve_images(annotated("x/a.jpg", "y/a.jpg"), tmp_path) == {}
+    assert resolve(tmp_path, "x/a.jpg", "y/a.jpg") == {}
 
 
 def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):
-    touch(tmp_path / "images", "val2017/000000000042.jpg")
-    found = resolve_images(read_karpathy(tmp_path, karpathy(), GOOD), tmp_path / "images")
-    assert found == {"000000000042": tmp_path / "images/val2017/000000000042.jpg"}
+    touch(tmp_path, "val2017/000000000042.jpg")
+    names = {"000000000042": "val2014/COCO_val2014_000000000042.jpg", "7": "7.jpg"}
+    assert resolve_files(names, tmp_path) == {"000000000042": tmp_path / "val2017/000000000042.jpg"}
 
 
-def test_the_folder_is_not_scanned_while_names_are_found(tmp_path, monkeypatch):
-    touch(tmp_path, "a.jpg", "a.png")
-    assert resolve_images(annotated("a.jpg"), tmp_path) == {"0": tmp_path / "a.jpg"}
+def test_the_folder_is_scanned_once_and_only_if_a_name_is_not_found(tmp_path, monkeypatch):
+    scanned = []
     monkeypatch.setattr(
-        "a2cap.data.annotations.read.find_images", lambda folder: {"1": folder / "x.jpg"}
+        "a2cap.data.annotations.read.find_images",
+        lambda folder: scanned.append(folder) or {"1": folder / "x.jpg"},
     )
-    assert resolve_images(annotated("a.jpg", "b.jpg"), tmp_path) == {
-        "0": tmp_path / "a.jpg",
-        "1": tmp_path / "x.jpg",
-    }
+    touch(tmp_path, "a.jpg", "a.png")
+    assert resolve(tmp_path, "a.jpg") == {"0": tmp_path / "a.jpg"}
+    assert scanned == []
+    found = resolve(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    assert found == {"0": tmp_path / "a.jpg", "1": tmp_path / "x.jpg"}
+    assert scanned == [tmp_path]
 
 
 def test_nothing_outside_the_image_folder_is_found(tmp_path):
@@ -142,14 +136,14 @@ def test_nothing_outside_the_image_folder_is_found(tmp_path):
     (folder / "linked").symlink_to(outside)
     (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
     files = ("out.jpg", "inner.jpg", "linked/secret.jpg", "../outside/secret.jpg", "broken.jpg")
-    found = resolve_images(annotated(*files, "a\0b.jpg", "x" * 300 + ".jpg"), folder)
+    found = resolve(folder, *files, "a\0b.jpg", "x" * 300 + ".jpg")
     assert found == {"1": folder / "inner.jpg"}
 
 
 @pytest.mark.parametrize("part", ["images", "images/val2014"])
 def test_folders_are_not_images(tmp_path, part):
     touch(tmp_path, "images/val2014/a.jpg")
-    assert resolve_images(annotated(part), tmp_path) == {}
+    assert resolve(tmp_path, part) == {}
 
 
 class TestOnSharedCoco:
@@ -158,7 +152,8 @@ class TestOnSharedCoco:
     def test_every_image_of_the_karpathy_sample_is_read_and_found(self):
         read = read_annotations(SHARED / "dataset_coco.json")
         assert (len(read.images), read.skipped) == (345, ())
-        assert len(resolve_images(read, SHARED / "images")) == 345
+        files = {image.image_id: image.file for image in read.images}
+        assert len(resolve_files(files, SHARED / "images")) == 345
 
     @pytest.mark.slow
     def test_karpathys_tokens_equal_a2s_in_105759_captions(self):
