@@ -8,7 +8,7 @@ many attributes the last are dropped, not arbitrary ones.
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +64,6 @@ def read_visual_genome(
     object_names: Path,
     attribute_names: Path,
     only: Collection[str] | None = None,
-    most_attributes: int = MOST_ATTRIBUTES,
 ) -> DetectionData:
     """Read the images of objects.json that have a listed object.
 
@@ -76,11 +75,11 @@ def read_visual_genome(
     position of an item that cannot be read, if too many files are missing, if no object is listed,
     and if an id of `only` is not in the file.
     """
-    lists = _NameLists(
-        read_name_list(object_names), read_name_list(attribute_names), most_attributes
-    )
+    classes, listed = read_name_list(object_names), read_name_list(attribute_names)
     wanted = None if only is None else frozenset(only)
-    reader = _Reader(lists, _ImageFiles(images), _read_attributes(attributes, wanted), wanted)
+    folders = (images, *sorted(images.glob("VG_100K*")))
+    files = {file.stem: file for folder in folders for file in folder.glob("*.jpg")}
+    reader = _Reader(classes, listed, files, _read_attributes(attributes, wanted), wanted)
     read_each(read_json_list(objects), reader.add, path=objects, key="images")
     check_usable(reader.skipped, total=len(reader.seen), annotations=objects, images=images)
     if not reader.images:
@@ -88,8 +87,8 @@ def read_visual_genome(
             f"no object of {str(objects)!r} is listed in {str(object_names)!r}; check that list"
         )
     data = DetectionData(
-        classes=lists.objects.names,
-        attributes=lists.attributes.names,
+        classes=classes.names,
+        attributes=listed.names,
         images=tuple(reader.images[identity] for identity in sorted(reader.images)),
         skipped=(*reader.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reader.unknown)),
         dropped=dict(reader.dropped),
@@ -146,48 +145,13 @@ def _attribute_names(entry: object) -> list[str]:
     return [name for text in texts if isinstance(text, str) for name in split_attribute(text)]
 
 
-@dataclass(frozen=True)
-class _NameLists:
-    """The listed objects and attributes, and the maximum number of attributes of a box."""
-
-    objects: NameList
-    attributes: NameList
-    most_attributes: int
-
-    def attribute_ids(self, names: Iterable[str], dropped: Counter[str]) -> tuple[int, ...]:
-        names = tuple(names)
-        listed = [self.attributes.ids[name] for name in names if name in self.attributes.ids]
-        ids = tuple(dict.fromkeys(listed))
-        dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(listed)
-        dropped[ABOVE_MOST] += len(ids[self.most_attributes :])
-        return ids[: self.most_attributes]
-
-
-class _ImageFiles:
-    """The image files of a folder and its folders VG_100K*."""
-
-    def __init__(self, images: Path) -> None:
-        folders = (images, *sorted(images.glob("VG_100K*")))
-        self._files = {file.stem: file for folder in folders for file in folder.glob("*.jpg")}
-
-    def find(self, number: int | str) -> tuple[Path, tuple[int, int]]:
-        """Return the file, and its width and height from its header; BadItem if it is unusable."""
-        name = str(number)
-        if name not in self._files:
-            raise BadItem(f"no file '{name}.jpg'")
-        try:
-            with open_image(self._files[name]) as image:
-                return self._files[name], image.size
-        except (OSError, Image.DecompressionBombError) as error:
-            raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
-
-
 @dataclass
 class _Reader:
     """Reader of objects.json, image by image; unknown: images without a listed object."""
 
-    lists: _NameLists
-    files: _ImageFiles
+    classes: NameList
+    listed: NameList
+    files: Mapping[str, Path]
     attributes: _Attributes
     wanted: frozenset[str] | None
     seen: set[str] = field(default_factory=set)
@@ -206,7 +170,7 @@ class _Reader:
             raise BadItem(f"duplicate image {identity!r}")
         self.seen.add(identity)
         try:
-            file, (width, height) = self.files.find(number)
+            file, (width, height) = self._file(str(number))
         except BadItem as error:
             self.skipped.append(SkippedItem(identity, str(error)))
             return
@@ -217,6 +181,16 @@ class _Reader:
             self.images[identity] = image
         else:
             self.unknown.append(identity)
+
+    def _file(self, name: str) -> tuple[Path, tuple[int, int]]:
+        """Return the file, and its width and height from its header; BadItem if it is unusable."""
+        if name not in self.files:
+            raise BadItem(f"no file '{name}.jpg'")
+        try:
+            with open_image(self.files[name]) as image:
+                return self.files[name], image.size
+        except (OSError, Image.DecompressionBombError) as error:
+            raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
 
     def _labels(
         self, objects: Iterable[object], attributes: Mapping[int | str, list[str]]
@@ -237,7 +211,7 @@ class _Reader:
         x, y, width, height = pixel_numbers([member(item, key) for key in "xywh"], "'x y w h'")
         first = names[0] if names and isinstance(names[0], str) else ""
         name, adjectives = split_object_name(first)
-        class_id = self.lists.objects.ids.get(name)
+        class_id = self.classes.ids.get(name)
         if class_id is None:
             self.dropped[UNKNOWN_OBJECT] += 1
             return None
@@ -246,8 +220,15 @@ class _Reader:
         return Label(
             box=(x, y, x + width, y + height),
             class_id=class_id,
-            attribute_ids=self.lists.attribute_ids(attribute_names, self.dropped),
+            attribute_ids=self._attribute_ids(attribute_names),
         )
+
+    def _attribute_ids(self, names: Sequence[str]) -> tuple[int, ...]:
+        listed = [self.listed.ids[name] for name in names if name in self.listed.ids]
+        ids = tuple(dict.fromkeys(listed))
+        self.dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(listed)
+        self.dropped[ABOVE_MOST] += len(ids[MOST_ATTRIBUTES:])
+        return ids[:MOST_ATTRIBUTES]
 
 
 def _identity(number: int | str) -> str:

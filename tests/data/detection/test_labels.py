@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.detection.labels import DetectionData, Label, check_usable, labelled_image
-from a2cap.data.errors import InputError
+from a2cap.data.detection.labels import DetectionData, Label, labelled_image
 from tests.data.messages import message_of
 
 coordinates = st.floats(-500, 500, width=32)
@@ -61,41 +60,23 @@ def test_all_boxes_are_inside_the_image_and_have_an_area(boxes):
     assert (found[:, 2:] > found[:, :2]).all()
 
 
-def test_a_subset_keeps_the_order_of_the_data():
-    assert [one.image_id for one in data("1", "2", "3").subset(["3", "1"]).images] == ["1", "3"]
+def test_a_subset_keeps_the_order_of_the_data_and_ignores_skipped_images():
+    one_skipped = replace(data("1", "2", "3"), skipped=(SkippedItem("4", "no file"),))
+    found = one_skipped.subset(["3", "4", "1"])
+    assert [one.image_id for one in found.images] == ["1", "3"]
 
 
-def test_a_subset_with_an_unknown_image_is_rejected():
-    assert message_of(data("1", "2").subset, ["9", "2", "8"]) == (
-        "no labelled image '8' (2 of 3 are missing); remove its id from the list, or add its labels"
-    )
-
-
-def test_a_subset_ignores_skipped_images():
-    both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
-    assert [one.image_id for one in both.subset(["3", "2"]).images] == ["2"]
-
-
-def test_a_subset_of_skipped_images_alone_is_rejected():
-    both = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
-    assert message_of(both.subset, ["3"]) == (
-        "none of 1 images can be used; check their files and labels"
-    )
-
-
-def test_data_without_any_usable_image_is_rejected():
-    skipped, paths = (
-        [SkippedItem("1", "x")],
-        {"annotations": Path("a.json"), "images": Path("images")},
-    )
-    assert message_of(check_usable, skipped, total=1, **paths) == (
-        "no image of 'a.json' is in 'images' (1 searched); check the folder"
-    )
-
-
-def test_more_skipped_images_than_the_limit_are_rejected():
-    gone = [SkippedItem(str(number), "no file") for number in range(11)]
-    places = {"annotations": Path("a.json"), "images": Path("images")}
-    check_usable(gone[:10], total=11, **places)
-    with pytest.raises(InputError, match=r"^11 of 12 images cannot be used, at most 10 may be"):
-        check_usable(gone, total=12, **places)
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (
+            ["9", "2", "8"],
+            "no labelled image '8' (2 of 3 are missing); remove its id from the list, "
+            "or add its labels",
+        ),
+        (["3"], "none of 1 images can be used; check their files and labels"),
+    ],
+)
+def test_a_subset_with_an_unknown_image_or_without_a_usable_one_is_rejected(wanted, message):
+    one_skipped = replace(data("1", "2"), skipped=(SkippedItem("3", "no file"),))
+    assert message_of(one_skipped.subset, wanted) == message
