@@ -202,7 +202,9 @@ def submit(
             "captions come from --val-results and --test-results, or from --model and --features; "
             "name both options of one pair"
         )
+    from a2cap.pipeline.captioning.caption_stores import caption_sets
     from a2cap.pipeline.evaluation import coco_server as submission
+    from a2cap.pipeline.evaluation.results import read_results
 
     log(verbose)
     config = _settings(overrides, beam_size=beam_size, device=device)
@@ -211,11 +213,12 @@ def submit(
     submission.check_output(output, force=force)
     ids = submission.read_image_info(val_info, test_info)
     if val_results and test_results:
-        captions = submission.read_captions(val_results, test_results)
+        files = {submission.VAL: val_results, submission.TEST: test_results}
+        captions = {part: read_results(path) for part, path in files.items()}
     else:
-        captions = submission.make_captions(models, features, ids, config.evaluate, config.runtime)
+        captions = caption_sets(models, features, ids, config.evaluate, config.runtime)
     submission.write_submission(output, name, captions, ids)
-    counts = ", ".join(f"{len(found):,} of {part.name}" for part, found in captions.items())
+    counts = ", ".join(f"{len(found):,} of {part}" for part, found in captions.items())
     click.echo(f"{output}: captions {counts}")
 
 

@@ -10,7 +10,7 @@ import click
 from a2cap.pipeline.cli.options import FILE, FOLDER
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.evaluation.comparison import Difference
+    from a2cap.pipeline.report.comparison import Difference
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 

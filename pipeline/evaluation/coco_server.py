@@ -10,8 +10,7 @@ import json
 import logging
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from a2cap.data.annotations.json_items import BadItem, list_member, member
@@ -19,9 +18,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id, sample_ids
-from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.results import read_results, results_entries
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.evaluation.results import results_entries
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +26,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
 _SET_IN_FILE_NAME = re.compile(r"COCO_(\w+)_[0-9]+\.\w+")
 
 
-@dataclass(frozen=True)
-class ServerSet:
-    """A set of images that the server scores, and its number of images."""
+VAL, TEST = "val2014", "test2014"
 
-    name: str
-    official_count: int
-
-
-VAL, TEST = ServerSet("val2014", 40_504), ServerSet("test2014", 40_775)
+_OFFICIAL_COUNTS = {VAL: 40_504, TEST: 40_775}
+"""Number of images that the server scores, by set."""
 
 
 def check_name(name: str) -> None:
@@ -59,7 +51,7 @@ def check_output(path: Path, *, force: bool) -> None:
         raise ConfigError(f"{str(path)!r} already exists; name another file, or use --force")
 
 
-def read_image_info(val: Path, test: Path) -> dict[ServerSet, list[str]]:
+def read_image_info(val: Path, test: Path) -> dict[str, list[str]]:
     """Return the sorted image ids of both sets, from image_info_*.json or captions_*.json files.
 
     Raises InputError for another layout, for images of another set, and for images in both files.
@@ -75,9 +67,9 @@ def read_image_info(val: Path, test: Path) -> dict[ServerSet, list[str]]:
     return sets
 
 
-def check_captions(captions: Mapping[str, str], ids: list[str], server_set: ServerSet) -> None:
+def check_captions(captions: Mapping[str, str], ids: list[str], name: str) -> None:
     """Raise InputError unless exactly the images of the set have a caption that is not empty."""
-    name, known = server_set.name, set(ids)
+    known = set(ids)
     if unknown := [identity for identity in captions if identity not in known]:
         raise InputError(
             f"{len(unknown):,} of {len(captions):,} captions are of images that are not in {name}: "
@@ -95,48 +87,23 @@ def check_captions(captions: Mapping[str, str], ids: list[str], server_set: Serv
         )
 
 
-def read_captions(val: Path, test: Path) -> dict[ServerSet, dict[str, str]]:
-    """Return the captions of both results files; raise InputError as `read_results` does."""
-    return {VAL: read_results(val), TEST: read_results(test)}
-
-
-def make_captions(
-    models: Sequence[Path],
-    stores: Sequence[Path],
-    ids: Mapping[ServerSet, list[str]],
-    config: EvaluateConfig,
-    runtime: RuntimeConfig,
-) -> dict[ServerSet, dict[str, str]]:
-    """Return captions of both sets, decoded by a captioner or an ensemble from feature stores.
-
-    Raises StoreError for images without features, before a model is loaded, and InputError for
-    features of another extractor than the captioner was trained on.
-    """
-    from a2cap.pipeline.captioning.caption_stores import caption_sets
-
-    by_name = caption_sets(
-        models, stores, {s.name: found for s, found in ids.items()}, config, runtime
-    )
-    return {server_set: by_name[server_set.name] for server_set in ids}
-
-
 def write_submission(
     path: Path,
     name: str,
-    captions: Mapping[ServerSet, Mapping[str, str]],
-    ids: Mapping[ServerSet, list[str]],
+    captions: Mapping[str, Mapping[str, str]],
+    ids: Mapping[str, list[str]],
 ) -> None:
     """Check the captions and write the archive atomically.
 
     Equal captions give equal bytes for one version of zlib. Raises InputError as `check_captions`.
     """
-    for server_set, found in captions.items():
-        check_captions(found, ids[server_set], server_set)
+    for part, found in captions.items():
+        check_captions(found, ids[part], part)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for server_set, found in captions.items():
+        for part, found in captions.items():
             # A fixed time, mode and system (Unix) make the bytes reproducible.
-            file_name = f"captions_{server_set.name}_{name}_results.json"
+            file_name = f"captions_{part}_{name}_results.json"
             entry = zipfile.ZipInfo(file_name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr, entry.create_system = 0o100644 << 16, 3
@@ -144,39 +111,39 @@ def write_submission(
     write_durably(path, content.getvalue())
 
 
-def _read_ids(path: Path, server_set: ServerSet) -> list[str]:
+def _read_ids(path: Path, name: str) -> list[str]:
     ids: dict[str, None] = {}
     where = "the file"
     try:
         for index, item in enumerate(list_member(read_json(path), "images")):
             where = f"images[{index}]"
-            identity = _id(item, server_set)
+            identity = _id(item, name)
             if identity in ids:
                 raise BadItem(f"duplicate image {identity}")
             ids[identity] = None
     except BadItem as error:
         raise InputError(
-            f"no image info of {server_set.name} in {str(path)!r}: {where}: {error}; "
+            f"no image info of {name} in {str(path)!r}: {where}: {error}; "
             "give image_info_test2014.json or captions_val2014.json as downloaded"
         ) from error
-    if len(ids) != server_set.official_count:
+    if len(ids) != _OFFICIAL_COUNTS[name]:
         logger.warning(
             "%s has %s images, the server's %s has %s; the server will reject this archive",
             path,
             f"{len(ids):,}",
-            server_set.name,
-            f"{server_set.official_count:,}",
+            name,
+            f"{_OFFICIAL_COUNTS[name]:,}",
         )
     return sorted(ids)
 
 
-def _id(item: object, server_set: ServerSet) -> str:
+def _id(item: object, wanted: str) -> str:
     number = member(item, "id")
     # In Python, True is an int.
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10**12:
         raise BadItem(f"'id' is not a number of up to 12 digits: {number!r:.40}")
     name = item.get("file_name") if isinstance(item, dict) else None
     found = _SET_IN_FILE_NAME.fullmatch(name) if isinstance(name, str) else None
-    if found and found[1] != server_set.name:
+    if found and found[1] != wanted:
         raise BadItem(f"{name!r} is an image of {found[1]}")
     return image_id(f"{number}.jpg")

@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
-from a2cap.pipeline.report.comparison import Comparison, ImageComparison, MetricComparison
+from a2cap.pipeline.report.comparison import Comparison, Difference, ImageComparison
 from a2cap.pipeline.report.summary import in_order
 
 _GROUP_PREFIX = "words: "
@@ -43,23 +43,6 @@ class ScoredRun:
     texts: dict[str, tuple[str, list[str]]]
     provenance: dict[str, str]
     statistics: dict[str, Floats]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One metric of runs A and B, and B's value minus A's.
-
-    low, high: ends of the difference's 95 % interval. better: share of the resamples in which B
-    scores higher.
-    """
-
-    metric: str
-    first: float
-    second: float
-    difference: float
-    low: float
-    high: float
-    better: float
 
 
 def compare_runs(first: Path, second: Path) -> list[Difference]:
@@ -109,10 +92,7 @@ def compare_captions(first: Path, second: Path, differences: Sequence[Difference
     }
     return Comparison(
         names=(f"A {first.resolve().name}", f"B {second.resolve().name}"),
-        metrics=[
-            MetricComparison(row.metric, (row.first, row.second), (row.low, row.high), row.better)
-            for row in differences
-        ],
+        metrics=differences,
         images=[
             ImageComparison(
                 image_id=image_id,

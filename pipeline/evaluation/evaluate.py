@@ -89,18 +89,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class ResultsScores:
-    """Scores of a results file, the images without a caption, and the number of images.
-
-    CIDEr's document frequencies are those of the scored images.
-    """
-
-    scores: Scores
-    missing: list[str]
-    total: int
-
-
-@dataclass(frozen=True)
 class _Captioning:
     """A captioner, the features that it reads, and the decoding options."""
 
@@ -158,7 +146,9 @@ def evaluate_captioner(
     """
     find_java()  # before minutes of decoding
     device = prepare_device(runtime)
-    model = load_captioner(_models(inputs), device=device, average=config.ensemble_average)
+    further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
+    models = [inputs["model"].path, *further]
+    model = load_captioner(models, device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
     captioning = _Captioning(config, model, store, device)
@@ -206,13 +196,14 @@ def score_results(
     allow_missing: bool = False,
     spice: bool = False,
     word_groups: Path | None = None,
-) -> ResultsScores:
+) -> Evaluation:
     """Score a results file and write `metrics.json` and `report.html` into `output`.
 
     results: COCO results. references: COCO captions, Karpathy layout or references.json.
-    word_groups: groups of words that are scored separately.
-    Raises InputError if captions and references are of different images (`allow_missing` permits
-    missing captions), or if `output` contains scores and `force` is not set.
+    word_groups: groups of words that are scored separately. CIDEr's document frequencies are those
+    of the images with a caption. Raises InputError if captions and references are of different
+    images (`allow_missing` permits missing captions), or if `output` contains scores and `force` is
+    not set.
     """
     find_java()
     if (output / METRICS).exists() and not force:
@@ -244,7 +235,7 @@ def score_results(
     )
     output.mkdir(parents=True, exist_ok=True)
     _write(output, evaluation, _report(f"Captions of {results.name}", evaluation))
-    return ResultsScores(scores, missing, len(raw))
+    return evaluation
 
 
 def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluationSplit:
@@ -261,12 +252,6 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluationSplit:
         )
     skipped = {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
     return EvaluationSplit(references, skipped, len(chosen))
-
-
-def _models(inputs: Mapping[str, Input]) -> list[Path]:
-    """Return the experiment's captioner, then the others of the ensemble in their order."""
-    further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
-    return [inputs["model"].path, *further]
 
 
 def _tokens(captions: Mapping[str, str]) -> dict[str, str]:

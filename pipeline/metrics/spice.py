@@ -29,9 +29,6 @@ PARTS = ("Object", "Relation", "Attribute", "Cardinality", "Color", "Size")
 HEAP = "3G"
 """Heap limit of the JVM; parser and named-entity recogniser take half of it."""
 
-MODELS = "spice"
-"""Name of the parser and its models in `a2 weights`."""
-
 _PARSE_BATCH = 64
 _SCORE_BATCH = 16
 _SAVE_EVERY = 2048
@@ -52,7 +49,7 @@ class Spice:
 def spice_jars() -> list[Path]:
     """Return the class path; raise JavaError if the parser or its models are missing."""
     folder = pycocoevalcap_folder() / "spice"
-    models = downloaded_files(MODELS)
+    models = downloaded_files("spice")
     if models is None:
         raise JavaError('SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first')
     lines_jar = Path(__file__).with_name("spice-lines.jar")

@@ -41,27 +41,25 @@ class ImageComparison:
 
 
 @dataclass(frozen=True)
-class MetricComparison:
-    """A metric of both runs.
+class Difference:
+    """One metric of runs A and B, and B's value minus A's.
 
-    interval: 95 % interval of the difference. better: share of the resamples in which the second
-    run scores higher. Both are None if unknown.
+    low, high: ends of the difference's 95 % interval. better: share of the resamples in which B
+    scores higher.
     """
 
-    name: str
-    values: tuple[float, float]
-    interval: tuple[float, float] | None = None
-    better: float | None = None
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    better: float
 
     @property
     def shown_name(self) -> str:
         """Name of the metric as in papers."""
-        return shown_name(self.name)
-
-    @property
-    def difference(self) -> float:
-        """Value of the second run minus that of the first."""
-        return self.values[1] - self.values[0]
+        return shown_name(self.metric)
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Comparison:
     """
 
     names: tuple[str, str]
-    metrics: Sequence[MetricComparison]
+    metrics: Sequence[Difference]
     images: Sequence[ImageComparison]
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 

@@ -7,8 +7,8 @@ import pytest
 
 from a2cap.pipeline.report.comparison import (
     Comparison,
+    Difference,
     ImageComparison,
-    MetricComparison,
     write_comparison,
 )
 from tests.data.messages import message_of
@@ -33,8 +33,8 @@ IMAGES = [
 COMPARISON = Comparison(
     names=("plain", "aligned"),
     metrics=[
-        MetricComparison("Bleu_4", (0.5, 0.25)),
-        MetricComparison("CIDEr", (0.68, 0.81), (0.01, 0.25), 0.966),
+        Difference("Bleu_4", 0.5, 0.25, -0.25, -0.375, -0.125, 0.0),
+        Difference("CIDEr", 0.68, 0.81, 0.13, 0.01, 0.25, 0.966),
     ],
     images=IMAGES,
     settings={"model.alignment.fusion": ("none", "gate")},
