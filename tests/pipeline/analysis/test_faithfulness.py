@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from a2cap.data.errors import InputError
 from a2cap.model.config import AlignmentConfig
 from a2cap.pipeline.analysis.faithfulness import (
     analyse,
@@ -19,8 +17,9 @@ from a2cap.pipeline.analysis.faithfulness import (
 )
 from a2cap.pipeline.analysis.runs import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from tests.data.messages import message_of
+from tests.pipeline.experiments import a2
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 
@@ -48,10 +47,6 @@ def plain(run, tmp_path_factory):
     tensors = new_captioner(description).state_dict()
     save_model(model, tensors=tensors, description=description, vocabulary=saved.vocabulary)
     return analyse(replace(run, name="plain", model=model), split="val", images=3, runtime=CPU)
-
-
-def a2(*arguments):
-    return CliRunner().invoke(cli, [str(word) for word in arguments], catch_exceptions=False)
 
 
 def with_alignment(analysed, name, score=0.5, **fields):
@@ -157,22 +152,15 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     assert answer.stdout.startswith(f"{model.name}: 2 of 4 images\n")
 
 
-def test_a_folder_without_a_training_is_rejected(tmp_path):
-    answer = a2("analyze", tmp_path, "--output", tmp_path / "out")
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        f'a2: no finished training in {str(tmp_path)!r}; name a result of "a2 train", a folder of '
-        "them, or the YAML file of an experiment\n"
-    )
-
-
-def test_a_missing_path_is_rejected(tmp_path):
-    answer = a2("analyze", tmp_path / "none", "--output", tmp_path / "out")
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        f"a2: no such folder or file: {str(tmp_path / 'none')!r}; name a result of "
-        '"a2 train", a folder of them, or the YAML file of an experiment\n'
-    )
+def test_a_path_without_a_training_is_rejected(tmp_path):
+    named = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
+    for path, problem in (
+        (tmp_path, "no finished training in"),
+        (tmp_path / "none", "no such folder or file:"),
+    ):
+        answer = a2("analyze", path, "--output", tmp_path / "out")
+        assert answer.exit_code == 1
+        assert answer.stderr == f"a2: {problem} {str(path)!r}; {named}\n"
 
 
 def test_a_training_without_its_features_is_rejected(run, tmp_path):
@@ -192,11 +180,7 @@ def test_captions_of_another_vocabulary_are_rejected(run, monkeypatch):
         "a2cap.pipeline.analysis.faithfulness.CaptionFile",
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
     )
-    with pytest.raises(
-        InputError, match="captions and captioner have different vocabularies"
-    ) as error:
-        analyse(run, split="val", images=None, runtime=CPU)
-    assert str(error.value) == (
+    assert message_of(analyse, run, split="val", images=None, runtime=CPU) == (
         f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
         f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
     )

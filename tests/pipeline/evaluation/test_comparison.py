@@ -4,16 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.evaluation.comparison import compare_captions, compare_runs
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from tests.data.messages import message_of
+from tests.pipeline.experiments import a2
 
 GENERATOR = np.random.default_rng(3)
 IMAGES = [f"{number:012d}" for number in range(200)]
@@ -38,10 +37,10 @@ def scores(cider, bleu=None):
 def run(tmp_path):
     """Write the scores of a run and return its folder."""
 
-    def write(name, found):
+    def write(name, found, **options):
         folder = tmp_path / name
         folder.mkdir()
-        write_scores(folder, found, {}, total=200, provenance={})
+        write_scores(folder, found, {}, **{"total": 200, "provenance": {}} | options)
         return folder
 
     return write
@@ -91,14 +90,12 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
     references = {image_id: ["a red ball"] for image_id in IMAGES}
     folders = []
     for name, wrong in (("a", 4), ("b", 8)):
-        folder = run(name, scores(np.ones(200)))
         captions = {
             image_id: "a red ball" if int(image_id) % wrong else "a blue ball"
             for image_id in IMAGES
         }
         found = score_word_groups(captions, references, groups)
-        write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
-        folders.append(folder)
+        folders.append(run(name, scores(np.ones(200)), word_groups=found))
     compared = {row.metric: row for row in compare_runs(*folders)}
     # "two" never occurs, and kinds have no pairs.
     assert list(compared) == ["CIDEr", "colours F1", "colours accuracy", "kinds F1"]
@@ -107,7 +104,7 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
         assert (row.first, row.second) == (0.75, 0.875)
         assert 0 < row.low < row.difference == 0.125 < row.high
     assert compared["kinds F1"].difference == 0
-    answer = CliRunner().invoke(cli, ["compare", *map(str, folders)], catch_exceptions=False)
+    answer = a2("compare", *folders)
     header, *lines = answer.stdout.splitlines()
     assert header.startswith(" " * 23 + "A ")
     assert lines[0].startswith("CIDEr             1.0000  1.0000")
@@ -116,33 +113,25 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
 def test_resamples_without_a_word_of_a_group_are_ignored(run):
     groups = {"colours": {"red"}}
     references = {image_id: ["a ball"] for image_id in IMAGES} | {IMAGES[0]: ["a red ball"]}
-    folder = run("a", scores(np.ones(200)))
-    found = score_word_groups(
-        {image_id: group[0] for image_id, group in references.items()}, references, groups
-    )
-    write_scores(folder, scores(np.ones(200)), {}, total=200, provenance={}, word_groups=found)
+    captions = {image_id: group[0] for image_id, group in references.items()}
+    found = score_word_groups(captions, references, groups)
+    folder = run("a", scores(np.ones(200)), word_groups=found)
     [_, row] = compare_runs(folder, folder)
     assert (row.metric, row.first, row.low, row.high) == ("colours F1", 1.0, 0.0, 0.0)
 
 
 def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
-    cider = np.zeros(200)
-    folders = []
-    for name, word in (("a", "cat"), ("b", "dog")):
-        folder = run(name, scores(cider))
-        references = {image_id: ["a dog"] for image_id in IMAGES}
-        captions = dict.fromkeys(IMAGES, f"a {word}")
-        write_scores(
-            folder,
-            scores(cider),
-            {},
-            total=200,
-            provenance={"split": "test", "word": word, **({"only": "b"} if name == "b" else {})},
-            captions=captions,
-            references=references,
+    runs = (("a", "cat", 0.0, {}), ("b", "dog", 0.5, {"only": "b"}))
+    folders = [
+        run(
+            name,
+            scores(np.full(200, cider)),
+            provenance={"split": "test", "word": word, **settings},
+            captions=dict.fromkeys(IMAGES, f"a {word}"),
+            references={image_id: ["a dog"] for image_id in IMAGES},
         )
-        folders.append(folder)
-        cider = cider + 0.5
+        for name, word, cider, settings in runs
+    ]
     content = compare_captions(*folders, compare_runs(*folders))
     assert content.names == ("A a", "B b")
     assert content.settings == {"word": ("cat", "dog"), "only": ("–", "b")}
@@ -152,8 +141,7 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
     assert [metric.better for metric in content.metrics] == [1.0]
 
     page = tmp_path / "page.html"
-    words = ["compare", *map(str, folders), "--report", str(page)]
-    answer = CliRunner().invoke(cli, words, catch_exceptions=False)
+    answer = a2("compare", *folders, "--report", page)
     assert answer.stdout.splitlines()[-1] == f"report: {page}"
     assert "<strong>200 fixed, 0 broken</strong>" in page.read_text()
 
@@ -196,15 +184,14 @@ def test_runs_without_a_common_metric_are_rejected(run):
 
 def test_the_command_prints_a_table_or_json(run):
     cider = GENERATOR.random(200)
-    folders = [str(run("a", scores(cider))), str(run("b", scores(cider + 0.25)))]
-    answer = CliRunner().invoke(cli, ["compare", *folders], catch_exceptions=False)
+    folders = [run("a", scores(cider)), run("b", scores(cider + 0.25))]
+    answer = a2("compare", *folders)
     assert answer.exit_code == 0
     header, line = answer.stdout.splitlines()
     assert " ".join(header.split()) == "A B B - A 95 % interval B is better in"
     assert line.split()[0] == "CIDEr"
     assert line.split()[3:] == ["+0.2500", "+0.2500", "to", "+0.2500", "100.0%"]
-    answer = CliRunner().invoke(cli, ["compare", *folders, "--json"], catch_exceptions=False)
+    answer = a2("compare", *folders, "--json")
     [row] = json.loads(answer.stdout)
-    keys = {"metric", "first", "second", "difference", "low", "high", "better"}
-    assert row.keys() == keys
+    assert row.keys() == {"metric", "first", "second", "difference", "low", "high", "better"}
     assert row["difference"] == pytest.approx(0.25)

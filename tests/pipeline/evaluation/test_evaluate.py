@@ -24,6 +24,7 @@ from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
+from tests.pipeline.experiments import NO_JAVA
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)
@@ -346,11 +347,6 @@ def test_a_directory_without_a_model_is_rejected(run, tmp_path):
     )
 
 
-def test_nothing_is_decoded_without_java(run, monkeypatch):
-    def no_java():
-        raise JavaError("no java")
-
-    monkeypatch.setattr(evaluation, "find_java", no_java)
-    with pytest.raises(JavaError):
-        run()
+def test_nothing_is_decoded_without_java(run, without_java):
+    assert message_of(run, error=JavaError) == NO_JAVA
     assert list(run.directory.iterdir()) == []

@@ -43,6 +43,7 @@ COCO: dict[str, Any] = {
 
 
 FORM = 'write a list of {{"image_id": 42, "caption": "a dog"}}'
+COMMON_LAYOUTS = "give COCO captions, a Karpathy file, or a references.json"
 
 
 def written(folder: Path, value: object, name: str = "file.json") -> Path:
@@ -94,36 +95,12 @@ def test_gzipped_files_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (
-            {"42": "a dog"},
-            'results {path} are not a list; write a list of {{"image_id": 42, "caption": "a dog"}}',
-        ),
+        ({"42": "a dog"}, "results {path} are not a list; " + FORM),
         (
             [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
-            "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; "
-            'write a list of {{"image_id": 42, "caption": "a dog"}}',
+            "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; " + FORM,
         ),
         (["a dog"], "entry 1 of {path} lacks image_id or caption: 'a dog'; " + FORM),
-        (
-            [{"image_id": 1, "caption": ["a dog"]}],
-            "caption in entry 1 of {path} is ['a dog']; give a string",
-        ),
-        (
-            [{"image_id": -1, "caption": "a"}],
-            "image_id in entry 1 of {path} is -1; give a number or a string",
-        ),
-        (
-            [{"image_id": 1.5, "caption": "a"}],
-            "image_id in entry 1 of {path} is 1.5; give a number or a string",
-        ),
-        (
-            [{"image_id": True, "caption": "a"}],
-            "image_id in entry 1 of {path} is True; give a number or a string",
-        ),
-        (
-            [{"image_id": 1, "caption": None}],
-            "caption in entry 1 of {path} is None; give a string",
-        ),
         (
             [{"image_id": 1, "caption": "\ud83d"}],
             "caption in entry 1 of {path} is not valid Unicode: '\\ud83d'; write it again as UTF-8",
@@ -148,6 +125,19 @@ def test_gzipped_files_are_read(tmp_path):
 def test_unusable_results_are_rejected(tmp_path, entries, message):
     path = written(tmp_path, entries)
     assert message_of(read_results, path) == message.format(path=repr(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "form"),
+    [
+        *(("image_id", value, "a number or a string") for value in (-1, 1.5, True)),
+        *(("caption", value, "a string") for value in (["a dog"], None)),
+    ],
+)
+def test_values_of_another_type_are_rejected(tmp_path, key, value, form):
+    path = written(tmp_path, [{"image_id": 1, "caption": "a", key: value}])
+    message = f"{key} in entry 1 of {str(path)!r} is {value!r}; give {form}"
+    assert message_of(read_results, path) == message
 
 
 def test_coco_references_include_all_images(tmp_path):
@@ -194,16 +184,8 @@ def test_skipped_references_are_logged(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (
-            ["a dog"],
-            "no references in {path}: unknown layout; "
-            "give COCO captions, a Karpathy file, or a references.json",
-        ),
-        (
-            {"42": []},
-            "no references in {path}: unknown layout; "
-            "give COCO captions, a Karpathy file, or a references.json",
-        ),
+        (["a dog"], "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
+        ({"42": []}, "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
         (
             {**COCO, "images": COCO["images"][:1]},
             "annotations[1] of {path} names image '000000000007', which 'images' lacks; add it",

@@ -1,15 +1,15 @@
 """Scoring of results files: `a2 evaluate --results`."""
 
-import json
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.files.json_file import read_json
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
+from tests.data.messages import written
+from tests.pipeline.experiments import a2
 
 CAPTIONS = {1: "a red dog runs", 2: "two dogs"}
 REFERENCES = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
@@ -29,10 +29,11 @@ def files(tmp_path):
                 for index, (number, text) in enumerate(pairs)
             ],
         }
-        (tmp_path / "results.json").write_text(json.dumps(results))
-        (tmp_path / "references.json").write_text(json.dumps(coco))
-        paths = {"results": "results.json", "references": "references.json", "output": "scores"}
-        return [word for name, file in paths.items() for word in (f"--{name}", tmp_path / file)]
+        files = [
+            *("--results", written(tmp_path, results, "results.json")),
+            *("--references", written(tmp_path, coco, "references.json")),
+        ]
+        return [*files, "--output", tmp_path / "scores"]
 
     return write
 
@@ -40,12 +41,7 @@ def files(tmp_path):
 @pytest.fixture
 def a2_evaluate(monkeypatch):
     monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
-
-    def evaluate(*arguments):
-        words = ["evaluate", *map(str, arguments)]
-        return CliRunner().invoke(cli, words, catch_exceptions=False)
-
-    return evaluate
+    return partial(a2, "evaluate")
 
 
 def test_a_results_file_is_scored(a2_evaluate, files, tmp_path):

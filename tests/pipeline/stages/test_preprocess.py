@@ -18,6 +18,7 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
 from a2cap.pipeline.stages.preprocess import preprocess
 from tests.data.messages import message_of
+from tests.pipeline.experiments import NO_JAVA
 
 CONFIG = PreprocessConfig(min_count=1)
 
@@ -171,11 +172,6 @@ def test_long_captions_are_cut_to_the_configured_length(run, write, quick):
     assert np.count_nonzero(row) == 4
 
 
-def test_nothing_is_read_without_java(run, tmp_path, monkeypatch):
-    def no_java():
-        raise JavaError("no java")
-
-    monkeypatch.setattr(stage, "find_java", no_java)
-    with pytest.raises(JavaError):
-        run(tmp_path / "none.json")
+def test_nothing_is_read_without_java(run, tmp_path, without_java):
+    assert message_of(run, tmp_path / "none.json", error=JavaError) == NO_JAVA
     assert list(run.directory.iterdir()) == []
