@@ -1,7 +1,7 @@
 """The check of an LMDB data file before LMDB maps it.
 
 LMDB trusts its file. One flipped bit in the tree can kill the process without a message: of 16
-flips in the stored size of a value 6 ended in SIGBUS, and 4 of 20 damaged branch or zeroed pages
+flips in the stored size of a value 6 ended in SIGBUS, and 4 of 31 damaged branch or zeroed pages
 ended in SIGABRT inside LMDB. Neither the size nor the seal of the store reveals such damage, and
 its sha256 is too slow to compute at every start. This check reads only the pages of keys.
 

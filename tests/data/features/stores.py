@@ -1,9 +1,16 @@
 """Small feature stores."""
 
+import json
+from functools import partial
+
 import numpy as np
 
+from a2cap.data.errors import StoreError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
+from tests.data.messages import message_of
+
+refusal = partial(message_of, error=StoreError)
 
 
 def make_regions(image_id, *, count=None, width=8, attributes=False):
@@ -27,6 +34,13 @@ def write_store(path, ids, *, width=8, sealed=True, **options):
         for image_id in ids:
             writer.add(image_id, make_regions(image_id, width=width))
         return writer.seal() if sealed else None
+
+
+def change_seal(store, **changes):
+    """Change fields of a store's seal and return the former ones."""
+    seal = json.loads((store / "seal.json").read_text())
+    (store / "seal.json").write_text(json.dumps({**seal, **changes}))
+    return seal
 
 
 def flip_byte(file, content):

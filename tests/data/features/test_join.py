@@ -1,6 +1,5 @@
 """A store in shards: sealed and read as one; shards that do not fit are named."""
 
-import json
 import os
 import pickle
 import shutil
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.errors import StoreError
 from a2cap.data.features.join import seal_shards
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.store import FeatureStore
-from tests.data.features.stores import flip_byte, make_regions, write_store
+from tests.data.features.stores import change_seal, flip_byte, make_regions, refusal, write_store
 
 IDS = [f"{number:012d}" for number in range(12)]
 
@@ -28,6 +26,14 @@ def write_shards(path, ids, count):
         shard = Shard(number, count)
         write(path / shard.folder, [image_id for image_id in ids if shard.owns(image_id)])
     return path
+
+
+def replace_shard(path, number, ids, **options):
+    """Write another shard of three at the path of one and return its folder."""
+    folder = path / Shard(number, 3).folder
+    shutil.rmtree(folder)
+    write(folder, ids, **options)
+    return folder
 
 
 @pytest.fixture
@@ -73,10 +79,8 @@ def test_an_image_is_found_in_any_shard(tmp_path):
     ]
     assert "7" not in store and "" not in store
     store.require(IDS)
-    with pytest.raises(StoreError, match="no features for image '7' in "):
-        store["7"]
-    with pytest.raises(StoreError, match=r"no features for 1 images in .*: '7'"):
-        store.require([*IDS, "7"])
+    assert refusal(store.__getitem__, "7").startswith("no features for image '7' in ")
+    assert f"no features for 1 images in {str(path)!r}: '7'" in refusal(store.require, [*IDS, "7"])
 
 
 def test_a_store_can_contain_empty_shards(tmp_path):
@@ -98,69 +102,54 @@ def test_a_store_in_shards_survives_pickling_and_a_fork(store):
 
 
 def test_shards_without_a_joint_seal_are_unfinished(shards):
-    with pytest.raises(StoreError) as raised:
-        FeatureStore(shards)
-    assert str(raised.value) == (
+    assert refusal(FeatureStore, shards) == (
         f'extraction into {str(shards)!r} is unfinished; run "a2 extract" again to resume it'
     )
-
-
-def test_a_missing_shard_is_named_before_and_after_sealing(shards):
-    kept = shutil.copytree(shards / Shard(1, 3).folder, shards.parent / "kept")
-    message = (
-        f"shards 1/3 of {str(shards)!r} are missing; "
-        'copy them there, or run "a2 extract --shard" for each'
-    )
-    shutil.rmtree(shards / Shard(1, 3).folder)
-    with pytest.raises(StoreError) as raised:
-        seal_shards(shards)
-    assert str(raised.value) == message
-    shutil.copytree(kept, shards / Shard(1, 3).folder)
-    seal_shards(shards)
-    shutil.rmtree(shards / Shard(1, 3).folder)
-    with pytest.raises(StoreError) as raised:
-        FeatureStore(shards)
-    assert str(raised.value) == message
-
-
-def test_an_unfinished_shard_is_named(shards):
-    folder = shards / Shard(2, 3).folder
-    (folder / "seal.json").unlink()
-    with pytest.raises(StoreError) as raised:
-        seal_shards(shards)
-    assert str(raised.value) == (
+    (shards / Shard(2, 3).folder / "seal.json").unlink()
+    assert refusal(seal_shards, shards) == (
         f'shards 2/3 of {str(shards)!r} are unfinished; run "a2 extract --shard" for each'
     )
 
 
+def test_a_missing_shard_is_named_before_and_after_sealing(shards):
+    folder, kept = shards / Shard(1, 3).folder, shards.parent / "kept"
+    message = (
+        f"shards 1/3 of {str(shards)!r} are missing; "
+        'copy them there, or run "a2 extract --shard" for each'
+    )
+    folder.rename(kept)
+    assert refusal(seal_shards, shards) == message
+    kept.rename(folder)
+    seal_shards(shards)
+    folder.rename(kept)
+    assert refusal(FeatureStore, shards) == message
+
+
 def test_overlapping_shards_are_named_with_the_duplicate_image(shards):
-    shutil.rmtree(shards / Shard(2, 3).folder)
     duplicate = next(image_id for image_id in IDS if Shard(0, 3).owns(image_id))
-    write(shards / Shard(2, 3).folder, [duplicate])
-    with pytest.raises(StoreError) as raised:
-        seal_shards(shards)
-    assert str(raised.value) == (
+    replace_shard(shards, 2, [duplicate])
+    assert refusal(seal_shards, shards) == (
         f"shards 0/3 and 2/3 of {str(shards)!r} overlap: both contain image {duplicate!r}; "
         "remove the wrong shard"
     )
 
 
-def test_shards_of_different_totals_are_refused(store):
-    write(store / Shard(0, 2).folder, ["x"])
-    with pytest.raises(StoreError, match="contains shards of 2 and of 3, which overlap; keep the"):
-        FeatureStore(store)
+def test_another_number_of_shards_than_were_sealed_is_refused(store):
+    write_shards(store, IDS, 2)
+    assert "contains shards of 2 and of 3, which overlap; keep the" in refusal(FeatureStore, store)
+    for number in range(3):
+        shutil.rmtree(store / Shard(number, 3).folder)
+    assert refusal(FeatureStore, store) == (
+        f'{str(store)!r} has 2 shards, its seal 3; copy it again, or run "a2 extract --force"'
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "shape"), [({"width": 16}, "16 float32"), ({"dtype": "float16"}, "8 float16")]
 )
 def test_shards_of_different_extractors_are_named(shards, other, shape):
-    ids = list(FeatureStore(shards / Shard(1, 3).folder))
-    shutil.rmtree(shards / Shard(1, 3).folder)
-    write(shards / Shard(1, 3).folder, ids, **other)
-    with pytest.raises(StoreError) as raised:
-        seal_shards(shards)
-    assert str(raised.value) == (
+    replace_shard(shards, 1, list(FeatureStore(shards / Shard(1, 3).folder)), **other)
+    assert refusal(seal_shards, shards) == (
         f"shards 2/3 and 1/3 of {str(shards)!r} differ: features of 8 float32 and of "
         f"{shape}; extract all with one extractor"
     )
@@ -175,32 +164,15 @@ def test_a_shard_of_another_size_is_named(store):
         'copy it again, or run "a2 extract --force"'
     )
     image_id = next(image_id for image_id in IDS if Shard(1, 3).owns(image_id))
-    with pytest.raises(StoreError) as raised:
-        FeatureStore(store)[image_id]
-    assert str(raised.value) == message
+    assert refusal(FeatureStore(store).__getitem__, image_id) == message
     assert FeatureStore(store).verify() == [message]
 
 
 def test_a_shard_replaced_after_sealing_is_named(store):
-    folder = store / Shard(1, 3).folder
-    shutil.rmtree(folder)
-    write(folder, ["x"])
-    with pytest.raises(StoreError) as raised:
-        FeatureStore(store)
-    assert str(raised.value) == (
+    folder = replace_shard(store, 1, ["x"])
+    assert refusal(FeatureStore, store) == (
         f"{str(folder)!r} is not the shard that was sealed with the others; "
         'copy it again, or run "a2 extract --force"'
-    )
-
-
-def test_another_number_of_shards_than_were_sealed_is_refused(store):
-    for number in range(3):
-        shutil.rmtree(store / Shard(number, 3).folder)
-    write_shards(store, IDS, 2)
-    with pytest.raises(StoreError) as raised:
-        FeatureStore(store)
-    assert str(raised.value) == (
-        f'{str(store)!r} has 2 shards, its seal 3; copy it again, or run "a2 extract --force"'
     )
 
 
@@ -215,32 +187,27 @@ def test_a_flipped_byte_is_found_and_its_shard_and_image_named(shards):
     assert record.startswith(f"record of image {image_id!r} is damaged: checksum ")
     assert records.startswith(f"{str(folder)!r} contains other records than were sealed; ")
     (shards / "seal.json").unlink()
-    with pytest.raises(StoreError, match=f"record of image {image_id!r} is damaged: checksum"):
-        seal_shards(shards)
+    assert f"record of image {image_id!r} is damaged: checksum" in refusal(seal_shards, shards)
     assert not (shards / "seal.json").exists()
 
 
 def test_a_wrong_digest_in_the_joint_seal_is_found(store):
-    seal = json.loads((store / "seal.json").read_text())
-    (store / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
+    change_seal(store, digest="0" * 64)
     assert FeatureStore(store).verify() == []
     assert FeatureStore(store).verify(data=True) == [
         f'shards of {str(store)!r} contain other records than were sealed; run "a2 extract --force"'
     ]
 
 
-def test_a_wrong_count_in_the_seal_of_a_shard_is_found(store):
-    folder = store / Shard(1, 3).folder
-    seal = json.loads((folder / "seal.json").read_text())
-    (folder / "seal.json").write_text(json.dumps({**seal, "count": 99}))
-    assert FeatureStore(store).verify() == [
-        f'{str(folder)!r} has {seal["count"]} images, its seal 99; run "a2 extract --force"'
+def test_a_wrong_count_in_a_seal_is_found(shards):
+    folder = shards / Shard(1, 3).folder
+    seal_shards(shards)
+    count = change_seal(folder, count=99)["count"]
+    assert FeatureStore(shards).verify() == [
+        f'{str(folder)!r} has {count} images, its seal 99; run "a2 extract --force"'
     ]
-
-
-def test_a_wrong_count_in_the_joint_seal_is_found(store):
-    seal = json.loads((store / "seal.json").read_text())
-    (store / "seal.json").write_text(json.dumps({**seal, "count": 99}))
-    assert FeatureStore(store).verify() == [
-        f'shards of {str(store)!r} have 12 images, their seal 99; run "a2 extract --force"'
+    change_seal(folder, count=count)
+    change_seal(shards, count=99)
+    assert FeatureStore(shards).verify() == [
+        f'shards of {str(shards)!r} have 12 images, their seal 99; run "a2 extract --force"'
     ]

@@ -14,17 +14,19 @@ RECORDS = {f"{number:012d}".encode(): bytes([number % 256]) * 3000 for number in
 SMALL = {f"s{number:04d}".encode(): b"short" for number in range(400)}
 
 
+def write_tree(folder, records):
+    """Write a data file with LMDB and return its bytes."""
+    environment = lmdb.open(os.fspath(folder), map_size=1 << 24)
+    with environment, environment.begin(write=True) as transaction:
+        for key, value in records.items():
+            transaction.put(key, value)
+    return (folder / "data.mdb").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
     """The bytes of a data file with two levels, with values in leaf and in overflow pages."""
-    folder = tmp_path_factory.mktemp("tree")
-    with (
-        lmdb.open(os.fspath(folder), map_size=1 << 24) as environment,
-        environment.begin(write=True) as transaction,
-    ):
-        for key, value in (RECORDS | SMALL).items():
-            transaction.put(key, value)
-    return (folder / "data.mdb").read_bytes()
+    return write_tree(tmp_path_factory.mktemp("tree"), RECORDS | SMALL)
 
 
 @pytest.fixture
@@ -70,19 +72,9 @@ def test_a_tree_written_by_lmdb_is_intact(intact, damage):
     assert damage(intact) is None
 
 
-def test_an_empty_tree_is_intact(tmp_path):
-    lmdb.open(os.fspath(tmp_path / "empty")).close()
-    assert find_damage(tmp_path / "empty" / "data.mdb") is None
-
-
-@pytest.mark.parametrize("records", [1, 3])
-def test_a_tree_of_one_level_is_intact(tmp_path, records):
-    with (
-        lmdb.open(os.fspath(tmp_path)) as environment,
-        environment.begin(write=True) as transaction,
-    ):
-        for number in range(records):
-            transaction.put(str(number).encode(), bytes(9000))
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_tree_of_at_most_one_level_is_intact(tmp_path, count):
+    write_tree(tmp_path, {str(number).encode(): bytes(9000) for number in range(count)})
     assert find_damage(tmp_path / "data.mdb") is None
 
 
@@ -92,22 +84,19 @@ def test_files_of_another_layout_are_left_to_lmdb(intact, damage):
     assert damage(changed(intact, 40, "<I", 1234)) is None  # page size
 
 
-def test_a_file_that_ends_in_its_meta_pages_is_damaged(intact, damage):
-    assert "unpack" in damage(intact[:100])
-
-
 def test_a_file_shorter_than_its_used_pages_is_damaged(intact, damage):
     last = (number_at(intact, newer(intact) + 136) + 1) * PAGE
     assert damage(intact[: last - 1]) == f"{last} bytes of it are in use, it has {last - 1}"
+    assert "unpack" in damage(intact[:100])  # in its meta pages
 
 
-def test_a_tree_with_flags_is_damaged(intact, damage):
-    assert damage(changed(intact, newer(intact) + 92, "<H", 4)) == "its tree has flags 4"
-
-
-def test_a_wrong_number_of_records_is_damage(intact, damage):
-    offset = newer(intact) + 120
-    assert damage(changed(intact, offset, "<Q", 801)) == "it holds 800 of 801 records"
+def test_a_wrong_meta_page_is_damage(intact, damage):
+    meta = newer(intact)
+    assert damage(changed(intact, meta + 92, "<H", 4)) == "its tree has flags 4"
+    assert damage(changed(intact, meta + 120, "<Q", 801)) == "it holds 800 of 801 records"
+    for depth in (0, 1, 3):
+        found = damage(changed(intact, meta + 94, "<H", depth))
+        assert found.endswith(" of its tree is corrupt")
 
 
 @pytest.mark.parametrize("number", [0, 1, 10**6, 2**63])
@@ -115,12 +104,6 @@ def test_a_missing_root_is_damage(intact, damage, number):
     assert damage(changed(intact, newer(intact) + 128, "<Q", number)) == (
         f"its tree refers to page {number}, which does not exist"
     )
-
-
-def test_a_wrong_depth_is_damage(intact, damage):
-    for depth in (0, 1, 3):
-        found = damage(changed(intact, newer(intact) + 94, "<H", depth))
-        assert found.endswith(" of its tree is corrupt")
 
 
 @pytest.mark.parametrize(
@@ -134,40 +117,33 @@ def test_a_wrong_depth_is_damage(intact, damage):
         (14, "<H", [5000]),  # nodes beyond the end
         (16, "<H", [4095]),  # a node at the end
         (16, "<H", [2]),  # a node in the header
+        (None, "<H", [5000]),  # a key longer than its page
     ],
 )
 def test_a_damaged_page_is_named(intact, damage, offset, form, values):
     for number in (root(intact), _a_leaf(intact)):
-        found = damage(changed(intact, number * PAGE + offset, form, *values))
+        start = _first_node(intact, number) + 6 if offset is None else number * PAGE + offset
+        found = damage(changed(intact, start, form, *values))
         assert found == f"page {number} of its tree is corrupt"
 
 
 def _a_leaf(content):
     """Return the page of the first node of the root."""
-    start = root(content) * PAGE
-    [node] = struct.unpack_from("<H", content, start + 16)
-    return struct.unpack_from("<H", content, start + node)[0]
+    return struct.unpack_from("<H", content, _first_node(content, root(content)))[0]
 
 
 def _first_node(content, page):
     return page * PAGE + struct.unpack_from("<H", content, page * PAGE + 16)[0]
 
 
-def test_a_key_longer_than_its_page_is_damage(intact, damage):
-    for page in (root(intact), _a_leaf(intact)):
-        found = damage(changed(intact, _first_node(intact, page) + 6, "<H", 5000))
-        assert found == f"page {page} of its tree is corrupt"
-
-
 def test_a_value_beyond_the_end_is_damage(intact, damage):
     leaf = _a_leaf(intact)
     node = _first_node(intact, leaf)
     assert struct.unpack_from("<H", intact, node + 4) == (1,)  # its value is in overflow pages
-    corrupt = f"page {leaf} of its tree is corrupt"
-    assert damage(changed(intact, node + 20, "<Q", 10**6)) == corrupt
-    assert damage(changed(intact, node + 20, "<Q", 0)) == corrupt
-    assert damage(changed(intact, node, "<HH", 0, 60_000)) == corrupt
-    assert damage(changed(intact, node + 4, "<H", 2)) == corrupt
+    changes = [(20, "<Q", 10**6), (20, "<Q", 0), (0, "<HH", 0, 60_000), (4, "<H", 2)]
+    for offset, form, *values in changes:
+        found = damage(changed(intact, node + offset, form, *values))
+        assert found == f"page {leaf} of its tree is corrupt"
 
 
 @pytest.mark.slow

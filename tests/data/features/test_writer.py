@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import logging
 import os
 import random
 import re
@@ -12,8 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -22,7 +19,7 @@ import pytest
 from a2cap.data.errors import StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from tests.data.features.stores import flip_byte, make_regions, write_store, zero_tree
+from tests.data.features.stores import flip_byte, make_regions, refusal, write_store, zero_tree
 
 IDS = [f"{number:012d}" for number in range(12)]
 
@@ -36,12 +33,7 @@ def test_a_sealed_store_contains_every_image(tmp_path):
     assert (seal.count, seal.feature_width, seal.dtype) == (12, 8, "float32")
 
 
-def test_features_are_stored_as_float16_by_default(tmp_path):
-    write_store(tmp_path / "s", IDS[:1])
-    assert FeatureStore(tmp_path / "s")[IDS[0]].features.dtype == np.float16
-
-
-def test_the_seal_describes_the_data_file(tmp_path):
+def test_the_seal_describes_the_data_file_with_features_as_float16_by_default(tmp_path):
     path = tmp_path / "s"
     with FeatureWriter(path) as writer:
         writer.add("1", make_regions("1"))
@@ -52,6 +44,7 @@ def test_the_seal_describes_the_data_file(tmp_path):
     assert seal.extra == {"extractor": "abc"}
     assert json.loads((path / "seal.json").read_text()) == seal.model_dump(mode="json")
     assert sorted(file.name for file in path.iterdir()) == ["data.mdb", "lock.mdb", "seal.json"]
+    assert FeatureStore(path)["1"].features.dtype == np.float16
 
 
 def test_the_digest_does_not_depend_on_order_commits_or_resumes(tmp_path):
@@ -77,13 +70,8 @@ def test_done_includes_earlier_runs_and_uncommitted_images(tmp_path):
         writer.add(IDS[3], make_regions(IDS[3]))
         assert writer.done() == set(IDS[:4])
         assert len(writer) == 4
+        writer.done().add(IDS[4])  # a copy
         assert IDS[0] in writer and IDS[3] in writer and IDS[4] not in writer
-
-
-def test_done_returns_a_copy(tmp_path):
-    with FeatureWriter(tmp_path / "s") as writer:
-        writer.done().add("1")
-        assert "1" not in writer
 
 
 def stored_now(path):
@@ -126,60 +114,49 @@ def test_a_map_that_is_full_at_every_commit_grows_without_loss(
     monkeypatch.setattr(
         FeatureWriter, "_double_map", lambda self: (grown.append(len(self)), double(self))
     )
-    path = tmp_path / "s"
-    with FeatureWriter(path, map_size=1 << 14, commit_every=commit_every) as writer:
-        for number in range(8):
-            # each image is as large as all before it, so that every commit outgrows the map
-            regions = make_regions(str(number), count=1 << number, width=4096)
-            writer.add(str(number), regions)
-        seal = writer.seal()
+
+    def write(path, **options):
+        with FeatureWriter(path, **options) as writer:
+            for number in range(8):
+                # each image is as large as all before it, so that every commit outgrows the map
+                regions = make_regions(str(number), count=1 << number, width=4096)
+                writer.add(str(number), regions)
+            return writer.seal()
+
+    seal = write(tmp_path / "s", map_size=1 << 14, commit_every=commit_every)
     assert set(grown) == commits
-    reference = tmp_path / "reference"
-    with FeatureWriter(reference) as writer:
-        for number in range(8):
-            writer.add(str(number), make_regions(str(number), count=1 << number, width=4096))
-        assert writer.seal().digest == seal.digest
-
-
-def test_an_exception_commits_the_added_images(tmp_path):
-    with pytest.raises(KeyboardInterrupt), FeatureWriter(tmp_path / "s") as writer:
-        writer.add("1", make_regions("1"))
-        raise KeyboardInterrupt
-    with FeatureWriter(tmp_path / "s") as writer:
-        assert writer.done() == {"1"}
+    assert write(tmp_path / "reference").digest == seal.digest
 
 
 def test_the_writer_remains_usable_after_a_refused_image(tmp_path):
     bad = make_regions("1")
     bad.features[0, 0] = np.nan
     with FeatureWriter(tmp_path / "s") as writer:
-        with pytest.raises(StoreError, match="feature of image '1' is not finite: nan; check"):
-            writer.add("1", bad)
+        message = refusal(writer.add, "1", bad)
+        assert message.startswith("feature of image '1' is not finite: nan; check")
         assert "1" not in writer
         writer.add("1", make_regions("1"))
         assert writer.seal().count == 1
 
 
-def test_a_duplicate_id_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_store(tmp_path / "features.lmdb", ["1"], sealed=False)
-    with FeatureWriter(Path("features.lmdb")) as writer, pytest.raises(StoreError) as raised:
-        writer.add("1", make_regions("1"))
-    assert str(raised.value) == (
-        "image '1' is already in 'features.lmdb'; give every image a different id"
-    )
+def test_a_duplicate_id_is_refused(tmp_path):
+    path = tmp_path / "features.lmdb"
+    write_store(path, ["1"], sealed=False)
+    with FeatureWriter(path) as writer:
+        assert refusal(writer.add, "1", make_regions("1")) == (
+            f"image '1' is already in {str(path)!r}; give every image a different id"
+        )
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_all_images_have_one_region_width(tmp_path, resumed):
     path = tmp_path / "s"
-    write_store(path, ["1"], sealed=False) if resumed else None
+    write_store(path, ["1"] if resumed else [], sealed=False)
     with FeatureWriter(path) as writer:
         if not resumed:
             writer.add("1", make_regions("1"))
-        with pytest.raises(StoreError) as raised:
-            writer.add("2", make_regions("2", width=9))
-    assert str(raised.value) == (
+        message = refusal(writer.add, "2", make_regions("2", width=9))
+    assert message == (
         f"region width of image '2' is 9, of {str(path)!r} 8; extract all images with one extractor"
     )
 
@@ -188,42 +165,31 @@ def test_a_store_is_resumed_with_its_dtype(tmp_path):
     path = tmp_path / "s"
     write_store(path, ["1"], sealed=False)
     for _ in range(2):  # a refusal does not leave the store open
-        with pytest.raises(StoreError) as raised:
-            FeatureWriter(path, dtype="float32")
-        assert str(raised.value) == (
+        assert refusal(FeatureWriter, path, dtype="float32") == (
             f"features of {str(path)!r} are float16, not float32; "
             'continue with float16, or run "a2 extract --force"'
         )
 
 
-def test_a_sealed_store_cannot_be_opened_for_writing(tmp_path):
+def test_a_sealed_store_accepts_no_image(tmp_path):
     path = tmp_path / "s"
-    write_store(path, ["1"])
-    with pytest.raises(StoreError) as raised:
-        FeatureWriter(path)
-    assert str(raised.value) == (
+    with FeatureWriter(path) as writer:
+        writer.seal()
+        message = refusal(writer.add, "1", make_regions("1"))
+    assert message == f"{str(path)!r} is closed; open it again to write"
+    assert "1" not in writer
+    assert refusal(FeatureWriter, path) == (
         f"{str(path)!r} is sealed and cannot be changed; "
         'read it, or run "a2 extract --force" to replace it'
     )
 
 
-def test_a_sealed_writer_accepts_no_image(tmp_path):
-    path = tmp_path / "s"
-    with FeatureWriter(path) as writer:
-        writer.seal()
-        with pytest.raises(StoreError) as raised:
-            writer.add("1", make_regions("1"))
-    assert str(raised.value) == f"{str(path)!r} is closed; open it again to write"
-    assert "1" not in writer
-
-
 def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
     path = tmp_path / "s"
     path.write_text("a file")
-    with pytest.raises(StoreError) as raised:
-        FeatureWriter(path)
-    assert str(raised.value).startswith(f"cannot open {str(path)!r} for writing: ")
-    assert str(raised.value).endswith("; choose another path or fix this one")
+    message = refusal(FeatureWriter, path)
+    assert message.startswith(f"cannot open {str(path)!r} for writing: ")
+    assert message.endswith("; choose another path or fix this one")
 
 
 def test_a_truncated_unsealed_store_is_refused_before_it_is_read(tmp_path):
@@ -231,9 +197,7 @@ def test_a_truncated_unsealed_store_is_refused_before_it_is_read(tmp_path):
     write_store(path, IDS, sealed=False)
     size = (path / "data.mdb").stat().st_size
     os.truncate(path / "data.mdb", size - 4096)
-    with pytest.raises(StoreError) as raised:
-        FeatureWriter(path)
-    assert str(raised.value) == (
+    assert refusal(FeatureWriter, path) == (
         f"{str(path)!r} is truncated: {size - 4096} bytes of {size}; "
         'run "a2 extract --force" to replace it'
     )
@@ -243,12 +207,10 @@ def test_an_unsealed_store_with_a_damaged_tree_is_refused_before_it_is_read(tmp_
     path = tmp_path / "s"
     write_store(path, IDS, sealed=False)
     zero_tree(path / "data.mdb")
-    with pytest.raises(StoreError) as raised:
-        FeatureWriter(path)
     assert re.fullmatch(
         rf"{re.escape(repr(str(path)))} is damaged: page \d+ of its tree is corrupt; "
         'run "a2 extract --force" to replace it',
-        str(raised.value),
+        refusal(FeatureWriter, path),
     )
 
 
@@ -293,15 +255,19 @@ DISK_FULL = """
 
 def run_script(script, *arguments):
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def write_error(path, reason, *, kept):
+    return (
+        f"cannot write {str(path)!r}: {reason}; {kept} images are kept, "
+        "free disk space and run again to resume"
+    )
 
 
 def test_a_full_disk_is_reported_with_the_kept_images_and_the_next_run_continues(tmp_path):
-    message, kept, count = run_script(DISK_FULL, tmp_path / "s").stdout.splitlines()
-    assert message == (
-        f"cannot write {str(tmp_path / 's')!r}: the disk is full or fails; "
-        f"{kept} images are kept, free disk space and run again to resume"
-    )
+    message, kept, count = run_script(DISK_FULL, tmp_path / "s")
+    assert message == write_error(tmp_path / "s", "the disk is full or fails", kept=kept)
     assert 2 <= int(kept) < 20
     assert int(count) == 100
 
@@ -334,42 +300,39 @@ class RefusingEnvironment:
     ],
 )
 def test_the_reason_of_a_failed_commit_is_reported(tmp_path, code, reason):
-    writer = FeatureWriter(tmp_path / "s")
-    writer.add("1", make_regions("1"))
-    writer.flush()
-    writer.add("2", make_regions("2"))
-    real = writer._environment
-    writer._environment = RefusingEnvironment(real, code)
-    with pytest.raises(StoreError) as raised:
-        writer.flush()
-    assert str(raised.value) == (
-        f"cannot write {str(tmp_path / 's')!r}: {reason}; "
-        "1 images are kept, free disk space and run again to resume"
-    )
-    writer._environment = real
-    assert writer.seal().count == 2  # the refused image is still in memory
-
-
-def test_a_failed_commit_at_the_end_of_the_with_block_is_an_error(tmp_path):
-    with pytest.raises(StoreError) as raised, FeatureWriter(tmp_path / "s") as writer:
+    with pytest.raises(StoreError) as at_the_end, FeatureWriter(tmp_path / "s") as writer:
         writer.add("1", make_regions("1"))
+        writer.flush()
+        writer.add("2", make_regions("2"))
+        real = writer._environment
+        writer._environment = RefusingEnvironment(real, code)
+        message = refusal(writer.flush)
+        writer._environment = real
+        writer.flush()  # the refused image is still in memory
+        writer.add("3", make_regions("3"))
+        writer._environment = RefusingEnvironment(real, code)
+    assert message == write_error(tmp_path / "s", reason, kept=1)
+    assert str(at_the_end.value) == write_error(tmp_path / "s", reason, kept=2)
+
+
+def test_an_exception_commits_the_added_images_and_remains_the_error(tmp_path, caplog):
+    with pytest.raises(KeyboardInterrupt), FeatureWriter(tmp_path / "s") as writer:
+        writer.add("1", make_regions("1"))
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), FeatureWriter(tmp_path / "s") as writer:
+        assert writer.done() == {"1"}
+        writer.add("2", make_regions("2"))
         writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
-    assert str(raised.value) == (
-        f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 images are kept, free disk space and run again to resume"
-    )
+        raise KeyboardInterrupt
+    assert caplog.messages == [write_error(tmp_path / "s", "the disk is full", kept=1)]
 
 
 def test_a_map_that_cannot_grow_is_reported(tmp_path, monkeypatch):
     writer = FeatureWriter(tmp_path / "s", map_size=1 << 14)
     writer.add("1", make_regions("1", count=64, width=4096))
     monkeypatch.setattr(writer, "_environment", NarrowEnvironment(writer._environment))
-    with pytest.raises(StoreError) as raised:
-        writer.flush()
-    assert str(raised.value) == (
-        f"cannot write {str(tmp_path / 's')!r}: mdb_env_set_mapsize: Cannot allocate memory; "
-        "0 images are kept, free disk space and run again to resume"
-    )
+    reason = "mdb_env_set_mapsize: Cannot allocate memory"
+    assert refusal(writer.flush) == write_error(tmp_path / "s", reason, kept=0)
 
 
 class NarrowEnvironment:
@@ -385,27 +348,12 @@ class NarrowEnvironment:
         return getattr(self._environment, name)
 
 
-def test_the_first_error_is_the_one_that_is_raised(tmp_path, caplog):
-    with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING):  # noqa: SIM117
-        with FeatureWriter(tmp_path / "s") as writer:
-            writer.add("1", make_regions("1"))
-            writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
-            raise KeyboardInterrupt
-    assert [record.message for record in caplog.records] == [
-        f"cannot write {str(tmp_path / 's')!r}: the disk is full; "
-        "0 images are kept, free disk space and run again to resume"
-    ]
-
-
 def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
     path = tmp_path / "s"
     (path / ".seal.json.partial").mkdir(parents=True)
-    with pytest.raises(StoreError) as raised:
-        write_store(path, ["1"])
-    assert str(raised.value).startswith(f"cannot write {str(path)!r}: ")
-    assert str(raised.value).endswith(
-        "; 1 images are kept, free disk space and run again to resume"
-    )
+    message = refusal(write_store, path, ["1"])
+    assert message.startswith(f"cannot write {str(path)!r}: ")
+    assert message.endswith("; 1 images are kept, free disk space and run again to resume")
     (path / ".seal.json.partial").rmdir()
     assert write_store(path, []).count == 1
 
@@ -447,7 +395,7 @@ def kill_after(path, commits, delay):
 
 @pytest.mark.slow
 def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_path):
-    reference = run_script(KILLED, tmp_path / "reference").stdout.splitlines()[-1]
+    reference = run_script(KILLED, tmp_path / "reference")[-1]
     chance = random.Random(0)
     resumed = []
     for run in range(8):
@@ -456,17 +404,16 @@ def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_p
         if not (path / "seal.json").exists():
             with FeatureWriter(path) as writer:
                 assert len(writer) >= acknowledged
-            resumed.append(run_script(KILLED, path).stdout.splitlines()[-1])
+            resumed.append(run_script(KILLED, path)[-1])
     assert len(resumed) >= 4  # the others had finished before the kill
     assert set(resumed) == {reference}
 
 
 def test_added_regions_are_copied(tmp_path):
     regions = make_regions("1")
-    expected = replace(regions, features=regions.features.copy())
+    expected = regions.features.copy()
     with FeatureWriter(tmp_path / "s", dtype="float32") as writer:
         writer.add("1", regions)
         regions.features[:] = 0
         writer.seal()
-    stored = FeatureStore(tmp_path / "s")["1"]
-    np.testing.assert_array_equal(stored.features, expected.features)
+    np.testing.assert_array_equal(FeatureStore(tmp_path / "s")["1"].features, expected)

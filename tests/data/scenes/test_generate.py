@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from a2cap.data.errors import InputError
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.generate import SCENES_VERSION, draw, make_scene, raw_text, write_scenes
 from a2cap.data.scenes.grammar import WORD_GROUPS
 from a2cap.data.scenes.objects import CLUTTER, OBJECT_CATEGORIES
+from tests.data.messages import message_of
 
 COUNT, SEED, SIDE = 30, 5, 160
 
@@ -236,9 +236,7 @@ def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
 def test_a_folder_with_other_scenes_is_never_overwritten(tmp_path):
     write_scenes(tmp_path / "scenes", count=1)
     before = digests(tmp_path / "scenes")
-    with pytest.raises(InputError) as refusal:
-        write_scenes(tmp_path / "scenes", count=2)
-    assert str(refusal.value) == (
+    assert message_of(write_scenes, tmp_path / "scenes", count=2) == (
         f"{str(tmp_path / 'scenes')!r} already contains "
         "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
         "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
@@ -249,9 +247,7 @@ def test_a_folder_with_other_scenes_is_never_overwritten(tmp_path):
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "diary.txt").write_text("private")
-    with pytest.raises(InputError) as refusal:
-        write_scenes(tmp_path, count=2)
-    assert str(refusal.value) == (
+    assert message_of(write_scenes, tmp_path, count=2) == (
         f"{str(tmp_path)!r} already contains other files, not the scenes "
         "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
         "delete it, or name another folder"
@@ -260,9 +256,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError) as refusal:
-        write_scenes(tmp_path / "file" / "scenes", count=1)
-    assert str(refusal.value) == (
+    assert message_of(write_scenes, tmp_path / "file" / "scenes", count=1) == (
         f"scenes cannot be written to {str(tmp_path / 'file' / 'scenes')!r}: Not a directory; "
         "free disk space, or name another folder"
     )
@@ -270,9 +264,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
 
 def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
-    with pytest.raises(InputError) as refusal:
-        write_scenes(tmp_path / "scenes", count=1)
-    assert str(refusal.value) == (
+    assert message_of(write_scenes, tmp_path / "scenes", count=1) == (
         f"OpenCV {cv2.__version__} cannot encode a JPEG; reinstall opencv-python-headless"
     )
     assert list(tmp_path.iterdir()) == []
@@ -292,9 +284,7 @@ def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monke
     ],
 )
 def test_invalid_arguments_are_refused(tmp_path, arguments, message):
-    with pytest.raises(InputError) as refusal:
-        write_scenes(tmp_path / "scenes", **arguments)
-    assert str(refusal.value) == message
+    assert message_of(write_scenes, tmp_path / "scenes", **arguments) == message
 
 
 def test_the_captions_of_a_scene_are_those_of_its_version():

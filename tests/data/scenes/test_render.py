@@ -14,6 +14,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.scenes import render
 from a2cap.data.scenes.render import write_images
 from a2cap.data.scenes.scene import make_scene
+from tests.data.messages import message_of
 
 
 def drawn(folder: Path, *, workers: int, count: int = 70) -> dict[str, bytes]:
@@ -50,11 +51,16 @@ def test_a_killed_process_is_an_error(tmp_path):
                 if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGKILL)
 
-    with pytest.raises(A2Error) as error:
-        write_images(tmp_path, [0.0] * 2000, seed=0, side=96, workers=2, progress=end_one)
-    assert str(error.value) == (
-        "a process that drew scenes was killed; free memory and run it again"
-    )
+    assert message_of(
+        write_images,
+        tmp_path,
+        [0.0] * 2000,
+        seed=0,
+        side=96,
+        workers=2,
+        progress=end_one,
+        error=A2Error,
+    ) == ("a process that drew scenes was killed; free memory and run it again")
 
 
 SCRIPT = """

@@ -5,6 +5,7 @@ import pytest
 from a2cap.data.errors import ConfigError
 from a2cap.data.features.shard import Shard
 from a2cap.pipeline.extraction.cluster import shard_of
+from tests.data.messages import message_of
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
 SLURM = {
@@ -31,9 +32,7 @@ def test_auto_is_the_task_of_a_slurm_array_or_the_rank_of_torchrun():
     ids=["nothing", "half", "both"],
 )
 def test_auto_is_refused_unless_exactly_one_cluster_is_found(environment, found):
-    with pytest.raises(ConfigError) as raised:
-        shard_of("auto", environment)
-    assert str(raised.value) == (
+    assert message_of(shard_of, "auto", environment, error=ConfigError) == (
         "--shard auto needs a Slurm job array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
         f"or torchrun (RANK, WORLD_SIZE), found {found}; write --shard i/N"
     )
@@ -41,9 +40,7 @@ def test_auto_is_refused_unless_exactly_one_cluster_is_found(environment, found)
 
 @pytest.mark.parametrize("bound", [("SLURM_ARRAY_TASK_MIN", "1"), ("SLURM_ARRAY_TASK_MAX", "9")])
 def test_a_slurm_array_that_is_not_0_to_n_minus_1_is_refused(bound):
-    with pytest.raises(ConfigError) as raised:
-        shard_of("auto", {**SLURM, **dict([bound])})
-    assert str(raised.value) == (
+    assert message_of(shard_of, "auto", {**SLURM, **dict([bound])}, error=ConfigError) == (
         "the Slurm job array is not 0-7; submit it with --array=0-7, or write --shard i/N"
     )
 

@@ -18,6 +18,7 @@ from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
 from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
+from tests.data.messages import message_of
 
 THIRD_PARTY = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")
@@ -201,9 +202,7 @@ def test_a_pickle_in_npz_is_not_executed(tmp_path):
 
 def test_unknown_image_sizes_are_requested(store, tmp_path):
     convert(store, tmp_path / "npz", form="att-box")
-    with pytest.raises(InputError) as error:
-        convert(tmp_path / "npz", tmp_path / "store", form="a2")
-    assert str(error.value) == (
+    assert message_of(convert, tmp_path / "npz", tmp_path / "store", form="a2") == (
         f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
         "'000000132417' is unknown; name the folder of the images, or a COCO file that lists "
         "it, with --sizes; download the file again"
@@ -232,9 +231,7 @@ def test_ids_that_a_format_cannot_store_are_refused(tmp_path):
 def test_an_existing_target_is_never_overwritten(store, tmp_path):
     (tmp_path / "a.tsv").write_text("precious")
     for target in (tmp_path / "a.tsv", store):
-        with pytest.raises(InputError) as error:
-            convert(store, target, form="caffe")
-        assert str(error.value) == (
+        assert message_of(convert, store, target, form="caffe") == (
             f"{str(target)!r} already exists; name another path, or remove it"
         )
     assert (tmp_path / "a.tsv").read_text() == "precious"
@@ -257,9 +254,9 @@ def test_an_existing_target_is_never_overwritten(store, tmp_path):
 def test_a_source_of_an_unknown_format_is_refused(tmp_path, content, message):
     path = tmp_path / "a"
     path.mkdir() if content is None else path.write_text(content)
-    with pytest.raises(InputError) as error:
-        convert(path, tmp_path / "store", form="a2")
-    assert str(error.value) == message.format(path=str(path))
+    assert message_of(convert, path, tmp_path / "store", form="a2") == message.format(
+        path=str(path)
+    )
 
 
 def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
@@ -269,9 +266,7 @@ def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
         "add",
         lambda self, name, regions: add(self, name, replace(regions, boxes=regions.boxes + 1)),
     )
-    with pytest.raises(StoreError) as error:
-        convert(store, tmp_path / "a.tsv", form="caffe")
-    assert str(error.value) == (
+    assert message_of(convert, store, tmp_path / "a.tsv", form="caffe", error=StoreError) == (
         f"{str(tmp_path / 'a.tsv')!r} differs from the source: 3 images of 3; "
         "remove it and convert again"
     )

@@ -12,7 +12,7 @@ import torchvision
 
 from a2cap.data.annotations.instances import read_boxes
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.errors import InputError, StoreError
+from a2cap.data.errors import StoreError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
@@ -20,6 +20,7 @@ from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.extraction import extract as extraction
+from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import GIVEN
 from tests.pipeline.extraction.conftest import IDS as ALL_IDS
 
@@ -143,9 +144,7 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
 def test_too_many_bad_images_fail_before_any_image_is_read(run, scenes, monkeypatch):
     images, boxes = scenes
     monkeypatch.setattr(extraction, "read_image", unreachable)
-    with pytest.raises(InputError) as raised:
-        run({**images, **dict.fromkeys(IDS[9:])}, boxes)
-    assert str(raised.value).startswith(
+    assert message_of(run, {**images, **dict.fromkeys(IDS[9:])}, boxes).startswith(
         "11 of 20 images cannot be used, at most 10 may be left out: "
         f"{IDS[9]!r} (image file not found), "
     )
@@ -158,9 +157,7 @@ def unreachable(path):
 def test_an_extraction_without_a_usable_image_fails(run, scenes):
     images, boxes = scenes
     images[IDS[0]].write_bytes(b"")
-    with pytest.raises(InputError) as raised:
-        run({IDS[0]: images[IDS[0]], IDS[1]: None}, boxes)
-    assert str(raised.value) == (
+    assert message_of(run, {IDS[0]: images[IDS[0]], IDS[1]: None}, boxes) == (
         f"none of the 2 images can be used, first {IDS[1]!r}: image file not found; "
         "fix or replace them"
     )
@@ -169,9 +166,7 @@ def test_an_extraction_without_a_usable_image_fails(run, scenes):
 def test_images_without_boxes_are_reported(run, scenes):
     images, boxes = scenes
     change_boxes(boxes, IDS[3], [5, 5, 0, 0])
-    with pytest.raises(InputError) as raised:
-        run({**images, "mine": images[IDS[0]]}, boxes)
-    assert str(raised.value) == (
+    assert message_of(run, {**images, "mine": images[IDS[0]]}, boxes) == (
         f"no boxes for 2 of 21 images: {IDS[3]}, mine; "
         "add them to data.instances, or set extract.boxes=detect"
     )
@@ -256,9 +251,7 @@ def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, m
     images, _ = scenes
     monkeypatch.setattr(extraction, "read_image", unreachable)
     free(10_000)
-    with pytest.raises(StoreError) as raised:
-        run(images)
-    assert str(raised.value) == (
+    assert message_of(run, images, error=StoreError) == (
         "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
         "free disk space, or lower extract.min_regions"
     )

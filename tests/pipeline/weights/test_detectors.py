@@ -24,6 +24,7 @@ from a2cap.pipeline.weights.detectors import (
     weights_sha256,
 )
 from a2cap.pipeline.weights.download import DownloadError
+from tests.data.messages import message_of
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +58,7 @@ def test_a_detector_comes_from_its_first_working_url(host, published):
 
 
 def test_the_answer_of_each_dead_url_is_reported(host):
-    with pytest.raises(DownloadError) as error:
-        download_detector("theirs")
-    assert str(error.value) == (
+    assert message_of(download_detector, "theirs", error=DownloadError) == (
         f"no URL of 'theirs' works: cannot download {host.url}/dead: HTTP 404 Not Found; name a "
         "folder that contains it instead; weights 'download from URL 1' are a web page, because "
         'the download link is dead; get the file elsewhere, see "a2 weights list"; '
@@ -83,9 +82,7 @@ def test_a_file_that_differs_from_the_first_download_is_refused(host, published)
 
 
 def test_a_published_detector_must_be_downloaded_before_it_is_used():
-    with pytest.raises(WeightsError) as error:
-        resolve_weights("theirs")
-    assert str(error.value) == (
+    assert message_of(resolve_weights, "theirs", error=WeightsError) == (
         "weights 'theirs' have not been downloaded; run \"a2 weights fetch theirs\""
     )
     assert resolve_weights("some/file.pkl") == Path("some/file.pkl")
@@ -101,9 +98,7 @@ def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
 
 
 def test_a_missing_file_is_reported(tmp_path):
-    with pytest.raises(WeightsError) as error:
-        import_detector(tmp_path / "gone.pkl")
-    assert str(error.value) == (
+    assert message_of(import_detector, tmp_path / "gone.pkl", error=WeightsError) == (
         f"cannot read weights {str(tmp_path / 'gone.pkl')!r}: No such file or directory; "
         "correct the path"
     )

@@ -8,6 +8,7 @@ import pytest
 from a2cap.pipeline.engine import progress
 from a2cap.pipeline.weights import download as transfer
 from a2cap.pipeline.weights.download import DownloadError, download
+from tests.data.messages import message_of
 
 CONTENT = bytes(range(256)) * 40
 
@@ -55,9 +56,7 @@ def test_a_dropped_connection_is_tried_again(host, target, caplog):
 
 def test_a_download_that_never_completes_leaves_no_file(host, target):
     host.files["/file.bin"] = [503, "drop"]
-    with pytest.raises(DownloadError) as caught:
-        download(f"{host.url}/file.bin", target, pause=0)
-    assert str(caught.value) == (
+    assert message_of(download, f"{host.url}/file.bin", target, pause=0, error=DownloadError) == (
         f"cannot download {host.url}/file.bin: IncompleteRead(5 bytes read, 5 more expected); "
         "check the network, or name a folder that contains it"
     )
@@ -66,9 +65,7 @@ def test_a_download_that_never_completes_leaves_no_file(host, target):
 
 
 def test_a_missing_file_is_requested_once(host, target):
-    with pytest.raises(DownloadError) as caught:
-        download(f"{host.url}/file.bin", target, pause=0)
-    assert str(caught.value) == (
+    assert message_of(download, f"{host.url}/file.bin", target, pause=0, error=DownloadError) == (
         f"cannot download {host.url}/file.bin: HTTP 404 Not Found; "
         "name a folder that contains it instead"
     )
@@ -76,9 +73,9 @@ def test_a_missing_file_is_requested_once(host, target):
 
 
 def test_a_missing_network_is_reported_in_one_line(target):
-    with pytest.raises(DownloadError) as caught:
-        download("http://127.0.0.1:1/file.bin", target, pause=0)
-    assert str(caught.value) == (
+    assert message_of(
+        download, "http://127.0.0.1:1/file.bin", target, pause=0, error=DownloadError
+    ) == (
         "cannot download http://127.0.0.1:1/file.bin: [Errno 111] Connection refused; "
         "check the network, or name a folder that contains it"
     )

@@ -12,6 +12,7 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights import spice
 from a2cap.pipeline.weights.download import DownloadError
 from a2cap.pipeline.weights.spice import Download, RemoteFile, download_files, downloaded_files
+from tests.data.messages import message_of
 
 CONTENTS = {"parser.jar": b"a parser", "models.jar": b"its models"}
 
@@ -115,9 +116,7 @@ def test_a_file_of_another_size_or_content_is_not_stored(wanted, tmp_path):
 
 
 def test_a_file_that_the_folder_lacks_is_named(wanted, tmp_path):
-    with pytest.raises(DownloadError) as caught:
-        download_files("parser", source=tmp_path)
-    assert str(caught.value) == (
+    assert message_of(download_files, "parser", source=tmp_path, error=DownloadError) == (
         f"no file {str(tmp_path / 'parser.jar')!r}; name a folder that contains it with --from"
     )
 
@@ -138,9 +137,7 @@ def test_when_maven_fails_the_files_come_from_the_archive(wanted, mvn, monkeypat
 
 def test_every_failed_source_is_named(wanted, mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({"other.jar": b""}))
-    with pytest.raises(DownloadError) as caught:
-        download_files("parser")
-    assert str(caught.value) == (
+    assert message_of(download_files, "parser", error=DownloadError) == (
         "mvn cannot download group:parser.jar:1: no parser.jar; run mvn by hand to see why; "
         "http://127.0.0.1:1/all.zip is not an archive that contains parser.jar "
         "(\"There is no item named 'all/parser.jar' in the archive\"); "
