@@ -35,19 +35,17 @@ def read_image(path: Path) -> NDArray[np.uint8]:
     encoded = _read_bytes(path)
     # Pillow checks the file first: OpenCV returns half an image for a truncated file, and
     # allocates gigabytes for a header that claims 30,000 x 30,000 pixels.
-    image = _open_header(encoded, name=path.name)
-    if image.width * image.height > PIXEL_LIMIT:
-        raise InputError(
-            f"image {path.name!r} is too large: {image.width} x {image.height} pixels, "
-            f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
-        )
     try:
-        image.load()
-        return _decode(image, encoded)
-    except Exception as error:  # each format's decoder raises types of its own
-        raise InputError(
-            f"image {path.name!r} cannot be decoded: {error}; get the file again"
-        ) from error
+        image = _open_header(io.BytesIO(encoded))
+        if image.width * image.height <= PIXEL_LIMIT:
+            image.load()
+            return _decode(image, encoded)
+    except Exception as error:  # each format's reader and decoder raise types of their own
+        raise InputError(f"image {path.name!r} {_problem(error, encoded)}") from error
+    raise InputError(
+        f"image {path.name!r} is too large: {image.width} x {image.height} pixels, "
+        f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
+    )
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -56,11 +54,9 @@ def image_size(path: Path) -> tuple[int, int]:
     Raises InputError where the header is not readable; the rest may still be damaged.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with open_image(path) as image:
-                is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
-                return (image.height, image.width) if is_turned else image.size
+        with _open_header(path) as image:
+            is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
+            return (image.height, image.width) if is_turned else image.size
     except Exception as error:  # each format's header reader raises types of its own
         raise InputError(
             f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
@@ -79,26 +75,20 @@ def _read_bytes(path: Path) -> bytes:
     return encoded
 
 
-def _open_header(encoded: bytes, *, name: str) -> Image.Image:
-    try:
-        with warnings.catch_warnings():
-            # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return open_image(io.BytesIO(encoded))
-    except Image.DecompressionBombError as error:
-        raise InputError(
-            f"image {name!r} is too large: more than {PIXEL_LIMIT // 1_000_000} million "
-            "pixels; scale it down"
-        ) from error
-    except UnidentifiedImageError as error:
-        raise InputError(
-            f"image {name!r} is not in a supported format: it begins with {encoded[:12]!r}; "
-            f"get the file again, as {FORMAT_NAMES}"
-        ) from error
-    except Exception as error:  # each format's header reader raises types of its own
-        raise InputError(
-            f"image {name!r} cannot be decoded: {error}; get the file again"
-        ) from error
+def _problem(error: Exception, encoded: bytes) -> str:
+    if isinstance(error, Image.DecompressionBombError):
+        return f"is too large: more than {PIXEL_LIMIT // 1_000_000} million pixels; scale it down"
+    if isinstance(error, UnidentifiedImageError):
+        head = f"it begins with {encoded[:12]!r}; get the file again, as {FORMAT_NAMES}"
+        return f"is not in a supported format: {head}"
+    return f"cannot be decoded: {error}; get the file again"
+
+
+def _open_header(source: Path | io.BytesIO) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return open_image(source)
 
 
 def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
