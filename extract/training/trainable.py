@@ -178,25 +178,16 @@ class TrainableDetector(nn.Module):
         *,
         weights: tuple[float, float, float, float],
     ) -> Samples:
-        """Return sampled boxes of all images with the deltas to their true boxes."""
-        deltas = [
-            self._deltas(some, found, true, weights=weights)
-            for some, found, true in zip(boxes, matches, batch.boxes, strict=True)
-        ]
+        """Return sampled boxes of all images with the deltas to their true boxes, times weights."""
+        deltas = [torch.zeros_like(some) for some in boxes]  # 0 for background
+        for delta, some, found, true in zip(deltas, boxes, matches, batch.boxes, strict=True):
+            rows = found >= 0
+            encoded = encode_boxes(true[found[rows]], some[rows], plus1=self.meta.decode_plus1)
+            delta[rows] = encoded * encoded.new_tensor(weights)
         foreground = torch.cat(matches) >= 0
         counts = torch.tensor([len(found) for found in matches], device=foreground.device)
         images = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         return Samples(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
-
-    def _deltas(
-        self, boxes: Tensor, matches: Tensor, true: Tensor, *, weights: tuple[float, ...]
-    ) -> Tensor:
-        """Return (K, 4), times the weights; 0 for background."""
-        deltas = torch.zeros_like(boxes)
-        rows = matches >= 0
-        encoded = encode_boxes(true[matches[rows]], boxes[rows], plus1=self.meta.decode_plus1)
-        deltas[rows] = encoded * encoded.new_tensor(weights)
-        return deltas
 
 
 @dataclass(frozen=True)
