@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from a2cap.data.errors import ConfigError, WeightsError
@@ -23,7 +22,7 @@ from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
 from a2cap.extract.record import ExtractorRecord
-from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 
 GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""
@@ -95,11 +94,9 @@ class GridExtractor:
 
     def _blob(self, image: NDArray[np.uint8]) -> Tensor:
         """Return (1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
+        (height, width), config = image.shape[:2], self.config
         size = rounded_size(
-            height=image.shape[0],
-            width=image.shape[1],
-            min_side=self.config.min_side,
-            max_side=self.config.max_side,
+            height=height, width=width, min_side=config.min_side, max_side=config.max_side
         )
         centred = rounded_blob(image, size=size, mean=_MEAN)
         centred /= np.array(_DEVIATION, np.float32)[:, None, None]
@@ -115,14 +112,8 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
         is_safetensors = file.read(9)[8:] == b"{"
     if not is_safetensors:
         return load_torch_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            written = (file.metadata() or {}).get(GRID_KEY)
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise WeightsError(
-            f"weights {path.name!r} are damaged: {error}; download or make them again"
-        ) from error
+    tensors, metadata = load_safetensors(path)
+    written = metadata.get(GRID_KEY)
     if written != backbone:
         raise WeightsError(
             f"weights {path.name!r} are of {written or 'another network'}, extract.grid_backbone "

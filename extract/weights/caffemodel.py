@@ -51,29 +51,21 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
     Unknown layers keep their name, so that the check of keys can list them. Raises WeightsError
     where the file is damaged or has no layers with weights.
     """
-    tensors: dict[str, Tensor] = {}
-    for name, arrays in read_blobs(path).items():
-        if _is_normalization(name) and len(arrays) != _STATISTICS:
-            raise WeightsError(
-                f"caffemodel {path.name!r} is damaged: layer {name!r} has {len(arrays)} blobs, "
-                f"not {_STATISTICS}; download it again"
-            )
-        for key, array in _by_key(name, arrays).items():
-            tensors[key] = torch.from_numpy(array)
-    return tensors
-
-
-def read_blobs(path: Path) -> Blobs:
-    """Read the arrays of every layer with weights; WeightsError where the file is damaged."""
     try:
-        return _layers(memoryview(path.read_bytes()))
+        layers = read_blobs(memoryview(path.read_bytes()))
+        return {
+            key: torch.from_numpy(array)
+            for name, arrays in layers.items()
+            for key, array in _by_key(name, arrays).items()
+        }
     except _DamagedError as error:
         raise WeightsError(
             f"caffemodel {path.name!r} is damaged: {error}; download it again"
         ) from error
 
 
-def _layers(data: memoryview) -> Blobs:
+def read_blobs(data: memoryview) -> Blobs:
+    """Read the arrays of every layer with weights."""
     found: Blobs = {}
     for number, layer in _fields(data):
         if number != _LAYER or not isinstance(layer, memoryview):
@@ -103,17 +95,13 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
                 raise _DamagedError(f"{len(value)} bytes are not floats")
             values.append(np.frombuffer(value, "<f4").astype(np.float32))
     data = np.concatenate(values) if values else np.empty(0, np.float32)
-    sizes = shape or _without_leading_ones([legacy.get(number, 1) for number in _LEGACY_SIZES])
+    sizes = shape or [legacy.get(number, 1) for number in _LEGACY_SIZES]
+    # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
+    while not shape and len(sizes) > 1 and sizes[0] == 1:
+        sizes = sizes[1:]
     if math.prod(sizes) != len(data):
         raise _DamagedError(f"{len(data)} numbers do not fill {sizes}")
     return data.reshape(sizes)
-
-
-def _without_leading_ones(sizes: list[int]) -> list[int]:
-    # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
-    while len(sizes) > 1 and sizes[0] == 1:
-        sizes = sizes[1:]
-    return sizes
 
 
 def _sizes(shape: memoryview) -> list[int]:
@@ -167,24 +155,19 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     raise _DamagedError(f"a number has no end at byte {position}")
 
 
-def _is_normalization(name: str) -> bool:
-    match = _RESIDUAL.fullmatch(name)
-    return name == "bn_conv1" or (match is not None and match[1] == "bn")
-
-
 def _by_key(name: str, arrays: list[NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
     """Return a layer's arrays by detectron2's keys."""
     if name in _HEADS:
         return _weight_and_bias(_HEADS[name], arrays)
     if name in _STEM:
-        return _normalized(_STEM[name], "backbone.stem.conv1", arrays)
+        return _normalized(name, _STEM[name], "backbone.stem.conv1", arrays)
     match = _RESIDUAL.fullmatch(name)
     if match is None:
         return _weight_and_bias(name, arrays)
     kind, stage, letter, number, branch = match.groups()
     unit = int(number) if number else ord(letter) - ord("a")
     part = "roi_heads" if stage == "5" else "backbone"
-    return _normalized(kind, f"{part}.res{stage}.{unit}.{_BRANCHES[branch]}", arrays)
+    return _normalized(name, kind, f"{part}.res{stage}.{unit}.{_BRANCHES[branch]}", arrays)
 
 
 def _weight_and_bias(key: str, arrays: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
@@ -193,13 +176,15 @@ def _weight_and_bias(key: str, arrays: list[NDArray[np.float32]]) -> dict[str, N
 
 
 def _normalized(
-    kind: str, key: str, arrays: list[NDArray[np.float32]]
+    name: str, kind: str, key: str, arrays: list[NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
     """Return the arrays of a convolution, BatchNorm or Scale (gamma, beta)."""
     if kind == "res":
         return _weight_and_bias(key, arrays)
     if kind == "scale":
         return _weight_and_bias(f"{key}.norm", arrays)
+    if len(arrays) != _STATISTICS:
+        raise _DamagedError(f"layer {name!r} has {len(arrays)} blobs, not {_STATISTICS}")
     mean, variance, count = arrays  # sums, to be divided by the third blob
     divisor = 1 / count.item() if count.item() else 0.0  # as caffe's BatchNormLayer does
     return {

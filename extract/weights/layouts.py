@@ -58,8 +58,7 @@ _MILVLG_NAMES = {
     f"{_PREDICTOR}.attr_linear1.": f"{_PREDICTOR}.fc_attr.",
     f"{_PREDICTOR}.attr_linear2.": f"{_PREDICTOR}.attr_score.",
 }
-_ROWS_OF_CLASSES = ("cls_score.weight", "cls_score.bias", "cls_embedding.weight")
-_ROWS_OF_ATTRIBUTES = ("attr_score.weight", "attr_score.bias")
+_WITH_BACKGROUND = {f"{_PREDICTOR}.{name}" for name in ("cls_score", "cls_embedding", "attr_score")}
 
 
 def make_canonical(
@@ -110,17 +109,15 @@ def _renamed(key: str) -> str:
 def _reordered(weights: Mapping[str, Tensor], anchors: int) -> dict[str, Tensor]:
     """Convert caffe's rows to canonical ones."""
     changed = dict(weights)
-    for kind in ("weight", "bias"):
-        _replace(changed, f"{_LOGITS}.{kind}", lambda rows: one_logit_per_anchor(rows, anchors))
-        _replace(changed, f"{_PREDICTOR}.bbox_pred.{kind}", without_background_boxes)
-    for part in (*_ROWS_OF_CLASSES, *_ROWS_OF_ATTRIBUTES):
-        _replace(changed, f"{_PREDICTOR}.{part}", first_row_last)
+    for key, rows in weights.items():
+        module = key.rpartition(".")[0]
+        if module == _LOGITS:
+            changed[key] = one_logit_per_anchor(rows, anchors)
+        elif module == f"{_PREDICTOR}.bbox_pred":
+            changed[key] = without_background_boxes(rows)
+        elif module in _WITH_BACKGROUND:
+            changed[key] = first_row_last(rows)
     return changed
-
-
-def _replace(weights: dict[str, Tensor], key: str, change: Callable[[Tensor], Tensor]) -> None:
-    if key in weights:
-        weights[key] = change(weights[key])
 
 
 def one_logit_per_anchor(rows: Tensor, anchors: int) -> Tensor:

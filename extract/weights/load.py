@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
@@ -23,7 +22,7 @@ from a2cap.extract.detector.resnet import BLOCKS, Architecture
 from a2cap.extract.weights.caffemodel import load_caffemodel
 from a2cap.extract.weights.layouts import make_canonical
 from a2cap.extract.weights.pickles import load_pickle
-from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 
 META_KEY = "a2.detector"
 """Metadata entry of a safetensors file that contains the DetectorMeta."""
@@ -187,14 +186,7 @@ def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
 
 
 def _load_canonical(path: Path) -> tuple[dict[str, Tensor], DetectorMeta]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise WeightsError(
-            f"weights {path.name!r} are damaged: {error}; download or make them again"
-        ) from error
+    tensors, metadata = load_safetensors(path)
     if META_KEY not in metadata:
         raise WeightsError(
             f"weights {path.name!r} do not state their conventions: no {META_KEY!r} in the "

@@ -1,10 +1,11 @@
-"""Tensors of files that `torch.save` wrote (`.pth`, `.bin`), read without running their code."""
+"""Tensors by name in files of safetensors, and of `torch.save` (`.pth`, `.bin`)."""
 
 import pickle
 import re
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
@@ -25,8 +26,9 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
             "and nothing of it was run; do not use this file"
         ) from error
     except Exception as error:  # damaged archives raise any built-in error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise WeightsError(
-            f"torch file {path.name!r} is damaged: {_first_line(error)}; download it again"
+            f"torch file {path.name!r} is damaged: {reason}; download it again"
         ) from error
     model = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(model, dict) or not all(isinstance(v, Tensor) for v in model.values()):
@@ -36,5 +38,13 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     return {str(key): tensor.float() for key, tensor in model.items()}
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors by name, and the metadata; WeightsError where the file is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"weights {path.name!r} are damaged: {error}; download or make them again"
+        ) from error
