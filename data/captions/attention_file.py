@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.captions.caption_file import deterministic_hdf5, write_texts
+from a2cap.data.captions.caption_file import deterministic_hdf5, reading, write_texts
 from a2cap.data.errors import InputError
 
 _CHUNK = 1 << 13
@@ -82,13 +82,12 @@ class AttentionFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.is_file():
-            raise InputError(f'no file {str(path)!r}; run "a2 evaluate" first')
-        try:
-            with h5py.File(path, "r") as file:
-                self._read_index(file)
-        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise self._damaged(str(error)) from error
+        again = '"a2 evaluate --force"'
+        with (
+            reading(path, "attention", stage="a2 evaluate", again=again),
+            h5py.File(path, "r") as file,
+        ):
+            self._read_index(file)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -131,11 +130,6 @@ class AttentionFile:
         for name, firsts in ends.items():
             if name in file and len(file[name]) != firsts[-1]:
                 raise ValueError(f"{name} has {len(file[name])} values, expected {firsts[-1]}")
-
-    def _damaged(self, problem: str) -> InputError:
-        return InputError(
-            f'damaged attention {str(self._path)!r} ({problem}); run "a2 evaluate --force"'
-        )
 
 
 def _part(

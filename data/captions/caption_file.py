@@ -7,6 +7,7 @@ input gives equal bytes.
 """
 
 import io
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
 from a2cap.data.errors import InputError
 
 _SPLITS = ("train", "val", "test")
+_DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, RuntimeError)
 
 
 def write_captions(
@@ -64,15 +66,14 @@ class CaptionFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.is_file():
-            raise InputError(f'no file {str(path)!r}; run "a2 preprocess" first')
-        try:
-            with h5py.File(path, "r") as file:
-                self._read(file)
-        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise _damaged(path, str(error)) from error
-        if problem := self._problem():
-            raise _damaged(path, problem)
+        with reading(path, "captions"), h5py.File(path, "r") as file:
+            self._tokens: NDArray[np.int32] = file["tokens"][...].astype(np.int32)
+            self._lengths: NDArray[np.int32] = file["lengths"][...].astype(np.int32)
+            self._offsets: NDArray[np.int64] = file["offsets"][...].astype(np.int64)
+            self._image_ids: list[str] = file["image_ids"].asstr()[...].tolist()
+            self._splits: list[str] = file["splits"].asstr()[...].tolist()
+            self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
+            self._check()
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
     def image_ids(self, split: str) -> list[str]:
@@ -92,29 +93,19 @@ class CaptionFile:
         # a copy: callers may change it in place
         return self._tokens[self._offsets[position] : self._offsets[position + 1]].copy()
 
-    def _read(self, file: h5py.File) -> None:
-        self._tokens: NDArray[np.int32] = file["tokens"][...].astype(np.int32)
-        self._lengths: NDArray[np.int32] = file["lengths"][...].astype(np.int32)
-        self._offsets: NDArray[np.int64] = file["offsets"][...].astype(np.int64)
-        self._image_ids: list[str] = file["image_ids"].asstr()[...].tolist()
-        self._splits: list[str] = file["splits"].asstr()[...].tolist()
-        self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
-
-    def _problem(self) -> str | None:
+    def _check(self) -> None:
+        images = len(self._image_ids)
         if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
-            return "numbers of tokens and lengths differ"
+            raise ValueError("numbers of tokens and lengths differ")
         if ((self._lengths < 1) | (self._lengths > self._tokens.shape[1])).any():
-            return "a caption is longer than its row"
-        if len(self._image_ids) != len(self._splits) or self._offsets.shape != (
-            len(self._image_ids) + 1,
-        ):
-            return "numbers of images, splits and offsets differ"
+            raise ValueError("a caption is longer than its row")
+        if len(self._splits) != images or self._offsets.shape != (images + 1,):
+            raise ValueError("numbers of images, splits and offsets differ")
         ends = (self._offsets[0], self._offsets[-1])
         if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
-            return "offsets do not partition the captions"
+            raise ValueError("offsets do not partition the captions")
         if not set(self._splits) <= set(_SPLITS):
-            return "unknown split"
-        return None
+            raise ValueError("unknown split")
 
 
 @contextmanager
@@ -137,5 +128,14 @@ def write_texts(file: h5py.File, name: str, texts: Sequence[str]) -> None:
     file.create_dataset(name, data=np.array(encoded, dtype=dtype), track_times=False)
 
 
-def _damaged(path: Path, problem: str) -> InputError:
-    return InputError(f'damaged captions {str(path)!r} ({problem}); run "a2 preprocess" again')
+@contextmanager
+def reading(
+    path: Path, what: str, *, stage: str = "a2 preprocess", again: str = '"a2 preprocess" again'
+) -> Iterator[None]:
+    """Raise InputError if the file that `stage` writes is missing or the block finds damage."""
+    if not path.is_file():
+        raise InputError(f'no file {str(path)!r}; run "{stage}" first')
+    try:
+        yield
+    except (*_DAMAGE, zipfile.BadZipFile) as error:
+        raise InputError(f"damaged {what} {str(path)!r} ({error}); run {again}") from error

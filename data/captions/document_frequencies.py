@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.captions.caption_file import reading
 from a2cap.data.captions.vocabulary import EOS, SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
 
@@ -60,23 +61,21 @@ class DocumentFrequencies:
     @classmethod
     def load(cls, path: Path) -> "DocumentFrequencies":
         """Load a file that `save` wrote; raises InputError for any other."""
-        if not path.is_file():
-            raise InputError(f'no file {str(path)!r}; run "a2 preprocess" first')
-        try:
+        with (
+            reading(path, "document frequencies"),
             # opened here, because np.load leaves a damaged file open
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                words = tuple(json.loads(archive["words"].tobytes()))
-                ngrams, counts = archive["ngrams"], archive["counts"]
-                documents = int(archive["documents"])
-                caption_counts = archive["caption_counts"]
-                captions = int(archive["captions"])
-        except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise _damaged(path, str(error)) from error
-        fit = counts.shape == caption_counts.shape == ngrams.shape[:1]
-        if not fit or ngrams.shape[1:] != (LONGEST_NGRAM,):
-            raise _damaged(path, "shapes of n-grams and counts differ")
-        if len(ngrams) and not (ngrams.min() >= -1 and ngrams.max() < len(words)):
-            raise _damaged(path, "an n-gram contains an unknown word")
+            path.open("rb") as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
+            words = tuple(json.loads(archive["words"].tobytes()))
+            arrays = (archive[name] for name in ("ngrams", "counts", "caption_counts"))
+            ngrams, counts, caption_counts = arrays
+            documents, captions = int(archive["documents"]), int(archive["captions"])
+            fit = counts.shape == caption_counts.shape == ngrams.shape[:1]
+            if not fit or ngrams.shape[1:] != (LONGEST_NGRAM,):
+                raise ValueError("shapes of n-grams and counts differ")
+            if len(ngrams) and not (ngrams.min() >= -1 and ngrams.max() < len(words)):
+                raise ValueError("an n-gram contains an unknown word")
         return cls(words, ngrams, counts, documents, caption_counts, captions)
 
 
@@ -150,9 +149,3 @@ def _count_documents(ngrams: NDArray[np.int64], documents: NDArray[np.int64]) ->
     # np.unique, which hashes, takes 40 times as long
     pairs = np.sort(ngrams * base + documents)
     return np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // base).astype(np.int32)
-
-
-def _damaged(path: Path, problem: str) -> InputError:
-    return InputError(
-        f'damaged document frequencies {str(path)!r} ({problem}); run "a2 preprocess" again'
-    )
