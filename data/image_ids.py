@@ -30,7 +30,12 @@ def image_id(relative: PurePosixPath | str) -> str:
         return numbered[1].zfill(12)
     # macOS decomposes "é" in file names, Linux keeps what it was given
     identity = unicodedata.normalize("NFC", str(path.with_suffix("")))
-    _check_length(identity)
+    size = len(identity.encode())
+    if size > LONGEST_ID:
+        raise InputError(
+            f"image path too long: {identity[:40]!r}… has {size:,} bytes, "
+            f"{LONGEST_ID} fit in an id; shorten it"
+        )
     return identity
 
 
@@ -124,12 +129,3 @@ def _check_path(path: PurePosixPath) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise InputError(f"image path is not UTF-8: {name!r}; rename the file") from error
-
-
-def _check_length(identity: str) -> None:
-    size = len(identity.encode())
-    if size > LONGEST_ID:
-        raise InputError(
-            f"image path too long: {identity[:40]!r}… has {size:,} bytes, "
-            f"{LONGEST_ID} fit in an id; shorten it"
-        )

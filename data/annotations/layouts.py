@@ -6,7 +6,8 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,15 +71,11 @@ def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawI
 def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[RawImage]:
     _require_key("sentences", images, f"the images of {name}")
     for index, item in enumerate(images):
-        position = f"images[{index}]"
-        try:
+        with _skipping(f"images[{index}]", skip) as position:
             file, sentences = text_member(item, "filename"), list_member(item, "sentences")
             split = member(item, "split")
             if isinstance(item, dict) and item.get("filepath"):
                 file = f"{text_member(item, 'filepath')}/{file}"
-        except BadItem as error:
-            skip(position, str(error))
-        else:
             yield RawImage(position, file, split, sentences, has_tokens=True)
 
 
@@ -90,20 +87,23 @@ def _coco_items(
     skip: Skip,
 ) -> Iterator[RawImage]:
     _require_key("caption", annotations, f"the annotations of {name}")
-    files = _coco_files(images, skip)
+    files: dict[int | str, tuple[str, str]] = {}
+    for index, item in enumerate(images):
+        with _skipping(f"images[{index}]", skip) as position:
+            number, file = key_member(item, "id"), text_member(item, "file_name")
+            if number in files:
+                raise BadItem(f"duplicate id {number!r}, first used by {files[number][1]!r}")
+            files[number] = (position, file)
     captions = _coco_captions(annotations, files, skip)
     used = 0
     for number, (position, file) in files.items():
-        try:
+        with _skipping(position, skip):
             identity = image_id(file)
-        except InputError as error:
-            skip(position, str(error))
-            continue
-        if identity in splits:
-            used += 1
-            yield RawImage(position, file, splits[identity], captions[number])
-        else:
-            skip(identity, IN_NO_SPLIT)
+            if identity in splits:
+                used += 1
+                yield RawImage(position, file, splits[identity], captions[number])
+            else:
+                skip(identity, IN_NO_SPLIT)
     if files and not used:
         raise InputError(
             f"none of the {len(files):,} images of {name} is in the split list; "
@@ -111,33 +111,16 @@ def _coco_items(
         )
 
 
-def _coco_files(images: Sequence[object], skip: Skip) -> dict[int | str, tuple[str, str]]:
-    """Return position and file name of each image by the id that its annotations use."""
-    files: dict[int | str, tuple[str, str]] = {}
-    for index, item in enumerate(images):
-        position = f"images[{index}]"
-        try:
-            number, file = key_member(item, "id"), text_member(item, "file_name")
-            if number in files:
-                raise BadItem(f"duplicate id {number!r}, first used by {files[number][1]!r}")
-            files[number] = (position, file)
-        except BadItem as error:
-            skip(position, str(error))
-    return files
-
-
 def _coco_captions(
-    annotations: Sequence[object], files: Mapping[int | str, tuple[str, str]], skip: Skip
+    annotations: Sequence[object], numbers: Iterable[int | str], skip: Skip
 ) -> dict[int | str, list[object]]:
-    captions: dict[int | str, list[object]] = {number: [] for number in files}
+    captions: dict[int | str, list[object]] = {number: [] for number in numbers}
     for index, item in enumerate(annotations):
-        try:
+        with _skipping(f"annotations[{index}]", skip):
             number, caption = key_member(item, "image_id"), member(item, "caption")
             if number not in captions:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")
             captions[number].append(caption)
-        except BadItem as error:
-            skip(f"annotations[{index}]", str(error))
     return captions
 
 
@@ -146,15 +129,19 @@ def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        position = f"line {number}"
-        try:
+        with _skipping(f"line {number}", skip) as position:
             item = parse_json(line, where=position)
             file, captions = text_member(item, "image"), list_member(item, "captions")
-            split = member(item, "split")
-        except (BadItem, InputError) as error:
-            skip(position, str(error))
-        else:
-            yield RawImage(position, file, split, captions)
+            yield RawImage(position, file, member(item, "split"), captions)
+
+
+@contextmanager
+def _skipping(position: str, skip: Skip) -> Iterator[str]:
+    """Give the position of an item, and skip the item if it is bad."""
+    try:
+        yield position
+    except (BadItem, InputError) as error:
+        skip(position, str(error))
 
 
 def _list_of(document: object, key: str, name: str) -> list[object]:

@@ -25,7 +25,15 @@ def read_word_groups(path: Path) -> dict[str, frozenset[str]]:
             'write {"colours": ["red", …], …} with at least one group'
         )
     groups = {name: _words(name, words, path) for name, words in document.items()}
-    _require_disjoint(groups, path)
+    owner: dict[str, str] = {}
+    for group, words in groups.items():
+        for word in sorted(words):
+            first = owner.setdefault(word, group)
+            if first != group:
+                raise InputError(
+                    f"{word!r} is in groups {first!r} and {group!r} of {str(path)!r}; "
+                    "keep it in one"
+                )
     return groups
 
 
@@ -40,15 +48,3 @@ def _words(group: str, words: object, path: Path) -> frozenset[str]:
             )
     # PTB tokens of captions are in lower case
     return frozenset(word.lower() for word in words)
-
-
-def _require_disjoint(groups: WordGroups, path: Path) -> None:
-    owner: dict[str, str] = {}
-    for group, words in groups.items():
-        for word in sorted(words):
-            first = owner.setdefault(word, group)
-            if first != group:
-                raise InputError(
-                    f"{word!r} is in groups {first!r} and {group!r} of {str(path)!r}; "
-                    "keep it in one"
-                )
