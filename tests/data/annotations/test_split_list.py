@@ -4,27 +4,21 @@ from a2cap.data.annotations.split_list import read_ids, read_split_list
 from tests.data.messages import message_of, written
 
 
-def test_ids_and_file_names_of_an_image_are_equivalent(tmp_path):
-    path = written(tmp_path, {"train": [42, "a/v1.5"], "val": ["COCO_val2014_000000000007.jpg"]})
-    assert read_split_list(path) == {
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"train": [42, "a/v1.5"], "val": ["COCO_val2014_000000000007.jpg"], "test": ["my image"]},
+        {"train": [42], "restval": [42, "a/v1.5"], "val": [7], "test": ["my image.jpg"]},
+        "42 train\n\na/v1.5\ttrain\n7.png val\nmy image.jpg test\n42 restval\n",
+    ],
+)
+def test_a_list_of_ids_or_file_names_is_read_as_json_or_lines(tmp_path, content):
+    assert read_split_list(written(tmp_path, content)) == {
         "000000000042": "train",
         "a/v1.5": "train",
         "000000000007": "val",
-    }
-
-
-def test_lines_of_text_are_read_as_well(tmp_path):
-    path = written(tmp_path, "42 train\n\na/v1.5\ttrain\nmy image.jpg test\n")
-    assert read_split_list(path) == {
-        "000000000042": "train",
-        "a/v1.5": "train",
         "my image": "test",
     }
-
-
-def test_restval_counts_as_train(tmp_path):
-    path = written(tmp_path, {"restval": [1], "train": [1, 2]})
-    assert read_split_list(path) == {"000000000001": "train", "000000000002": "train"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +50,5 @@ def test_ids_are_read_line_by_line(tmp_path):
 
 def test_a_list_without_ids_is_rejected(tmp_path):
     path = written(tmp_path, " \n")
-    assert (
-        message_of(read_ids, path) == f"no images in the list {str(path)!r}; write one id per line"
-    )
+    message = f"no images in the list {str(path)!r}; write one id per line"
+    assert message_of(read_ids, path) == message

@@ -15,35 +15,22 @@ def test_groups_keep_their_order_and_words_are_in_lower_case(tmp_path):
     assert list(read_word_groups(packed).items()) == expected
 
 
-FORM = 'write {"colours": ["red", …], …} with at least one group'
+FORM = "not word groups: {path} (not an object of lists)"
+EXAMPLE = 'write {"colours": ["red", …], …} with at least one group'
+NO_LIST = "group 'colours' of {path} is not a list of words; add some, or remove it"
+NO_WORD = "group 'kinds' of {path} contains {word}, not a single word; write words without spaces"
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (["red"], f"not word groups: {{path}} (not an object of lists); {FORM}"),
-        ({}, f"not word groups: {{path}} (not an object of lists); {FORM}"),
-        (
-            {"colours": []},
-            "group 'colours' of {path} is not a list of words; add some, or remove it",
-        ),
-        (
-            {"colours": {"red": 1}},
-            "group 'colours' of {path} is not a list of words; add some, or remove it",
-        ),
-        (
-            {"kinds": ["ball", "hot dog"]},
-            "group 'kinds' of {path} contains 'hot dog', not a single word; "
-            "write words without spaces",
-        ),
-        (
-            {"counts": ["two", 3]},
-            "group 'counts' of {path} contains 3, not a single word; write words without spaces",
-        ),
-        (
-            {"kinds": [""]},
-            "group 'kinds' of {path} contains '', not a single word; write words without spaces",
-        ),
+        (["red"], f"{FORM}; {EXAMPLE}"),
+        ({}, f"{FORM}; {EXAMPLE}"),
+        ({"colours": []}, NO_LIST),
+        ({"colours": {"red": 1}}, NO_LIST),
+        ({"kinds": ["ball", "hot dog"]}, NO_WORD.replace("{word}", "'hot dog'")),
+        ({"kinds": ["two", 3]}, NO_WORD.replace("{word}", "3")),
+        ({"kinds": [""]}, NO_WORD.replace("{word}", "''")),
         (
             {"kinds": ["apple", "orange"], "colours": ["red", "Orange"]},
             "'orange' is in groups 'kinds' and 'colours' of {path}; keep it in one",

@@ -1,4 +1,3 @@
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -7,17 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
-from a2cap.data.captions.vocabulary import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Vocabulary,
-    count_words,
-    tokens_of,
-)
+from a2cap.data.captions.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, count_words, tokens_of
 from a2cap.data.files.json_file import read_json
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -95,16 +86,6 @@ def test_an_id_outside_the_vocabulary_is_rejected(number):
     )
 
 
-@pytest.mark.parametrize(
-    ("preset", "kept"),
-    [("karpathy", "ab"), ("m2", "ab"), ("neuraltalk2", "a"), ("aoanet", "ab")],
-)
-def test_each_preset_has_its_own_minimum_count(preset, kept):
-    counts = {"a": 6, "b": 5, "c": 4}
-    assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
-    assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
-
-
 def test_counts_without_a_frequent_word_are_rejected():
     assert message_of(Vocabulary.from_counts, {"a": 3}) == (
         "no word occurs 5 times or more (most frequent: 3); "
@@ -114,17 +95,20 @@ def test_counts_without_a_frequent_word_are_rejected():
 
 
 @pytest.mark.parametrize(
-    ("preset", "splits"),
+    ("preset", "splits", "kept"),
     [
-        ("karpathy", {"train"}),
-        ("m2", {"train", "val"}),
-        ("neuraltalk2", {"train", "val", "test"}),
-        ("aoanet", {"train", "val", "test"}),
+        ("karpathy", {"train"}, "ab"),
+        ("m2", {"train", "val"}, "ab"),
+        ("neuraltalk2", {"train", "val", "test"}, "a"),
+        ("aoanet", {"train", "val", "test"}, "ab"),
     ],
 )
-def test_each_preset_counts_its_own_splits(preset, splits):
+def test_each_preset_has_its_own_splits_and_minimum_count(preset, splits, kept):
     images = [image(split, split) for split in ("train", "val", "test")]
     assert count_words(images, preset) == Counter(splits)
+    counts = {"a": 6, "b": 5, "c": 4}
+    assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
+    assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
 
 
 def test_words_are_counted_in_every_caption():
@@ -179,10 +163,7 @@ def test_the_digest_covers_words_and_preset():
     [
         ([], "not a JSON object"),
         ({"words": [1], "preset": "m2"}, "a word is not a string"),
-        (
-            {"words": ["a"], "preset": "m2"},
-            "the words do not start with <pad> <bos> <eos> <unk>",
-        ),
+        ({"words": ["a"], "preset": "m2"}, "the words do not start with <pad> <bos> <eos> <unk>"),
         ({"words": [*SPECIALS, "a", "a"], "preset": "m2"}, "duplicate word"),
         ({"words": [*SPECIALS, "a"], "preset": "x"}, "unknown preset 'x'"),
         ({"words": [*SPECIALS, "a"]}, "no key 'preset'"),
@@ -190,8 +171,7 @@ def test_the_digest_covers_words_and_preset():
     ],
 )
 def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
-    path = tmp_path / "vocabulary.json"
-    path.write_text(json.dumps(document))
+    path = written(tmp_path, document)
     assert message_of(Vocabulary.load, path) == (
         f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
     )
