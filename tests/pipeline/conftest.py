@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from filelock import FileLock
 
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.metrics import java
+from a2cap.pipeline.metrics import java, score
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from tests.pipeline.experiments import CopiedExperiment
@@ -96,6 +97,24 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def without_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score without METEOR, which takes seconds to start."""
+    monkeypatch.setattr(score, "_JVM_SCORERS", {})
+
+
+@pytest.fixture
+def copied_scenes(experiment: FinishedExperiment, tmp_path: Path) -> tuple[Path, list[str]]:
+    """Copy images and annotations, which a test may change; return the folder and overrides."""
+    scenes = shutil.copytree(experiment.scenes, tmp_path / "Bilder von Émile 画" / "scenes")
+    places = {
+        "data.images": scenes / "images",
+        "data.annotations": scenes / "dataset_coco.json",
+        "data.instances": scenes / "instances.json",
+    }
+    return scenes, [override(field, path) for field, path in places.items()]
+
+
+@pytest.fixture
 def new(experiment: FinishedExperiment, tmp_path: Path) -> Callable[..., Experiment]:
     """Open the experiment over an empty artifacts folder, with overrides."""
 
@@ -126,30 +145,15 @@ class Labelled:
         return DetectorConfig.model_validate(self.fields(**changes))
 
 
-TINY_DETECTOR = {
-    "depth": 18,
-    "width": 8,
-    "anchor_sizes": [16, 28, 48],
-    "anchor_ratios": [1.0],
-    "last_stage": "strided",
-    "region_pooling": "bilinear",
-    "proposal_width": 16,
-    "embedding_width": 4,
-    "attribute_width": 8,
-    "min_side": 64,
-    "max_side": 64,
-    "roi_size": 7,
-    "anchors": 64,
-    "proposals": 40,
-    "regions": 16,
-    "epochs": 2,
-    "batch_size": 4,
-    "optimiser": "adamw",
-    "lr": 0.002,
-    "warmup": 2,
-    "checkpoint_every": 2,
-    "validation_proposals": 20,
-}
+TINY_DETECTOR = yaml.safe_load(
+    """
+{depth: 18, width: 8, anchor_sizes: [16, 28, 48], anchor_ratios: [1.0], last_stage: strided,
+ region_pooling: bilinear, proposal_width: 16, embedding_width: 4, attribute_width: 8,
+ min_side: 64, max_side: 64, roi_size: 7, anchors: 64, proposals: 40, regions: 16, epochs: 2,
+ batch_size: 4, optimiser: adamw, lr: 0.002, warmup: 2, checkpoint_every: 2,
+ validation_proposals: 20}
+"""
+)
 
 
 @pytest.fixture(scope="session")

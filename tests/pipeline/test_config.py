@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from a2cap.data.errors import ConfigError
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
+from tests.pipeline.config_fields import config_fields, plain_values
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -121,17 +122,8 @@ def test_the_shipped_configs_load_and_begin_with_a_comment(path):
 
 
 def test_every_field_has_a_description():
-    undescribed = []
-
-    def walk(model, prefix):
-        for name, field in model.model_fields.items():
-            if field.description is None:
-                undescribed.append(prefix + name)
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                walk(field.annotation, f"{prefix}{name}.")
-
-    walk(Config, "")
-    assert undescribed == []
+    fields = {**Config.model_fields, **ModelConfig.model_fields, **config_fields()}
+    assert [name for name, field in fields.items() if field.description is None] == []
     assert yaml.safe_load(Config().to_yaml())["train"]["batch_size"] == 10
 
 
@@ -163,30 +155,14 @@ PRESETS = {
 """What each preset changes of a2-gate."""
 
 
-def flat(section, prefix=""):
-    found = {}
-    for name, value in section.items():
-        inner = (
-            flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        )
-        found |= inner
-    return found
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_differ_from_a2_gate_only_in_the_listed_fields(name):
-    gated, own = (
-        flat(load_config(CONFIGS / f"{stem}.yaml").model_dump(mode="json"))
-        for stem in ("a2-gate", name)
-    )
+    gated, own = (plain_values(load_config(CONFIGS / f"{stem}.yaml")) for stem in ("a2-gate", name))
     assert {field: own[field] for field in own if own[field] != gated[field]} == PRESETS[name]
 
 
 def test_a2_gate_is_the_defaults_except_for_its_paths():
-    gated, defaults = (
-        flat(config.model_dump(mode="json"))
-        for config in (load_config(CONFIGS / "a2-gate.yaml"), Config())
-    )
+    gated, defaults = map(plain_values, (load_config(CONFIGS / "a2-gate.yaml"), Config()))
     assert {field for field in gated if gated[field] != defaults[field]} == {
         "data.images",
         "data.annotations",

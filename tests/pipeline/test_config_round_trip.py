@@ -10,25 +10,13 @@ import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.config import load_config, override
+from tests.pipeline.config_fields import config_fields
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-
-
-def leaves(model=Config, prefix=""):
-    """Map dotted name -> field, of all fields that are not sections."""
-    found = {}
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found |= leaves(inner, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = field
-    return found
 
 
 def values(annotation, metadata=()):
@@ -72,7 +60,7 @@ def plain_values(kind, limits):
     return {bool: st.booleans(), type(None): st.none(), str: TEXT, Path: TEXT.map(Path)}[kind]
 
 
-LEAVES = leaves()
+FIELDS = config_fields()
 
 ALLOWED_BY_OTHERS = {
     "evaluate.groups": st.sampled_from([1, 5]),
@@ -88,7 +76,7 @@ ALLOWED_BY_OTHERS = {
 
 
 def values_of(name):
-    field = LEAVES[name]
+    field = FIELDS[name]
     return ALLOWED_BY_OTHERS.get(name, values(field.annotation, field.metadata))
 
 
@@ -120,7 +108,7 @@ def leaf_of(config, name):
 
 # Only the field's own YAML is written here: dumping and reading all fields takes 20 times longer
 # and is what the next test does.
-@pytest.mark.parametrize("name", LEAVES)
+@pytest.mark.parametrize("name", FIELDS)
 @settings(max_examples=5)
 @given(data=st.data())
 def test_any_value_of_any_field_survives_an_override_and_a_file(tmp_path_factory, name, data):
@@ -143,7 +131,7 @@ def nested(name, value):
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_configuration_reads_back_from_its_resolved_file(tmp_path_factory, data):
-    chosen = data.draw(st.sets(st.sampled_from(sorted(LEAVES)), min_size=8, max_size=24))
+    chosen = data.draw(st.sets(st.sampled_from(sorted(FIELDS)), min_size=8, max_size=24))
     drawn = {name: data.draw(values_of(name)) for name in sorted(chosen)}
     config = loaded(None, [set_to(name, value) for name, value in drawn.items()])
     path = tmp_path_factory.getbasetemp() / "config.yaml"
@@ -153,7 +141,7 @@ def test_any_configuration_reads_back_from_its_resolved_file(tmp_path_factory, d
     assert again.to_yaml() == config.to_yaml()
 
 
-FLOATS = [name for name, field in LEAVES.items() if "float" in str(field.annotation)]
+FLOATS = [name for name, field in FIELDS.items() if "float" in str(field.annotation)]
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -165,7 +153,7 @@ def test_a_value_that_is_not_finite_is_rejected(name, value):
 
 
 def test_the_strategies_reach_the_bounds_and_no_further():
-    dropout = LEAVES["model.dropout"]
+    dropout = FIELDS["model.dropout"]
     for value in (0.0, math.nextafter(1, 0)):
         load_config(None, [f"model.dropout={value!r}"])
     assert {(key, value) for item in dropout.metadata for key, value in bounds(item)} == {

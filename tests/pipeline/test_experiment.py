@@ -76,19 +76,6 @@ def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
     }
 
 
-@pytest.fixture
-def copied_scenes(experiment, tmp_path):
-    """Copy images and annotations to another path; return the folder and the overrides."""
-    scenes = tmp_path / "copied scenes"
-    shutil.copytree(experiment.scenes, scenes)
-    places = {
-        "data.images": scenes / "images",
-        "data.annotations": scenes / "dataset_coco.json",
-        "data.instances": scenes / "instances.json",
-    }
-    return scenes, [override(field, path) for field, path in places.items()]
-
-
 def test_moved_data_reruns_nothing(experiment, copied_scenes):
     _, overrides = copied_scenes
     opened = experiment.open(*overrides)
@@ -203,29 +190,17 @@ def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_
 
 
 @pytest.mark.parametrize(
-    ("field", "stage", "message"),
+    ("field", "stage", "kind", "value"),
     [
-        (
-            "data.images",
-            "calibrate",
-            "data.images is not set; name the folder with --set data.images=DIR",
-        ),
-        (
-            "data.annotations",
-            "preprocess",
-            "data.annotations is not set; name the file with --set data.annotations=FILE",
-        ),
-        (
-            "data.instances",
-            "extract",
-            "data.instances is not set; name the file with --set data.instances=FILE",
-        ),
+        ("data.images", "calibrate", "folder", "DIR"),
+        ("data.annotations", "preprocess", "file", "FILE"),
+        ("data.instances", "extract", "file", "FILE"),
     ],
 )
-def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, message):
+def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, kind, value):
     with experiment.open(f"{field}=null") as opened, pytest.raises(ConfigError) as raised:
         opened.stage(stage)
-    assert str(raised.value) == message
+    assert str(raised.value) == f"{field} is not set; name the {kind} with --set {field}={value}"
 
 
 def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):

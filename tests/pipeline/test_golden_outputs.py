@@ -50,51 +50,22 @@ READS = {
 
 COLOURS = {"red": (200, 30, 20), "green": (20, 180, 40), "blue": (30, 60, 220)}
 SPLITS = ["train"] * 9 + ["val"] * 3 + ["test"] * 3
-CONFIG = {
-    "extract": {
-        "weights": "calibrated-random",
-        "boxes": "given",
-        "depth": 18,
-        "width": 8,
-        "roi_size": 7,
-        "min_side": 64,
-        "max_side": 64,
-    },
-    "preprocess": {"min_count": 1},
-    "model": {
-        "width": 32,
-        "heads": 2,
-        "feed_forward": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "dropout": 0.0,
-    },
-    "train": {"epochs": 12, "batch_size": 3, "schedule": "constant", "lr": 3e-3, "patience": 12},
-    "scst": {"epochs": 2, "batch_size": 3, "lr": 1e-4, "mask": "continued"},
-    "evaluate": {"beam_size": 2, "spice": False},
-    "detector": {
-        "depth": 18,
-        "width": 8,
-        "anchor_sizes": [20, 30, 60],
-        "anchor_ratios": [1.0],
-        "last_stage": "strided",
-        "region_pooling": "bilinear",
-        "proposal_width": 16,
-        "embedding_width": 4,
-        "attribute_width": 8,
-        "min_side": 64,
-        "max_side": 64,
-        "roi_size": 7,
-        "anchors": 32,
-        "proposals": 40,
-        "regions": 16,
-        "epochs": 3,
-        "batch_size": 3,
-        "lr": 0.02,
-        "warmup": 3,
-    },
-    "runtime": {"device": "cpu", "threads": 1},
-}
+CONFIG = yaml.safe_load(
+    """
+extract: {weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
+  min_side: 64, max_side: 64}
+preprocess: {min_count: 1}
+model: {width: 32, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1, dropout: 0.0}
+train: {epochs: 12, batch_size: 3, schedule: constant, lr: 0.003, patience: 12}
+scst: {epochs: 2, batch_size: 3, lr: 0.0001, mask: continued}
+evaluate: {beam_size: 2, spice: false}
+detector: {depth: 18, width: 8, anchor_sizes: [20, 30, 60], anchor_ratios: [1.0],
+  last_stage: strided, region_pooling: bilinear, proposal_width: 16, embedding_width: 4,
+  attribute_width: 8, min_side: 64, max_side: 64, roi_size: 7, anchors: 32, proposals: 40,
+  regions: 16, epochs: 3, batch_size: 3, lr: 0.02, warmup: 3}
+runtime: {device: cpu, threads: 1}
+"""
+)
 
 
 def write_data(folder):

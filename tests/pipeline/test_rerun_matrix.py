@@ -7,16 +7,17 @@ stage would be a stale result, a superfluous one wasted work.
 import json
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.experiment import Experiment
+from tests.pipeline.config_fields import config_fields, plain_values
 
 READERS = {
     "calibrate": ("extract",),
@@ -49,8 +50,7 @@ class File:
         return override(field, (path,) if self.listed else path)
 
 
-MATRIX = {
-    "detector.layout": ("coco", DETECTOR),
+CHANGED_FILES = {
     "detector.images": (File("other images"), DETECTOR),
     "detector.labels": (File("other objects.json"), DETECTOR),
     "detector.ids": (File("ids.txt"), DETECTOR),
@@ -60,43 +60,7 @@ MATRIX = {
     "detector.attributes": (File("other attributes.json"), DETECTOR),
     "detector.object_names": (File("other names.txt"), DETECTOR),
     "detector.attribute_names": (File("other names.txt"), DETECTOR),
-    "detector.depth": (50, DETECTOR),
-    "detector.width": (16, DETECTOR),
     "detector.start": (File("other detector.safetensors"), DETECTOR),
-    "detector.norms": ("frozen", DETECTOR),
-    "detector.anchor_sizes": ([32.0], DETECTOR),
-    "detector.anchor_ratios": ([1.0], DETECTOR),
-    "detector.last_stage": ("strided", DETECTOR),
-    "detector.region_pooling": ("bilinear", DETECTOR),
-    "detector.proposal_width": (64, DETECTOR),
-    "detector.attribute_head": (False, DETECTOR),
-    "detector.embedding_width": (64, DETECTOR),
-    "detector.attribute_width": (64, DETECTOR),
-    "detector.min_side": (90, DETECTOR),
-    "detector.max_side": (1200, DETECTOR),
-    "detector.flip": (False, DETECTOR),
-    "detector.roi_size": (5, DETECTOR),
-    "detector.anchors": (128, DETECTOR),
-    "detector.anchor_positives": (0.25, DETECTOR),
-    "detector.proposals": (500, DETECTOR),
-    "detector.regions": (32, DETECTOR),
-    "detector.region_positives": (0.25, DETECTOR),
-    "detector.attribute_weight": (1.0, DETECTOR),
-    "detector.seed": (1, DETECTOR),
-    "detector.epochs": (3, DETECTOR),
-    "detector.patience": (2, DETECTOR),
-    "detector.batch_size": (4, DETECTOR),
-    "detector.accumulate": (2, DETECTOR),
-    "detector.precision": ("bf16", DETECTOR),
-    "detector.optimiser": ("adamw", DETECTOR),
-    "detector.lr": (0.5, DETECTOR),
-    "detector.warmup": (10, DETECTOR),
-    "detector.weight_decay": (0.5, DETECTOR),
-    "detector.clip_norm": (None, DETECTOR),
-    "detector.checkpoint_every": (10, DETECTOR),
-    "detector.max_validation_images": (2, DETECTOR),
-    "detector.validation_proposals": (10, DETECTOR),
-    "detector.dtype": ("float16", DETECTOR),
     "data.images": (File("other images"), BOTH),
     "data.annotations": (File("other captions.jsonl"), PREPROCESS),
     "data.split_list": (
@@ -106,124 +70,72 @@ MATRIX = {
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
     "data.word_groups": (File("words.json"), ("evaluate",)),
     "extract.weights": (File("detector.safetensors"), EXTRACT),
-    "extract.depth": (50, CALIBRATE),
-    "extract.width": (16, CALIBRATE),
-    "extract.boxes": ("detect", EXTRACT),
-    "extract.min_regions": (11, EXTRACT),
-    "extract.max_regions": (90, EXTRACT),
-    "extract.proposals": (200, EXTRACT),
-    "extract.min_side": (90, BOTH),
-    "extract.max_side": (1200, BOTH),
-    "extract.procedure": ("detectron2", EXTRACT),
-    "extract.precision": ("mixed", EXTRACT),
-    "extract.grid_backbone": ("vgg16", EXTRACT),
-    "extract.grid_layer": ("layer3", EXTRACT),
-    "extract.grid_size": (7, EXTRACT),
-    "extract.backend": ("detectron2", EXTRACT),
-    "extract.roi_size": (5, BOTH),
-    "extract.confidence": (0.3, EXTRACT),
-    "extract.dtype": ("float32", EXTRACT),
-    "extract.seed": (1, CALIBRATE),
-    "preprocess.vocabulary": ("m2", PREPROCESS),
-    "preprocess.min_count": (2, PREPROCESS),
-    "preprocess.max_length": (10, PREPROCESS),
-    "model.width": (32, TRAIN),
-    "model.heads": (4, TRAIN),
-    "model.feed_forward": (16, TRAIN),
-    "model.encoder_layers": (2, TRAIN),
-    "model.decoder_layers": (2, TRAIN),
-    "model.dropout": (0.2, TRAIN),
-    "model.box_geometry": ("linear", TRAIN),
-    "model.blind": (True, TRAIN),
-    "model.alignment.fusion": ("max", TRAIN),
-    "model.alignment.mask_network": ("linear", TRAIN),
-    "model.alignment.mask_slots": (50, TRAIN),
-    "model.alignment.average": ("heads", TRAIN),
-    "model.alignment.renormalise_aligned": (True, TRAIN),
-    "model.alignment.renormalise_perturbed": (True, TRAIN),
-    "model.alignment.detach_mask": (False, TRAIN),
-    "model.alignment.penalty_weight": (0.1, TRAIN),
-    "model.alignment.moving_rate": (0.2, TRAIN),
-    "model.alignment.decay_steps": (5.0, TRAIN),
-    "model.alignment.aligned_layers": ([1], TRAIN),
-    "train.seed": (1, TRAIN),
-    "train.epochs": (3, TRAIN),
-    "train.patience": (2, TRAIN),
-    "train.grouping": ("caption", TRAIN),
-    "train.batch_size": (4, TRAIN),
-    "train.accumulate": (2, TRAIN),
-    "train.precision": ("bf16", TRAIN),
-    "train.compile": (True, TRAIN),
-    "train.captions_per_image": (2, TRAIN),
-    "train.max_regions": (2, TRAIN),
-    "train.schedule": ("constant", TRAIN),
-    "train.lr": (0.5, TRAIN),
-    "train.warmup": (10, TRAIN),
-    "train.betas": ([0.8, 0.9], TRAIN),
-    "train.clip_norm": (None, TRAIN),
-    "train.checkpoint_every": (10, TRAIN),
-    "train.validation_beam_size": (1, TRAIN),
-    "train.max_validation_images": (2, TRAIN),
-    "train.max_length": (10, TRAIN),
-    "scst.epochs": (3, SCST),
-    "scst.patience": (2, SCST),
-    "scst.seed": (1, SCST),
-    "scst.batch_size": (4, SCST),
-    "scst.accumulate": (2, SCST),
-    "scst.precision": ("bf16", SCST),
-    "scst.lr": (1e-6, SCST),
-    "scst.betas": ([0.8, 0.9], SCST),
-    "scst.clip_norm": (None, SCST),
-    "scst.samples": (3, SCST),
-    "scst.baseline": ("greedy", SCST),
-    "scst.idf": ("caption", SCST),
-    "scst.eos": (False, SCST),
-    "scst.bleu_weight": (0.5, SCST),
-    "scst.dropout": ("rescore", SCST),
-    "scst.mask": ("continued", SCST),
-    "scst.captions_per_image": (2, SCST),
-    "scst.checkpoint_every": (10, SCST),
-    "scst.validation_beam_size": (1, SCST),
-    "scst.max_validation_images": (2, SCST),
-    "scst.max_length": (10, SCST),
-    "evaluate.split": ("val", EVALUATE),
-    "evaluate.beam_size": (3, EVALUATE),
-    "evaluate.max_length": (10, EVALUATE),
-    "evaluate.length_penalty": (1.0, EVALUATE),
-    "evaluate.no_repeat_ngram": (3, EVALUATE),
-    "evaluate.groups": (5, EVALUATE),
-    "evaluate.diversity": (0.2, EVALUATE),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
-    "evaluate.ensemble_average": ("log_probabilities", EVALUATE),
-    "evaluate.collapse_repeats": (True, EVALUATE),
-    "evaluate.batch_size": (3, EVALUATE),
-    "evaluate.spice": (False, EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
-    "evaluate.baseline_name": ("other", EVALUATE),
-    "evaluate.report_images": (2, EVALUATE),
-    "evaluate.attention": ("none", EVALUATE),
-    "runtime.device": ("cpu", NONE),
-    "runtime.workers": (1, NONE),
-    "runtime.threads": (2, NONE),
+}
+CHANGED_VALUES = yaml.safe_load(
+    """
+detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.0],
+  anchor_ratios: [1.0], last_stage: strided, region_pooling: bilinear, proposal_width: 64,
+  attribute_head: false, embedding_width: 64, attribute_width: 64, min_side: 90, max_side: 1200,
+  flip: false, roi_size: 5, anchors: 128, anchor_positives: 0.25, proposals: 500, regions: 32,
+  region_positives: 0.25, attribute_weight: 1.0, seed: 1, epochs: 3, patience: 2, batch_size: 4,
+  accumulate: 2, precision: bf16, optimiser: adamw, lr: 0.5, warmup: 10, weight_decay: 0.5,
+  clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
+  dtype: float16}
+extract: {depth: 50, width: 16, boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
+  min_side: 90, max_side: 1200, procedure: detectron2, precision: mixed, grid_backbone: vgg16,
+  grid_layer: layer3, grid_size: 7, backend: detectron2, roi_size: 5, confidence: 0.3,
+  dtype: float32, seed: 1}
+preprocess: {vocabulary: m2, min_count: 2, max_length: 10}
+model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
+  box_geometry: linear, blind: true}
+model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: heads,
+  renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
+  moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
+train: {seed: 1, epochs: 3, patience: 2, grouping: caption, batch_size: 4, accumulate: 2,
+  precision: bf16, compile: true, captions_per_image: 2, max_regions: 2, schedule: constant,
+  lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
+  validation_beam_size: 1, max_validation_images: 2, max_length: 10}
+scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16,
+  lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3, baseline: greedy, idf: caption,
+  eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued, captions_per_image: 2,
+  checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2, max_length: 10}
+evaluate: {split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
+  groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
+  batch_size: 3, spice: false, baseline_name: other, report_images: 2, attention: none}
+runtime: {device: cpu, workers: 1, threads: 2}
+"""
+)
+READ_BY = {
+    "detector": DETECTOR,
+    "extract": EXTRACT,
+    "preprocess": PREPROCESS,
+    "model": TRAIN,
+    "model.alignment": TRAIN,
+    "train": TRAIN,
+    "scst": SCST,
+    "evaluate": EVALUATE,
+    "runtime": NONE,
+}
+"""Section -> the stages that read its fields."""
+
+READ_BY_OTHERS = {
+    "extract.depth": CALIBRATE,
+    "extract.width": CALIBRATE,
+    "extract.min_side": BOTH,
+    "extract.max_side": BOTH,
+    "extract.roi_size": BOTH,
+    "extract.seed": CALIBRATE,
+}
+"""Field -> the stages that read it, if they are not those of its section."""
+
+MATRIX = CHANGED_FILES | {
+    f"{section}.{name}": (value, READ_BY_OTHERS.get(f"{section}.{name}", stages))
+    for section, stages in READ_BY.items()
+    for name, value in CHANGED_VALUES[section].items()
 }
 """Field -> (another value, the stages that read the field or the file that it names)."""
-
-
-def leaves(model=Config, prefix=""):
-    """Yield the dotted names of all fields that are not sections."""
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from leaves(inner, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-
-
-def leaf_of(config, field):
-    value = config.model_dump(mode="json")
-    for part in field.split("."):
-        value = value[part]
-    return value
 
 
 SPLITS = ["train"] * 10 + ["val", "test"]
@@ -281,7 +193,8 @@ class Keys:
 
     def __init__(self, folder):
         self.folder = folder
-        self.known = {}
+        self.config = cache(lambda *overrides: load_config(self.config_file, overrides))
+        self._known = cache(self._pre_images)
         _write_data(folder)
         places = {
             "images": str(folder / "images"),
@@ -313,27 +226,27 @@ class Keys:
 
     def __call__(self, overrides, *, propagate=False):
         """Map stage -> pre-image. propagate: a stage's output changes with its key, else never."""
-        asked = (*overrides, propagate)
-        if asked not in self.known:
-            self.known[asked] = self._pre_images(overrides, propagate=propagate)
-        return self.known[asked]
+        return self._known(*overrides)[propagate]
 
-    def _pre_images(self, overrides, *, propagate):
-        opened = Experiment(load_config(self.config_file, overrides), self.folder / "artifacts")
-        made = {}
+    def _pre_images(self, *overrides):
+        with Experiment(self.config(*overrides), self.folder / "artifacts") as opened:
+            return [self._built(opened, propagate=propagate) for propagate in (False, True)]
+
+    def _built(self, opened, *, propagate):
+        made, found = {}, {}
 
         def result(name, *, needed_by):
             directory = self.folder / "made" / made[name]
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / "weights.safetensors").write_text(made[name])
+            weights = directory / "weights.safetensors"
+            if name == "calibrate" and not weights.exists():
+                directory.mkdir(parents=True)
+                weights.write_text(made[name])
             return SimpleNamespace(directory=directory, manifest=SimpleNamespace(digest=made[name]))
 
         opened.result = result
-        found = {}
-        with opened:
-            for name in (*opened.names, "train-detector"):
-                found[name] = opened.stage(name).pre_image
-                made[name] = found[name].key if propagate else f"made by {name}"
+        for name in (*opened.names, "train-detector"):
+            found[name] = opened.stage(name).pre_image
+            made[name] = found[name].key if propagate else f"made by {name}"
         return found
 
 
@@ -359,15 +272,14 @@ def with_readers(stages):
 
 
 def test_every_field_of_the_configuration_is_in_the_matrix():
-    assert sorted(MATRIX) == sorted(leaves())
+    assert sorted(MATRIX) == sorted(config_fields())
 
 
 @pytest.mark.parametrize("field", MATRIX)
 def test_the_matrix_changes_exactly_one_field_at_a_time(keys, field):
     under, overrides = keys.overrides(field, MATRIX[field][0])
-    before, after = (load_config(keys.config_file, chosen) for chosen in (under, overrides))
-    differing = {name for name in leaves() if leaf_of(before, name) != leaf_of(after, name)}
-    assert differing == {field}
+    before, after = (plain_values(keys.config(*chosen)) for chosen in (under, overrides))
+    assert {name for name in before if before[name] != after[name]} == {field}
 
 
 def test_no_rerun_is_false_and_none_is_missed(keys):
@@ -428,6 +340,6 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
 def test_the_reason_for_a_rerun_names_the_field_and_both_values(keys, field):
     value, (stage, *_) = MATRIX[field]
     _, overrides = keys.overrides(field, value)
-    before, after = (load_config(keys.config_file, chosen) for chosen in ([], overrides))
+    before, after = (plain_values(keys.config(*chosen))[field] for chosen in ((), overrides))
     why = difference(keys([])[stage], keys(overrides)[stage])
-    assert why[0] == f"{field} {leaf_of(before, field)!r} -> {leaf_of(after, field)!r}"
+    assert why[0] == f"{field} {before!r} -> {after!r}"

@@ -13,17 +13,10 @@ import pytest
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
-from a2cap.pipeline.metrics import score as metrics
 from tests.pipeline.experiments import a2, settings
 
 README = Path(__file__).parents[3] / "README.md"
 COMMANDS = {"": cli, **cli.commands}
-
-
-@pytest.fixture
-def without_meteor(monkeypatch):
-    """METEOR takes seconds to start; what the command line does is the same without it."""
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
 
 
 # --- help ---------------------------------------------------------------------------------------
@@ -106,26 +99,17 @@ def test_a_missing_configuration_is_reported():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("extract --images x", "--images and --output belong together; name both or neither"),
+        ("extract --output x", "--images and --output belong together; name both or neither"),
+        ("evaluate --results x", "--results, --references and --output belong together; name all"),
         (
-            ["extract", "--images", "x"],
-            "--images and --output belong together; name both or neither",
-        ),
-        (
-            ["extract", "--output", "x"],
-            "--images and --output belong together; name both or neither",
-        ),
-        (
-            ["evaluate", "--results", "x"],
-            "--results, --references and --output belong together; name all",
-        ),
-        (
-            ["evaluate", "--references", "x", "--output", "y"],
+            "evaluate --references x --output y",
             "--results, --references and --output belong together; name all",
         ),
     ],
 )
 def test_options_that_belong_together_are_required(arguments, message):
-    answer = a2(*arguments)
+    answer = a2(*arguments.split())
     assert answer.exit_code == 2
     assert answer.stderr.endswith(f"Error: {message}\n")
 

@@ -1,37 +1,21 @@
 """Bad images and captions: exit code 3, listed, and skipped in every later stage."""
 
 import json
-import shutil
 
 import pytest
 
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.manifest import Manifest
 from a2cap.pipeline.engine.run import Outcome, read_skipped
-from a2cap.pipeline.metrics import score as metrics
 from tests.pipeline.experiments import a2, images_of, settings
 
 
 @pytest.fixture
-def without_meteor(monkeypatch):
-    """METEOR takes seconds to start; what the command line does is the same without it."""
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
-
-
-@pytest.fixture
-def damaged(experiment, tmp_path):
-    """The scenes with images missing and broken, in a place with a difficult name."""
-    folder = tmp_path / "Bilder von Émile 画"
-    scenes = shutil.copytree(experiment.scenes, folder / "scenes")
-    places = {
-        "data.images": scenes / "images",
-        "data.annotations": scenes / "dataset_coco.json",
-        "data.instances": scenes / "instances.json",
-    }
-    overrides = [override(field, path) for field, path in places.items()]
-    return scenes, folder / "artefäcts", settings(*overrides, "train.epochs=1")
+def damaged(copied_scenes):
+    """Copy the scenes, which a test may damage; their path has spaces and other alphabets."""
+    scenes, overrides = copied_scenes
+    return scenes, scenes.with_name("artefäcts"), settings(*overrides, "train.epochs=1")
 
 
 def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(

@@ -121,21 +121,8 @@ def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
 # --- inputs -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def scenes(experiment, tmp_path):
-    """Copy the scenes, which a test may damage; return the folder and the overrides."""
-    folder = tmp_path / "scenes"
-    shutil.copytree(experiment.scenes, folder)
-    places = {
-        "data.images": folder / "images",
-        "data.annotations": folder / "dataset_coco.json",
-        "data.instances": folder / "instances.json",
-    }
-    return folder, [override(field, path) for field, path in places.items()]
-
-
-def test_too_many_missing_images_are_reported_before_any_work(new, scenes):
-    folder, overrides = scenes
+def test_too_many_missing_images_are_reported_before_any_work(new, copied_scenes):
+    folder, overrides = copied_scenes
     images = sorted((folder / "images").iterdir())
     for path in images[:11]:
         path.unlink()
@@ -159,8 +146,8 @@ def test_a_folder_without_any_of_the_images_is_reported(new, tmp_path):
     ]
 
 
-def test_images_without_boxes_are_reported_before_any_work(new, scenes):
-    folder, overrides = scenes
+def test_images_without_boxes_are_reported_before_any_work(new, copied_scenes):
+    folder, overrides = copied_scenes
     content = json.loads((folder / "instances.json").read_text())
     content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in (5, 9)]
     (folder / "instances.json").write_text(json.dumps(content))
@@ -177,8 +164,8 @@ def test_given_boxes_are_counted(experiment, new):
     assert check.found == f"{len(content['annotations'])} given"
 
 
-def test_captions_that_preprocessing_rejects_stop_extraction(new, scenes):
-    folder, overrides = scenes
+def test_captions_that_preprocessing_rejects_stop_extraction(new, copied_scenes):
+    folder, overrides = copied_scenes
     path = folder / "dataset_coco.json"
     content = json.loads(path.read_text())
     for image in content["images"]:

@@ -1,0 +1,30 @@
+"""Fields of the configuration by dotted name."""
+
+from pydantic import BaseModel
+
+from a2cap.pipeline.config import Config
+
+
+def config_fields(model=Config, prefix=""):
+    """Map dotted name -> field, of all fields that are not sections."""
+    found = {}
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found |= config_fields(inner, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = field
+    return found
+
+
+def plain_values(config):
+    """Map dotted name -> value as it is in JSON."""
+    return _flat(config.model_dump(mode="json"), "")
+
+
+def _flat(section, prefix):
+    found = {}
+    for name, value in section.items():
+        path = f"{prefix}{name}"
+        found |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return found
