@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
+IMAGES = "zero bytes, HTML, CMYK, gray, palette, RGBA, 16-bit PNG, EXIF orientation 6, GIF"
+ANNOTATIONS = "not JSON, missing key, duplicate ids, unknown image, empty caption, NaN, symlink out"
 FAULTS = {
+    *(f"image: {fault}" for fault in IMAGES.split(", ")),
+    *(f"annotations: {fault}" for fault in ANNOTATIONS.split(", ")),
     "kill -9 at named points and random times, in each stage",
     "disk full: a limit on file sizes",
     "disk full: a small file system",
@@ -19,27 +23,11 @@ FAULTS = {
     "LMDB truncated",
     "LMDB flipped, in a record",
     "LMDB flipped, in its tree",
-    "image: zero bytes",
-    "image: HTML",
     "image: truncated at 50, 90 and 99 %",
-    "image: CMYK",
-    "image: gray",
-    "image: palette",
-    "image: RGBA",
-    "image: 16-bit PNG",
-    "image: EXIF orientation 6",
-    "image: GIF",
     "image: 30,000 × 30,000 one-bit PNG of 109 KB",
-    "annotations: not JSON",
-    "annotations: missing key",
-    "annotations: duplicate ids",
-    "annotations: unknown image",
-    "annotations: empty caption",
-    "annotations: NaN",
     "annotations: a 10 MB caption",
     "annotations: `file_name` = `../../etc/passwd`",
     "annotations: `file_name` absolute",
-    "annotations: symlink out",
     "annotations: NUL in `file_name`",
     "NaN loss",
     "SIGTERM during a save",

@@ -1,19 +1,14 @@
 """README and docs/: length, links, commands and the tour of the code."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from a2cap.pipeline.cli.main import cli
+from tests.test_structure import MAY_IMPORT, ROOT, named
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def named(path):
-    return path.relative_to(ROOT).as_posix()
 
 
 def anchors(page):
@@ -52,7 +47,7 @@ def test_every_command_is_in_the_readme_and_in_the_guide(name):
 
 def test_the_tour_of_the_code_has_every_folder():
     tour = README.read_text(encoding="utf-8")
-    for top in ("pipeline", "extract", "model", "data"):
+    for top in MAY_IMPORT:
         for folder in (ROOT / top).iterdir():
             if (folder / "__init__.py").is_file():
                 assert f"─ {folder.name}/" in tour, f"{top}/{folder.name}"

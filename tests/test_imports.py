@@ -5,20 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_structure import MAY_IMPORT, ROOT, imported_names
-
-MODULES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).rglob("*.py"))]
+from tests.test_structure import MAY_IMPORT, ROOT, SOURCE, imported_names, named
 
 MAY_IMPORT_OPENCV = {"data/scenes/render.py", "data/scenes/drawing.py"}
 
 
-def named(path):
-    return path.relative_to(ROOT).as_posix()
-
-
 def importers(package):
     """Return the modules that import a package."""
-    return {named(path) for path in MODULES if package in imported_names(path)}
+    return {named(path) for path in SOURCE if package in imported_names(path)}
 
 
 def imported_at_load(path):
@@ -43,17 +37,14 @@ def test_only_the_command_line_imports_click():
     assert {Path(name).parent.as_posix() for name in importers("click")} == {"pipeline/cli"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
+@pytest.mark.parametrize("path", SOURCE, ids=named)
 def test_no_module_prints(path):
-    calls = [
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
-    assert "print" not in calls
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    assert "print" not in [function.id for function in called if isinstance(function, ast.Name)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
+@pytest.mark.parametrize("path", SOURCE, ids=named)
 def test_every_module_has_a_docstring(path):
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert docstring

@@ -5,20 +5,15 @@ The terms are the field's (image, object, token, KV cache, ranks), the sentences
 
 import ast
 import re
-from pathlib import Path
 
 import click
 import pytest
 
 from a2cap.pipeline.cli.main import cli
+from tests.test_docs_pages import PAGES
+from tests.test_structure import ROOT, SOURCE, named
 
-ROOT = Path(__file__).parents[1]
-SOURCE = [
-    path
-    for folder in ("a2cap", "pipeline", "extract", "model", "data")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [ROOT / "a2cap" / "__init__.py", *SOURCE]
 
 BANNED = {
     r"pictures?": "image",
@@ -88,17 +83,13 @@ COMMANDS = dict(commands())
 def messages(path):
     """Yield the texts that a module raises or logs, values left out."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            call = node.exc
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id in {"logger", "click"}
-        ):
-            call = node
-        else:
-            continue
+        match node:
+            case ast.Raise(exc=ast.Call() as call):
+                pass
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="logger" | "click"))) as call:
+                pass
+            case _:
+                continue
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
             yield from texts(argument)
 
@@ -161,17 +152,17 @@ def test_help_is_plain_english(name):
     assert is_imperative(command.help or "")
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", MODULES, ids=named)
 def test_messages_are_plain_english(path):
     assert [banned for text in messages(path) for banned in banned_words(text)] == []
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", MODULES, ids=named)
 def test_docstrings_of_functions_begin_with_a_verb(path):
     found = [(node.name, ast.get_docstring(node)) for node in functions(path)]
     assert [(name, text[:60]) for name, text in found if text and not is_imperative(text)] == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", PAGES, ids=named)
 def test_pages_are_plain_english(path):
     assert banned_words(prose(path.read_text(encoding="utf-8"))) == []

@@ -15,21 +15,20 @@ import a2cap
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("pipeline", "extract", "model", "data")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-with (ROOT / "pyproject.toml").open("rb") as _file:
-    PROJECT = tomllib.load(_file)
+
+def output(*command, cwd=ROOT):
+    """Run a program and return its output; fail if it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def tracked(*patterns):
     """Return the tracked files that exist, as POSIX paths."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return sorted(name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file())
+    names = output("git", "ls-files", "-z", "--", *patterns).split("\0")
+    return sorted(name for name in names if name and (ROOT / name).is_file())
 
 
 def test_the_packages_are_the_folders_with_an_init():
@@ -68,13 +67,8 @@ def test_data_files_are_in_the_package():
 
 
 def test_the_module_runs_as_the_command():
-    answer = subprocess.run(
-        [sys.executable, "-m", "a2cap.pipeline", "--version"],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    assert answer.stdout == f"a2, version {a2cap.__version__}\n"
+    answer = output(sys.executable, "-m", "a2cap.pipeline", "--version")
+    assert answer == f"a2, version {a2cap.__version__}\n"
 
 
 @pytest.mark.slow
@@ -83,14 +77,8 @@ def test_a_wheel_contains_exactly_the_files_of_the_folders(tmp_path):
     for name in tracked("pyproject.toml", "README.md", "LICENSE", "a2cap", *FOLDERS):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name)
-    built = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "..", "."],
-        cwd=checkout,
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "..", ".")
+    output(*build, cwd=checkout)
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
