@@ -20,14 +20,9 @@ from benchmarks.study.statistics import interval, paired_difference, t_quantile
 from benchmarks.study.worlds import Images, chosen_images
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], dtype=np.float32)
+# the first object, 0.6 of it, 0.4 of it, which is too little, and the second object
 REGIONS = np.array(
-    [
-        [0, 0, 10, 10],  # the first object
-        [0, 0, 10, 6],  # 0.6 of it
-        [0, 0, 10, 4],  # 0.4 of it: too little
-        [20, 20, 30, 30],  # the second object
-    ],
-    dtype=np.float32,
+    [[0, 0, 10, 10], [0, 0, 10, 6], [0, 0, 10, 4], [20, 20, 30, 30]], dtype=np.float32
 )
 BALL = GroundedWord("ball", "kinds", (0,))
 
@@ -81,13 +76,8 @@ def test_words_without_objects_or_group_are_not_grounded():
     groups = group_of_words({"kinds": ["ball", "balls"], "colours": ["red"]})
     caption = [["the", []], ["red", [1]], ["ball", [1]], ["of", [1]], ["balls", []]]
     found = grounded_words(caption, groups)
-    assert [word and (word.group, word.objects) for word in found] == [
-        None,
-        ("colours", (1,)),
-        ("kinds", (1,)),
-        None,
-        None,
-    ]
+    red, ball = ("colours", (1,)), ("kinds", (1,))
+    assert [word and (word.group, word.objects) for word in found] == [None, red, ball, None, None]
 
 
 @pytest.mark.parametrize(  # published tables of Student's t, two-sided 95 %
@@ -128,18 +118,13 @@ def instances(*names):
     return Instances(np.zeros((len(names), 4), np.float32), names)
 
 
-def test_a_paired_word_refers_to_the_companions_in_the_image():
-    words = companion_words(
-        [["two", [0, 1]], ["kites", [0, 1]], ["ball", [2]]],
-        instances("kite", "kite", "ball", "cloud", "cloud", "stone"),
-        {"kite": "cloud", "cup": "mushroom"},
-    )
-    assert [word and word.objects for word in words] == [None, (3, 4), None]
-
-
-def test_a_paired_word_without_its_companion_is_not_grounded():
-    words = companion_words([["kite", [0]]], instances("kite", "stone"), {"kite": "cloud"})
-    assert words == [None]
+def test_a_paired_word_refers_to_the_companions_in_the_image_if_any():
+    caption = [["two", [0, 1]], ["kites", [0, 1]], ["ball", [2]]]
+    pairs = {"kite": "cloud", "cup": "mushroom"}
+    objects = ("kite", "kite", "ball", "stone")
+    words = companion_words(caption, instances(*objects, "cloud", "cloud"), pairs)
+    assert [word and word.objects for word in words] == [None, (4, 5), None]
+    assert companion_words(caption, instances(*objects), pairs) == [None, None, None]
 
 
 def test_errors_are_predictions_of_absent_categories():
@@ -165,13 +150,8 @@ def test_held_out_images_are_split_again_and_the_others_train():
     splits = ["train", "val", "train", "test", "train", "val"]
     images = [{"cocoid": number, "split": split} for number, split in enumerate(splits)]
     chosen = chosen_images(images, Images(6, train=2, validate=1, test=2))
-    assert [(image["cocoid"], image["split"]) for image in chosen] == [
-        (0, "train"),
-        (2, "train"),
-        (1, "val"),
-        (3, "test"),
-        (5, "test"),
-    ]
+    expected = {0: "train", 2: "train", 1: "val", 3: "test", 5: "test"}
+    assert [(image["cocoid"], image["split"]) for image in chosen] == list(expected.items())
 
 
 def test_too_few_images_are_an_error():
