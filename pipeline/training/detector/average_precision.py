@@ -2,7 +2,7 @@
 
 Average precision is computed by pycocotools (Lin et al. 2014, arXiv:1405.0312) with at most 100
 detections per class and image. Small, medium and large are decided by the area of the box; COCO's
-published figures use the area of the outline.
+published figures use the area of the outline. All images must have an entry in the results.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
 
-MOST_DETECTIONS = (1, 10, 100)
-"""Detections per class and image of COCO's average recall; average precision uses the last."""
+_MOST_DETECTIONS = 100
+"""Detections per class and image."""
 
 _ALL, _SMALL, _MEDIUM, _LARGE = range(4)
 _AT_50, _AT_75 = 0, 5
@@ -39,8 +39,7 @@ class DetectionMetrics:
 
     ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them; ap_small,
     ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above, None without such
-    boxes; per_class: AP at 0.5 by class name; recall: average recall by the number of detections
-    per class and image.
+    boxes; per_class: AP at 0.5 by class name.
     """
 
     ap: float
@@ -50,26 +49,16 @@ class DetectionMetrics:
     ap_medium: float | None
     ap_large: float | None
     per_class: Mapping[str, float]
-    recall: Mapping[int, float]
-
-
-@dataclass(frozen=True)
-class _Curves:
-    """Precision, (10 overlaps, 101 recalls, 4 areas), and recall, (10, 4, 3), of one class."""
-
-    precision: _Table
-    recall: _Table
 
 
 def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
     """Score the detections in the images of `truth`; ignore other images in `found`.
 
-    A detection inside a crowd of its class counts neither way. Raises InputError for an image
-    without an entry in `found`, an unknown class id, and images without a box to find.
+    A detection inside a crowd of its class counts neither way. Raises InputError for images
+    without a box to find.
     """
     scored = _scored(truth, found)
-    precision = np.stack([curves.precision for curves in scored.values()])  # (C, 10, 101, 4)
-    recall = np.stack([curves.recall[:, _ALL] for curves in scored.values()])  # (C, 10, 3)
+    precision = np.stack(list(scored.values()))  # (C, 10, 101, 4)
     return DetectionMetrics(
         ap=float(precision[..., _ALL].mean()),
         ap50=float(precision[:, _AT_50, :, _ALL].mean()),
@@ -78,10 +67,9 @@ def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> 
         ap_medium=_mean_of_known(precision[..., _MEDIUM]),
         ap_large=_mean_of_known(precision[..., _LARGE]),
         per_class={
-            truth.classes[class_id]: float(curves.precision[_AT_50, :, _ALL].mean())
-            for class_id, curves in scored.items()
+            truth.classes[class_id]: float(of_class[_AT_50, :, _ALL].mean())
+            for class_id, of_class in scored.items()
         },
-        recall={most: float(recall[..., i].mean()) for i, most in enumerate(MOST_DETECTIONS)},
     )
 
 
@@ -94,10 +82,8 @@ def proposal_recall(
     """Return the share of boxes that one of an image's first n proposals overlaps, for each n.
 
     proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first; overlap: least intersection
-    over union. Crowds are ignored. Raises InputError for an image without an entry, and for images
-    without a box to find.
+    over union. Crowds are ignored. Raises InputError for images without a box to find.
     """
-    _check_entries(truth, proposals)
     firsts = [_first_matches(image, proposals[image.image_id], overlap) for image in truth.images]
     first = np.concatenate([np.zeros(0), *firsts])
     if not len(first):
@@ -114,18 +100,14 @@ def _first_matches(image: LabelledImage, proposals: NDArray[np.float32], overlap
     return first
 
 
-def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, _Curves]:
-    """Return the curves of each class that has a box to find, ordered by class id."""
-    _check_entries(truth, found)
-    _check_classes(truth, found)
+def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, _Table]:
+    """Return the precision of each class that has a box to find, ordered by class id."""
     curves = {
-        class_id: _curves(boxes, detections)
+        class_id: _precision(boxes, detections)
         for class_id, (boxes, detections) in sorted(_by_class(truth, found).items())
         if boxes
     }
-    scored = {
-        class_id: one for class_id, one in curves.items() if one.precision[..., _ALL].min() >= 0
-    }
+    scored = {class_id: one for class_id, one in curves.items() if one[..., _ALL].min() >= 0}
     if not scored:
         raise _nothing_to_find(truth)
     return scored
@@ -163,20 +145,21 @@ def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **valu
     )
 
 
-def _curves(truth: _Annotations, found: _Annotations) -> _Curves:
-    """Return the curves of one class, over the images that contain it or a detection of it."""
+def _precision(truth: _Annotations, found: _Annotations) -> _Table:
+    """Return the precision of one class, (10 overlaps, 101 recalls, 4 areas).
+
+    Only images that contain the class or a detection of it are evaluated.
+    """
     # All classes at once give the same numbers, but pycocotools then keeps an entry for each class
     # in each image: with 1,600 classes nearly all are empty.
     images = list({item["image_id"]: None for item in (*truth, *found)})
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(_indexed(truth, images), _indexed(found, images), "bbox")
-        evaluation.params.maxDets = list(MOST_DETECTIONS)
+        evaluation.params.maxDets = [_MOST_DETECTIONS]
         evaluation.evaluate()
         evaluation.accumulate()
-    return _Curves(
-        precision=evaluation.eval["precision"][:, :, 0, :, -1],
-        recall=evaluation.eval["recall"][:, 0],
-    )
+    precision: _Table = evaluation.eval["precision"][:, :, 0, :, 0]
+    return precision
 
 
 def _indexed(annotations: _Annotations, images: Sequence[object]) -> COCO:
@@ -194,25 +177,6 @@ def _mean_of_known(precision: _Table) -> float | None:
     """Return the mean without the -1 of classes that have no box of such an area."""
     known = precision[precision >= 0]
     return float(known.mean()) if len(known) else None
-
-
-def _check_entries(truth: DetectionData, found: Mapping[str, object]) -> None:
-    for image in truth.images:
-        if image.image_id not in found:
-            raise InputError(
-                f"no entry for image {image.image_id!r}; "
-                "run the detector on it, or leave it out of the images to score"
-            )
-
-
-def _check_classes(truth: DetectionData, found: Mapping[str, Detections]) -> None:
-    for image in truth.images:
-        for class_id in found[image.image_id].class_ids:
-            if not 0 <= class_id < len(truth.classes):
-                raise InputError(
-                    f"class {class_id} was found in image {image.image_id!r}, the data have "
-                    f"{len(truth.classes):,} classes; score the detector on data with its classes"
-                )
 
 
 def _nothing_to_find(truth: DetectionData) -> InputError:

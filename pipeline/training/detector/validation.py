@@ -17,11 +17,7 @@ from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.detector.average_precision import (
-    DetectionMetrics,
-    detection_metrics,
-    proposal_recall,
-)
+from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 logger = logging.getLogger(__name__)
@@ -79,19 +75,10 @@ def detector_figures(
     AP over all overlaps, at one, by size and by class, and recall of proposals: shares in [0, 1],
     or None if no box has such a size.
     """
-    found = detections_of(detector, data.images, config)
-    recall = proposal_recall(data, _proposals_of(detector, data.images), counts=RECALL_AT)
-    return {
-        **_named(detection_metrics(data, found)),
-        "proposal_recall": {str(count): share for count, share in recall.items()},
-        # the name on disk of an earlier version
-        "pictures": len(data.images),
-        "proposals": config.validation_proposals,
-        "roi_size": config.roi_size,
-    }
-
-
-def _named(metrics: DetectionMetrics) -> dict[str, object]:
+    metrics = detection_metrics(data, detections_of(detector, data.images, config))
+    propose = partial(propose_regions, detector, count=max(RECALL_AT))
+    proposals = _apply_to_images("propose", data.images, propose)
+    recall = proposal_recall(data, proposals, counts=RECALL_AT)
     return {
         "AP": metrics.ap,
         "AP50": metrics.ap50,
@@ -100,6 +87,11 @@ def _named(metrics: DetectionMetrics) -> dict[str, object]:
         "AP_medium": metrics.ap_medium,
         "AP_large": metrics.ap_large,
         "AP50_of_class": dict(metrics.per_class),
+        "proposal_recall": {str(count): share for count, share in recall.items()},
+        # the name on disk of an earlier version
+        "pictures": len(data.images),
+        "proposals": config.validation_proposals,
+        "roi_size": config.roi_size,
     }
 
 
@@ -118,13 +110,6 @@ def detections_of(
         detect_objects, detector, proposals=config.validation_proposals, roi_size=config.roi_size
     )
     return _apply_to_images("detect", images, detect, shown=shown)
-
-
-def _proposals_of(
-    detector: Detector, images: Sequence[LabelledImage]
-) -> dict[str, NDArray[np.float32]]:
-    propose = partial(propose_regions, detector, count=max(RECALL_AT))
-    return _apply_to_images("propose", images, propose)
 
 
 def _apply_to_images(
