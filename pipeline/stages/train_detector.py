@@ -49,10 +49,7 @@ def train_detector_stage(
 
 def join(job: Job, runtime: RuntimeConfig) -> None:
     """Take part in the training of the main rank, without writing anything."""
-    from a2cap.pipeline.training.detector.train import train_detector
-
-    config = DetectorConfig.model_validate(job.settings)
-    train_detector(config, runtime, directory=job.path, events=EventLog(job.path))
+    _train(DetectorConfig.model_validate(job.settings), runtime, job.path, EventLog(job.path))
 
 
 def _train(

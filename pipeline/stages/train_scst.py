@@ -38,10 +38,7 @@ def train_scst_stage(
 
 def join(job: Job, runtime: RuntimeConfig) -> None:
     """Take part in the training of the main rank, without writing anything."""
-    from a2cap.pipeline.training.captioner.self_critical import refine_captioner
-
-    settings = SelfCriticalJob.model_validate(job.settings)
-    refine_captioner(settings, runtime, directory=job.path, events=EventLog(job.path))
+    _refine(SelfCriticalJob.model_validate(job.settings), runtime, job.path, EventLog(job.path))
 
 
 def _refine(

@@ -40,10 +40,7 @@ def train_stage(
 
 def join(job: Job, runtime: RuntimeConfig) -> None:
     """Take part in the training of the main rank, without writing anything."""
-    from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
-
-    settings = CrossEntropyJob.model_validate(job.settings)
-    train_captioner(settings, runtime, directory=job.path, events=EventLog(job.path))
+    _train(CrossEntropyJob.model_validate(job.settings), runtime, job.path, EventLog(job.path))
 
 
 def _train(
