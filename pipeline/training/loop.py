@@ -22,6 +22,7 @@ from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
+from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -30,9 +31,9 @@ from a2cap.pipeline.training.checkpoints import (
     restore_rng_states,
     rng_states,
 )
-from a2cap.pipeline.training.optimizer import Update
+from a2cap.pipeline.training.optimizer import Part, Update
 from a2cap.pipeline.training.record import TrainingRecord, training_record
-from a2cap.pipeline.training.task import Part, TrainingTask
+from a2cap.pipeline.training.task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ def run_training(
     finite, Interrupted after saving a checkpoint.
     """
     recorded = training_record(directory, events) if ranks.is_main else nullcontext()
-    with recorded as record, stop_between_steps() as stop:
+    precision = matrix_precision(task.config.precision)
+    with precision, recorded as record, stop_between_steps() as stop:
         training = Training(task, ranks=ranks, directory=directory, record=record)
         training.resume()
         while not training.finished:
@@ -146,7 +148,9 @@ class Training(Generic[Part]):
         with track(title, total=steps, done=batch, shown=self._ranks.is_main) as progress:
             started = time.monotonic()
             for parts in self._task.batches.epoch(self.position.epoch, start=batch):
-                self._train_step(parts)
+                self._add(self._task.optimizer.step(parts, self.position.step + 1))
+                self.position.step += 1
+                self.position.batch += 1
                 now = time.monotonic()
                 self.position.seconds += now - started
                 started = now
@@ -185,11 +189,6 @@ class Training(Generic[Part]):
             restore_rng_states(saved[rank])
         else:
             torch.manual_seed(_dropout_seed(self._config.seed, rank, self.position.step))
-
-    def _train_step(self, parts: list[Part]) -> None:
-        self._add(self._task.optimizer.step(parts, self.position.step + 1))
-        self.position.step += 1
-        self.position.batch += 1
 
     def _add(self, updates: Sequence[Update]) -> None:
         """Add measurements to the epoch's sums; raise A2Error if one is not finite."""

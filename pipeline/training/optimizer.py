@@ -1,16 +1,19 @@
-"""Updates: their measurements, their interface, and the optimizers of several sides."""
+"""Updates: their measurements, and the base of the optimizers that make them."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.config import TrainingConfig
 
-Part_contra = TypeVar("Part_contra", contravariant=True)
+Part = TypeVar("Part")
+Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -41,57 +44,45 @@ class Update:
         return f"{losses}, gradient norm {self.gradient_norm}"
 
 
-class Optimizer(Protocol[Part_contra]):
-    """Updates of a network by batches."""
+class Optimizer(ABC, Generic[Part]):
+    """Updates of a network by batches.
 
-    def step(self, parts: Sequence[Part_contra], number: int) -> Sequence[Update]:
-        """Make update `number` (1 is the first); return the updates measured by now."""
+    sides: disjoint sets of parameters, each with an optimizer of torch and clipped by itself. The
+    gradient is that of the global batch for any number of parts and ranks.
+    """
 
-    def flush(self) -> Sequence[Update]:
+    def __init__(self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks) -> None:
+        self.sides = sides
+        self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
+        self._ranks = ranks
+        self._device = sides[0][0][0].device
+
+    @abstractmethod
+    def step(self, parts: Sequence[Part], number: int) -> list[Update]:
+        """Make update `number` (1 is the first) by this rank's parts of a batch.
+
+        Returns the updates measured by now. An update with a loss or gradient that is not finite
+        changes nothing.
+        """
+
+    def flush(self) -> list[Update]:
         """Return the updates that `step` has made but not returned."""
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next update needs besides the network and the RNG states."""
+        return {"optimisers": [optimizer.state_dict() for _, optimizer in self.sides]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore such a state."""
+        for (_, optimizer), saved in zip(self.sides, state["optimisers"], strict=True):
+            optimizer.load_state_dict(saved)
 
-
-class SidedOptimizer:
-    """Optimizers of disjoint sets of parameters ("sides"), each side clipped by itself."""
-
-    def __init__(
-        self,
-        sides: Iterable[tuple[Sequence[nn.Parameter], torch.optim.Optimizer]],
-        *,
-        clip_norm: float | None,
-        ranks: Ranks = SINGLE,
-    ) -> None:
-        self.sides = list(sides)
-        self._clip_norm = math.inf if clip_norm is None else clip_norm
-        self._ranks = ranks
-
-    @classmethod
-    def adam(
-        cls,
-        sides: Iterable[Iterable[nn.Parameter]],
-        *,
-        betas: tuple[float, float],
-        clip_norm: float | None,
-        ranks: Ranks,
-    ) -> Self:
-        """Give an Adam to every side that has parameters."""
-        found = [parameters for parameters in map(list, sides) if parameters]
-        # the rate is set before every step
-        adams = [torch.optim.Adam(side, lr=0.0, betas=betas, fused=True) for side in found]
-        return cls(zip(found, adams, strict=True), clip_norm=clip_norm, ranks=ranks)
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
+    def _zero_grad(self) -> None:
         for _, optimizer in self.sides:
             optimizer.zero_grad(set_to_none=True)
 
-    def reduce_gradients(self, divisors: Sequence[Tensor] = ()) -> Tensor:
+    def _reduce_gradients(self, divisors: Sequence[Tensor] = ()) -> Tensor:
         """Sum gradients over ranks, then clip them; return the norm of all sides before clipping.
 
         divisors: a scalar per side that divides its sum; none divides nothing.
@@ -105,21 +96,21 @@ class SidedOptimizer:
             norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
         return torch.stack(norms).square().sum().sqrt()
 
-    def step(self, lr: float) -> None:
+    def _apply(self, lr: float) -> None:
         """Update the parameters of all sides."""
         for _, optimizer in self.sides:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of all sides."""
-        return {"optimisers": [optimizer.state_dict() for _, optimizer in self.sides]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of all sides."""
-        for (_, optimizer), saved in zip(self.sides, state["optimisers"], strict=True):
-            optimizer.load_state_dict(saved)
+def adam_sides(
+    sides: Iterable[Iterable[nn.Parameter]], *, betas: tuple[float, float]
+) -> list[Side]:
+    """Return an Adam for every side that has parameters."""
+    found = [parameters for parameters in map(list, sides) if parameters]
+    # the rate is set before every step
+    return [(side, torch.optim.Adam(side, lr=0.0, betas=betas, fused=True)) for side in found]
 
 
 def _divide(parameters: Sequence[nn.Parameter], divisor: Tensor) -> None:

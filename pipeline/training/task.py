@@ -1,24 +1,45 @@
 """The interface between the training loop and what it trains: a captioner or a detector."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import nn
 
+from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
 from a2cap.pipeline.training.config import TrainingConfig
-from a2cap.pipeline.training.optimizer import Optimizer
+from a2cap.pipeline.training.optimizer import Optimizer, Part
 
-Part = TypeVar("Part")
+Element = TypeVar("Element")
 
 
-class Batches(Protocol[Part]):
-    """Batches of one epoch, split into parts."""
+@dataclass(frozen=True)
+class Batches(Generic[Element, Part]):
+    """One rank's share of the batches of a training."""
 
-    def __len__(self) -> int: ...
+    dataset: EpochDataset[Element]
+    collate: Callable[[Sequence[Element]], Part]
+    config: TrainingConfig
+    share: Share
+    workers: int
+    pin_memory: bool = False
+
+    def __len__(self) -> int:
+        return batches_per_epoch(self.dataset, batch_size=self.config.batch_size)
 
     def epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
-        """Yield this rank's parts of each batch from number `start` on; epochs count from 0."""
+        """Yield the parts of each batch from number `start` on; epochs count from 0."""
+        return epoch_batches(
+            self.dataset,
+            self.collate,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            epoch=epoch,
+            start=start,
+            share=self.share,
+            workers=self.workers,
+            pin_memory=self.pin_memory,
+        )
 
 
 class Validation(Protocol):
@@ -51,6 +72,6 @@ class TrainingTask(Generic[Part]):
     unit: str
     config: TrainingConfig
     network: nn.Module
-    batches: Batches[Part]
+    batches: Batches[Any, Part]
     optimizer: Optimizer[Part]
     validation: Validation

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
-from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.model.captioners.transformer.compile import compile_layers
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import TwoLosses, two_losses
@@ -28,12 +26,12 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
-from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.task import CaptionValidation, captioner_task
 from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.optimizer import SidedOptimizer, Update
+from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
 
 logger = logging.getLogger(__name__)
 
@@ -65,21 +63,10 @@ def train_captioner(
     ranks.broadcast_tensors(captioner.state_dict().values())
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
-    dataset = CaptionDataset(
-        data.store.path,
-        data.captions,
-        "train",
-        captions_per_image=config.captions_per_image,
-        max_regions=config.max_regions,
-        seed=config.seed,
-        grouping=config.grouping,
-        skipped=data.skipped,
-    )
     optimizer = CrossEntropyOptimizer(captioner, config, ranks)
     validation = CaptionValidation(captioner, data, config, config.max_regions, ranks)
-    task = captioner_task("train", config, optimizer, dataset, validation, runtime)
-    with matrix_precision(config.precision):
-        best = run_training(task, ranks=ranks, directory=directory, events=events)
+    task = captioner_task("train", optimizer, validation, runtime, grouping=config.grouping)
+    best = run_training(task, ranks=ranks, directory=directory, events=events)
     if ranks.is_main:
         save_captioner(directory, best, description, data.vocabulary, features=job.features)
 
@@ -100,36 +87,27 @@ class _PendingUpdate:
     gradient_norm: Tensor
 
 
-class CrossEntropyOptimizer:
-    """Updates of a captioner and its mask network, each by its own loss and its own Adam.
-
-    The gradient is that of the global batch for any number of parts and ranks.
-    """
+class CrossEntropyOptimizer(Optimizer[Batch]):
+    """Updates of a captioner and its mask network, each by its own loss and its own Adam."""
 
     def __init__(
         self, captioner: TransformerCaptioner, config: TrainConfig, ranks: Ranks = SINGLE
     ) -> None:
+        sides = (captioner.caption_parameters(), captioner.mask_parameters())
+        super().__init__(adam_sides(sides, betas=config.betas), config, ranks)
         self._captioner = captioner
         self._config = config
-        self._ranks = ranks
-        self._device = next(captioner.parameters()).device
         self._read_interval = _read_interval(self._device)
         self._pending: list[_PendingUpdate] = []
-        self._optimizer = SidedOptimizer.adam(
-            (captioner.caption_parameters(), captioner.mask_parameters()),
-            betas=config.betas,
-            clip_norm=config.clip_norm,
-            ranks=ranks,
-        )
 
     def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
         """Make update `number` (1 is the first) by this rank's parts of a batch, tokens (B, K, L).
 
-        Returns the updates read by now: each one on a CPU, every 20 on a GPU. On a CPU, an update
-        with a loss or gradient that is not finite changes nothing.
+        Returns the updates read by now: each one on a CPU, every 20 on a GPU. Only on a CPU, an
+        update with a loss or gradient that is not finite changes nothing.
         """
         self._captioner.schedule_step.fill_(number)  # s of Eq. 8
-        self._optimizer.zero_grad()
+        self._zero_grad()
         # counted before the parts are on a GPU, so that nothing waits for it
         counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
         tokens = int(self._ranks.sum(torch.tensor(sum(counts))))
@@ -139,11 +117,11 @@ class CrossEntropyOptimizer:
             values += self._backward(part, count / max(tokens, 1))
         lr = learning_rate(self._config, number, width=self._captioner.config.width)
         image_ids = tuple(name for part in parts for name in part.image_ids)
-        norm = self._optimizer.reduce_gradients()
+        norm = self._reduce_gradients()
         self._pending.append(_PendingUpdate(number, image_ids, values, tokens, lr, norm))
         updates = self.flush() if len(self._pending) >= self._read_interval else []
         if all(update.finite for update in updates):
-            self._optimizer.step(lr)
+            self._apply(lr)
         return updates
 
     def flush(self) -> list[Update]:
@@ -157,14 +135,6 @@ class CrossEntropyOptimizer:
             self._measured(update, dict(zip(self._names, measured, strict=True)), norm)
             for update, measured, norm in zip(pending, values, norms, strict=True)
         ]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of both optimizers."""
-        return self._optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of both optimizers."""
-        self._optimizer.load_state_dict(state)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

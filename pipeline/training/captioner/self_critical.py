@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
-from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -21,13 +19,13 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
-from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.task import CaptionValidation, captioner_task
 from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.optimizer import SidedOptimizer, Update
+from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
 
 _SUMS = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
 
@@ -51,34 +49,24 @@ def refine_captioner(
             f'{str(job.captions)!r}; run "a2 train --phase xe" again'
         )
     torch.manual_seed(config.seed)
-    max_regions = loaded.description.max_regions
-    dataset = CaptionDataset(
-        data.store.path,
-        data.captions,
-        "train",
-        captions_per_image=config.captions_per_image,
-        max_regions=max_regions,
-        seed=config.seed,
-        skipped=data.skipped,
-    )
     rewards = ImageRewards.read(job.captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
-    validation = CaptionValidation(loaded.captioner, data, config, max_regions, ranks)
-    task = captioner_task("scst", config, optimizer, dataset, validation, runtime)
-    with matrix_precision(config.precision):
-        best = run_training(task, ranks=ranks, directory=directory, events=events)
+    validation = CaptionValidation(
+        loaded.captioner, data, config, loaded.description.max_regions, ranks
+    )
+    task = captioner_task("scst", optimizer, validation, runtime)
+    best = run_training(task, ranks=ranks, directory=directory, events=events)
     if ranks.is_main:
         save_captioner(
             directory, best, loaded.description, loaded.vocabulary, features=job.features
         )
 
 
-class SelfCriticalOptimizer:
+class SelfCriticalOptimizer(Optimizer[Batch]):
     """Updates of a captioner by the rewards of sampled captions.
 
-    The gradient is that of the global batch for any number of parts and ranks. Samples depend only
-    on the seed, the number of the update and the rank. The captioner's schedule step (s of Eq. 8)
-    keeps the value of cross-entropy training.
+    Samples depend only on the seed, the number of the update and the rank. The captioner's schedule
+    step (s of Eq. 8) keeps the value of cross-entropy training.
     """
 
     def __init__(
@@ -88,26 +76,17 @@ class SelfCriticalOptimizer:
         rewards: ImageRewards,
         ranks: Ranks = SINGLE,
     ) -> None:
+        self._trains_masks = config.mask == "continued" and captioner.has_masks
+        masks = captioner.mask_parameters() if self._trains_masks else ()
+        sides = adam_sides((captioner.caption_parameters(), masks), betas=config.betas)
+        super().__init__(sides, config, ranks)
         self._captioner = captioner
         self._config = config
         self._rewards = rewards
-        self._ranks = ranks
-        self._device = next(captioner.parameters()).device
-        self._trains_masks = config.mask == "continued" and captioner.has_masks
-        masks = captioner.mask_parameters() if self._trains_masks else ()
-        self._optimizer = SidedOptimizer.adam(
-            (captioner.caption_parameters(), masks),
-            betas=config.betas,
-            clip_norm=config.clip_norm,
-            ranks=ranks,
-        )
 
     def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
-        """Make update `number` (1 is the first) by this rank's parts of a batch.
-
-        Nothing changes if a loss or a gradient is not finite.
-        """
-        self._optimizer.zero_grad()
+        """Make update `number` (1 is the first); each one is returned at once."""
+        self._zero_grad()
         # an RNG of its own: the global one belongs to dropout
         generator = torch.Generator(self._device)
         generator.manual_seed(_seed(self._config.seed, number, self._ranks.rank))
@@ -119,7 +98,7 @@ class SelfCriticalOptimizer:
         tokens, true_tokens = (max(found[name], 1.0) for name in ("tokens", "true_tokens"))
         samples = max(found["samples"], 1.0)
         divisors = [torch.tensor(count, device=self._device) for count in (tokens, true_tokens)]
-        norm = self._optimizer.reduce_gradients(divisors).item()
+        norm = self._reduce_gradients(divisors).item()
         means = {
             "loss": found["loss"] / tokens,  # Eq. 12 per token
             "reward": found["reward"] / samples,
@@ -131,20 +110,8 @@ class SelfCriticalOptimizer:
         image_ids = tuple(name for part in parts for name in part.image_ids)
         update = Update(number, image_ids, int(found["tokens"]), means, scalars, norm)
         if update.finite:
-            self._optimizer.step(self._config.lr)
+            self._apply(self._config.lr)
         return [update]
-
-    def flush(self) -> list[Update]:
-        """Return nothing: `step` returns every update, since sampling waits for the device."""
-        return []
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizers."""
-        return self._optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the optimizers."""
-        self._optimizer.load_state_dict(state)
 
     def _backward(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Add the gradients of a part, summed over tokens; return its sums by `_SUMS`."""

@@ -1,14 +1,14 @@
 """Training task of a captioner: batches of images with captions, validated by CIDEr."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from a2cap.data.batches.collate import Batch, collate
-from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
+from a2cap.data.batches.dataset import CaptionDataset, Grouping
+from a2cap.data.batches.loader import Share, image_batches
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
@@ -22,7 +22,7 @@ from a2cap.pipeline.training.captioner.alignment_monitor import (
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
 from a2cap.pipeline.training.optimizer import Optimizer
-from a2cap.pipeline.training.task import TrainingTask
+from a2cap.pipeline.training.task import Batches, TrainingTask
 
 _VALIDATION_BATCH = 50
 """Validation images decoded at once."""
@@ -30,52 +30,35 @@ _VALIDATION_BATCH = 50
 
 def captioner_task(
     section: str,
-    config: CaptionerTrainingConfig,
     optimizer: Optimizer[Batch],
-    dataset: CaptionDataset,
     validation: "CaptionValidation",
     runtime: RuntimeConfig,
+    *,
+    grouping: Grouping = "image",
 ) -> TrainingTask[Batch]:
     """Return the task that trains the validated captioner; section: of the configuration."""
-    ranks, captioner = validation.ranks, validation.captioner
-    batches = CaptionBatches(
+    ranks, data, config = validation.ranks, validation.data, validation.config
+    dataset = CaptionDataset(
+        data.store.path,
+        data.captions,
+        "train",
+        captions_per_image=config.captions_per_image,
+        max_regions=validation.max_regions,
+        seed=config.seed,
+        grouping=grouping,
+        skipped=data.skipped,
+    )
+    batches = Batches(
         dataset,
+        collate,
         config,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
         pin_memory=validation.device.type == "cuda",
     )
     return TrainingTask(
-        section, "a2 train", "tokens", config, captioner, batches, optimizer, validation
+        section, "a2 train", "tokens", config, validation.captioner, batches, optimizer, validation
     )
-
-
-@dataclass(frozen=True)
-class CaptionBatches:
-    """One rank's share of the batches of a captioner's training."""
-
-    dataset: CaptionDataset
-    config: CaptionerTrainingConfig
-    share: Share
-    workers: int
-    pin_memory: bool
-
-    def __len__(self) -> int:
-        return batches_per_epoch(self.dataset, batch_size=self.config.batch_size)
-
-    def epoch(self, epoch: int, *, start: int) -> Iterator[list[Batch]]:
-        """Yield the parts of each batch from number `start` on."""
-        return epoch_batches(
-            self.dataset,
-            collate,
-            batch_size=self.config.batch_size,
-            seed=self.config.seed,
-            epoch=epoch,
-            start=start,
-            share=self.share,
-            workers=self.workers,
-            pin_memory=self.pin_memory,
-        )
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,19 @@ An item is named by (epoch, index) and depends only on these and the seed, as in
 `a2cap.data.batches.dataset`.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from a2cap.data.batches.dataset import ItemKey
-from a2cap.data.batches.loader import Share, epoch_batches
 from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.image import read_image
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
-from a2cap.pipeline.training.detector.config import DetectorConfig
 
 
 @dataclass(frozen=True)
@@ -77,30 +73,3 @@ def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPar
         [item.pixels for item in items], [item.labels for item in items], meta=meta
     )
     return DetectorPart(tuple(item.labels.image_id for item in items), batch)
-
-
-@dataclass(frozen=True)
-class DetectorBatches:
-    """One rank's share of the batches of a detector's training."""
-
-    dataset: DetectorDataset
-    config: DetectorConfig
-    meta: DetectorMeta
-    share: Share
-    workers: int
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.dataset) / self.config.batch_size)
-
-    def epoch(self, epoch: int, *, start: int) -> Iterator[list[DetectorPart]]:
-        """Yield the parts of each batch from number `start` on."""
-        return epoch_batches(
-            self.dataset,
-            partial(collate, meta=self.meta),
-            batch_size=self.config.batch_size,
-            seed=self.config.seed,
-            epoch=epoch,
-            start=start,
-            share=self.share,
-            workers=self.workers,
-        )

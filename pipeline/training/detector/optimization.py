@@ -13,7 +13,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
-from a2cap.pipeline.training.optimizer import SidedOptimizer, Update
+from a2cap.pipeline.training.optimizer import Optimizer, Update
 
 MOMENTUM = 0.9
 """Momentum of SGD, as published."""
@@ -22,13 +22,12 @@ LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
 """Fields of DetectorLosses."""
 
 
-class DetectorOptimizer:
+class DetectorOptimizer(Optimizer[DetectorPart]):
     """Updates of a detector.
 
-    The gradient is that of the global batch for any number of parts and ranks. Only the sampled
-    anchors and regions and the statistics of learnt normalisations depend on them: those
-    statistics are of one part, and the running ones are averaged over ranks, so that all ranks
-    keep the same network.
+    Only the sampled anchors and regions and the statistics of learnt normalisations depend on the
+    number of parts and ranks: those statistics are of one part, and the running ones are averaged
+    over ranks, so that all ranks keep the same network.
     """
 
     def __init__(
@@ -39,17 +38,11 @@ class DetectorOptimizer:
         steps: int,
         ranks: Ranks = SINGLE,
     ) -> None:
+        parameters = [p for p in detector.parameters() if p.requires_grad]
+        super().__init__([(parameters, _torch_optimizer(parameters, config))], config, ranks)
         self._detector = detector
         self._config = config
         self._steps = steps
-        self._ranks = ranks
-        self._device = next(detector.parameters()).device
-        parameters = [p for p in detector.parameters() if p.requires_grad]
-        self._optimizer = SidedOptimizer(
-            [(parameters, _torch_optimizer(parameters, config))],
-            clip_norm=config.clip_norm,
-            ranks=ranks,
-        )
         self._statistics = list(_running_statistics(detector))
         self._sampling = Sampling(
             anchors=config.anchors,
@@ -61,39 +54,31 @@ class DetectorOptimizer:
         )
 
     def step(self, parts: Sequence[DetectorPart], number: int) -> list[Update]:
-        """Make update `number` (1 is the first) by this rank's parts of a batch.
-
-        No parameter changes if a loss or a gradient is not finite.
-        """
-        self._optimizer.zero_grad()
+        """Make update `number` (1 is the first); each one is returned at once."""
+        self._zero_grad()
         counts = [len(part.batch) for part in parts]
         images = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(1 + len(LOSSES), device=self._device)
         for index, (part, count) in enumerate(zip(parts, counts, strict=True)):
             # losses are means over images, so parts count by their share of the images
             values += self._backward(part, count / images, self._generator(number, index))
-        norm = float(self._optimizer.reduce_gradients())
+        norm = float(self._reduce_gradients())
         means = dict(zip(("loss", *LOSSES), self._ranks.sum(values).tolist(), strict=True))
         lr = detector_learning_rate(self._config, number, steps=self._steps)
         image_ids = tuple(name for part in parts for name in part.image_ids)
         update = Update(number, image_ids, images, means, {**means, "lr": lr}, norm)
         if update.finite:
-            self._optimizer.step(lr)
+            self._apply(lr)
             self._average_statistics()
         return [update]
 
-    def flush(self) -> list[Update]:
-        """Return nothing: `step` returns every update."""
-        return []
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer."""
-        state: dict[str, Any] = self._optimizer.state_dict()["optimisers"][0]
-        return state
+        return self.sides[0][1].state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the optimizer."""
-        self._optimizer.load_state_dict({"optimisers": [state]})
+        self.sides[0][1].load_state_dict(state)
 
     def _backward(self, part: DetectorPart, weight: float, generator: torch.Generator) -> Tensor:
         """Add the gradients of a part; return its weighted loss and the five losses, (6,)."""

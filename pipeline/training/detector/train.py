@@ -1,6 +1,7 @@
 """Training of a detector on labelled images (stage train-detector)."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,14 +24,13 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.runtime.precision import matrix_precision
-from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset, DetectorPart
+from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.task import TrainingTask
+from a2cap.pipeline.training.task import Batches, TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ def train_detector(
     if ranks.is_main:
         _log_data(data)
     task = _task(config, runtime, detector, data, ranks)
-    with matrix_precision(config.precision):
-        best = run_training(task, ranks=ranks, directory=directory, events=events)
+    best = run_training(task, ranks=ranks, directory=directory, events=events)
     if ranks.is_main:
         detector.load_state_dict(best)
         _save(detector, config, data, directory)
@@ -119,10 +118,10 @@ def _task(
     data: DetectorData,
     ranks: Ranks,
 ) -> TrainingTask[DetectorPart]:
-    batches = DetectorBatches(
+    batches = Batches(
         DetectorDataset(data.training, flip=config.flip, seed=config.seed),
+        partial(collate, meta=detector.meta),
         config,
-        detector.meta,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
     )

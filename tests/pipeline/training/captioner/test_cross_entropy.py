@@ -418,7 +418,7 @@ def test_a_constant_rate_is_equal_at_every_step():
 
 def test_both_sides_contain_every_parameter_once():
     model = captioner()
-    sides = CrossEntropyOptimizer(model, CONSTANT)._optimizer.sides
+    sides = CrossEntropyOptimizer(model, CONSTANT).sides
     held = [p for _, adam in sides for group in adam.param_groups for p in group["params"]]
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
     assert all(isinstance(parameter, nn.Parameter) for parameter in held)

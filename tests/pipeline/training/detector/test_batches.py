@@ -14,7 +14,6 @@ from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
 from a2cap.pipeline.training.detector.batches import (
-    DetectorBatches,
     DetectorDataset,
     LabelledItem,
     collate,
@@ -22,6 +21,7 @@ from a2cap.pipeline.training.detector.batches import (
 )
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.train import new_detector
+from a2cap.pipeline.training.task import Batches
 
 SEED = 3
 
@@ -38,8 +38,8 @@ def make(labelled, data):
     def make(share=ALL, workers=0, **changes):
         config = labelled.config(seed=SEED, batch_size=5, **changes)
         dataset = DetectorDataset(data, flip=config.flip, seed=config.seed)
-        meta = new_detector(config, data).meta
-        return DetectorBatches(dataset, config, meta, share=share, workers=workers)
+        scaled = partial(collate, meta=new_detector(config, data).meta)
+        return Batches(dataset, scaled, config, share, workers)
 
     return make
 
@@ -169,9 +169,8 @@ def test_an_image_damaged_after_its_header_is_reported_with_any_loader(make, tmp
 
 
 def test_a_part_is_scaled_as_in_extraction(make, data):
-    meta = make(min_side=48, max_side=48).meta
     items = [LabelledItem(read_image(p.file), p) for p in data.images[:2]]
-    part = partial(collate, meta=meta)(items)
+    part = make(min_side=48, max_side=48).collate(items)
     assert part.image_ids == tuple(image.image_id for image in data.images[:2])
     assert part.batch.images.shape == (2, 3, 48, 48)
     np.testing.assert_allclose(part.batch.boxes[0], data.images[0].boxes / 2, atol=1e-4)

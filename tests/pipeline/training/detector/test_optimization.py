@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from a2cap.data.batches.loader import Share
 from a2cap.extract.training import trainable
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.detector.batches import DetectorBatches, DetectorDataset
+from a2cap.pipeline.training.detector.batches import DetectorDataset, collate
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import (
     LOSSES,
@@ -18,6 +19,7 @@ from a2cap.pipeline.training.detector.optimization import (
     detector_learning_rate,
 )
 from a2cap.pipeline.training.detector.train import new_detector
+from a2cap.pipeline.training.task import Batches
 
 EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
 """Settings that sample nothing: all anchors and all regions are used."""
@@ -37,7 +39,7 @@ def parts_of(labelled, data):
         meta = new_detector(config, data).meta
         dataset = DetectorDataset(data, flip=True, seed=0)
         share = Share(micro_batches=accumulate)
-        batches = DetectorBatches(dataset, config, meta, share=share, workers=0)
+        batches = Batches(dataset, partial(collate, meta=meta), config, share, workers=0)
         return next(batches.epoch(0, start=0))
 
     return parts_of
@@ -194,7 +196,7 @@ def test_the_optimizer_applies_gradient_rate_and_decay(labelled, data, parts_of,
 def test_only_matrices_and_filters_decay(labelled, data):
     config = labelled.config(weight_decay=0.5)
     optimizer = optimizer_of(trainable_detector(config, data), config)
-    decaying, others = optimizer._optimizer.sides[0][1].param_groups
+    decaying, others = optimizer.sides[0][1].param_groups
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     assert all(parameter.ndim > 1 for parameter in decaying["params"])
     assert all(parameter.ndim == 1 for parameter in others["params"])
