@@ -24,52 +24,63 @@ def a_gpu(monkeypatch):
 def third_of_four(monkeypatch):
     """Pretend to be the third of four ranks that torchrun started on this machine."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    for name, value in {
-        "RANK": "6",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "2",
-        "LOCAL_WORLD_SIZE": "4",
-    }.items():
-        monkeypatch.setenv(name, value)
+    values = {"RANK": 6, "WORLD_SIZE": 8, "LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4}
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
 
 
-def test_auto_is_the_cpu_without_a_gpu(no_gpu):
-    assert prepare_device(RuntimeConfig()) == torch.device("cpu")
+@pytest.fixture
+def inherited_rank(monkeypatch):
+    """Pretend that a shell inherited a local rank, without torchrun."""
+    monkeypatch.setenv("LOCAL_RANK", "3")
 
 
-def test_auto_is_the_gpu_if_there_is_one(a_gpu):
-    assert prepare_device(RuntimeConfig()) == torch.device("cuda")
+@pytest.mark.parametrize(
+    ("machine", "name", "expected"),
+    [
+        (("no_gpu",), "auto", "cpu"),
+        (("a_gpu",), "auto", "cuda"),
+        (("a_gpu",), "cuda:1", "cuda:1"),
+        (("a_gpu",), "cpu", "cpu"),
+        (("a_gpu", "third_of_four"), "auto", "cuda:2"),
+        (("a_gpu", "third_of_four"), "cuda", "cuda:2"),
+        (("a_gpu", "third_of_four"), "cpu", "cpu"),
+        (("a_gpu", "inherited_rank"), "auto", "cuda"),
+    ],
+)
+def test_a_rank_uses_the_named_device_or_its_own_gpu(request, machine, name, expected):
+    for fixture in machine:
+        request.getfixturevalue(fixture)
+    assert prepare_device(RuntimeConfig(device=name)) == torch.device(expected)
 
 
-@pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_rank_has_its_own_gpu(a_gpu, third_of_four, name):
-    assert prepare_device(RuntimeConfig(device=name)) == torch.device("cuda", 2)
+NO_GPU = "runtime.device is {!r} but torch finds no GPU; use auto or cpu"
+UNKNOWN = "runtime.device is not a device: {!r}; use auto, cpu or cuda"
 
 
-def test_one_gpu_for_several_ranks_is_rejected(a_gpu, third_of_four):
-    with pytest.raises(ConfigError) as error:
-        prepare_device(RuntimeConfig(device="cuda:1"))
-    assert str(error.value) == (
-        "runtime.device is 'cuda:1', one GPU for the 4 ranks that torchrun started; use auto"
-    )
-
-
-def test_more_ranks_than_gpus_are_rejected(a_gpu, third_of_four, monkeypatch):
+@pytest.mark.parametrize(
+    ("machine", "name", "message"),
+    [
+        *(("no_gpu", name, NO_GPU) for name in ("cuda", "cuda:0")),
+        *(("a_gpu", name, UNKNOWN) for name in ("gpu", "", "cuda:first", "meta", "mps")),
+        (
+            "third_of_four",
+            "cuda:1",
+            "runtime.device is {!r}, one GPU for the 4 ranks that torchrun started; use auto",
+        ),
+        (
+            "third_of_four",
+            "auto",
+            "torchrun started 4 ranks for 3 GPUs; set --nproc-per-node to the number of GPUs",
+        ),
+    ],
+)
+def test_an_unusable_device_is_rejected(a_gpu, request, monkeypatch, machine, name, message):
+    request.getfixturevalue(machine)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     with pytest.raises(ConfigError) as error:
-        prepare_device(RuntimeConfig())
-    assert str(error.value) == (
-        "torchrun started 4 ranks for 3 GPUs; set --nproc-per-node to the number of GPUs"
-    )
-
-
-def test_ranks_can_share_the_cpu(a_gpu, third_of_four):
-    assert prepare_device(RuntimeConfig(device="cpu")) == torch.device("cpu")
-
-
-def test_a_local_rank_inherited_from_a_shell_is_ignored(a_gpu, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert prepare_device(RuntimeConfig()) == torch.device("cuda")
+        prepare_device(RuntimeConfig(device=name))
+    assert str(error.value) == message.format(name)
 
 
 def test_float32_is_not_rounded_to_tf32(no_gpu, monkeypatch):
@@ -77,30 +88,6 @@ def test_float32_is_not_rounded_to_tf32(no_gpu, monkeypatch):
     prepare_device(RuntimeConfig())
     assert not torch.backends.cudnn.allow_tf32
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_a_named_gpu_is_used(a_gpu):
-    assert prepare_device(RuntimeConfig(device="cuda:1")) == torch.device("cuda", 1)
-
-
-def test_the_cpu_can_be_chosen_despite_a_gpu(a_gpu):
-    assert prepare_device(RuntimeConfig(device="cpu")) == torch.device("cpu")
-
-
-@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_a_missing_gpu_is_rejected(no_gpu, name):
-    with pytest.raises(ConfigError) as error:
-        prepare_device(RuntimeConfig(device=name))
-    assert str(error.value) == (
-        f"runtime.device is {name!r} but torch finds no GPU; use auto or cpu"
-    )
-
-
-@pytest.mark.parametrize("name", ["gpu", "", "cuda:first", "meta", "mps"])
-def test_an_unknown_device_is_rejected(a_gpu, name):
-    with pytest.raises(ConfigError) as error:
-        prepare_device(RuntimeConfig(device=name))
-    assert str(error.value) == f"runtime.device is not a device: {name!r}; use auto, cpu or cuda"
 
 
 def test_threads_are_set_only_if_configured(monkeypatch):

@@ -1,7 +1,6 @@
 """Tests of checkpoints: a damaged one is never loaded."""
 
 import errno
-import logging
 import random
 import resource
 import shutil
@@ -37,10 +36,19 @@ def save(checkpoints, step, best_step=None):
     )
 
 
-def flip_bit(path, position):
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0b100
-    path.write_bytes(content)
+def cut(content, length):
+    return content[: len(content) // 2 if length == "half" else length]
+
+
+def flip(content, position):
+    """Flip one bit of a byte."""
+    changed = bytearray(content)
+    changed[position] ^= 0b100
+    return bytes(changed)
+
+
+def damage(path, change=flip, at=-1):
+    path.write_bytes(change(path.read_bytes(), at))
 
 
 def test_a_loaded_checkpoint_equals_the_saved_one(checkpoints):
@@ -101,63 +109,50 @@ def test_the_newest_checkpoint_is_the_one_with_the_highest_step(checkpoints):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("length", [0, 10, "half", -1])
-def test_a_truncated_checkpoint_falls_back_to_the_one_before_with_a_warning(
-    checkpoints, caplog, name, length
+@pytest.mark.parametrize(
+    ("change", "at"), [(cut, 0), (cut, 10), (cut, "half"), (cut, -1), (flip, -1), (flip, -100)]
+)
+def test_a_truncated_or_flipped_checkpoint_falls_back_to_the_one_before_with_a_warning(
+    checkpoints, caplog, name, change, at
 ):
     save(checkpoints, 1)
     save(checkpoints, 2)
     path = checkpoints.directory(2) / name
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2 if length == "half" else length])
-    with caplog.at_level(logging.WARNING):
-        assert checkpoints.latest().step == 1
+    damage(path, change, at)
+    assert checkpoints.latest().step == 1
     assert caplog.messages == [
         f"checkpoint is damaged: {str(path)!r}; going back to the one before it, or to the start"
     ]
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("position", [-1, -100])
-def test_a_flipped_bit_falls_back_to_the_one_before(checkpoints, caplog, name, position):
-    save(checkpoints, 1)
-    save(checkpoints, 2)
-    flip_bit(checkpoints.directory(2) / name, position)
-    assert checkpoints.latest().step == 1
-    assert caplog.messages == [
-        f"checkpoint is damaged: {str(checkpoints.directory(2) / name)!r}; "
-        "going back to the one before it, or to the start"
-    ]
+UNUSABLE = (None, b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe")
 
 
-@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_a_missing_file_falls_back_to_the_one_before(checkpoints, caplog, name):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [*((name, None) for name in FILES), *(("manifest.json", content) for content in UNUSABLE)],
+)
+def test_a_missing_file_or_unusable_manifest_falls_back_to_the_one_before(
+    checkpoints, caplog, name, content
+):
     save(checkpoints, 1)
     save(checkpoints, 2)
     path = checkpoints.directory(2) / name
     path.unlink()
+    if content is not None:
+        path.write_bytes(content)
     assert checkpoints.latest().step == 1
-    assert caplog.messages == [
-        f"checkpoint is incomplete: {str(path.parent)!r} ([Errno 2] No such file or directory: "
-        f"{str(path)!r}); going back to the one before it, or to the start"
-    ]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe"]
-)
-def test_an_unusable_manifest_falls_back_to_the_one_before(checkpoints, caplog, content):
-    save(checkpoints, 1)
-    save(checkpoints, 2)
-    (checkpoints.directory(2) / "manifest.json").write_bytes(content)
-    assert checkpoints.latest().step == 1
-    assert caplog.messages[0].startswith("checkpoint is incomplete: ")
+    [message] = caplog.messages
+    assert message.startswith(f"checkpoint is incomplete: {str(path.parent)!r} (")
+    assert message.endswith("); going back to the one before it, or to the start")
+    missing = f"([Errno 2] No such file or directory: {str(path)!r})"
+    assert (missing in message) == (content is None)
 
 
 def test_only_damaged_checkpoints_give_none(checkpoints, caplog):
     for step in (1, 2):
         save(checkpoints, step)
-        flip_bit(checkpoints.directory(step) / "model.safetensors", -1)
+        damage(checkpoints.directory(step) / "model.safetensors")
     assert checkpoints.latest() is None
     assert len(caplog.messages) == 2
 
@@ -165,7 +160,7 @@ def test_only_damaged_checkpoints_give_none(checkpoints, caplog):
 def test_loading_a_damaged_checkpoint_is_rejected(checkpoints):
     save(checkpoints, 1)
     path = checkpoints.directory(1) / "model.safetensors"
-    flip_bit(path, -1)
+    damage(path)
     with pytest.raises(A2Error) as error:
         checkpoints.load(1)
     assert str(error.value) == (
@@ -173,16 +168,13 @@ def test_loading_a_damaged_checkpoint_is_rejected(checkpoints):
     )
 
 
-def test_the_two_newest_and_the_best_are_kept(checkpoints):
-    for step in range(1, 7):
-        save(checkpoints, step, best_step=2 if step >= 2 else None)
-    assert checkpoints.steps() == [2, 5, 6]
-
-
-def test_a_former_best_checkpoint_is_dropped(checkpoints):
-    for step, best in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
+@pytest.mark.parametrize(
+    ("bests", "kept"), [((None, 2, 2, 2, 2, 2), [2, 5, 6]), ((1, 1, 1, 4, 4), [4, 5])]
+)
+def test_only_the_two_newest_and_the_best_are_kept(checkpoints, bests, kept):
+    for step, best in enumerate(bests, start=1):
         save(checkpoints, step, best_step=best)
-    assert checkpoints.steps() == [4, 5]
+    assert checkpoints.steps() == kept
 
 
 def test_saving_a_step_again_replaces_it(checkpoints):
@@ -192,23 +184,18 @@ def test_saving_a_step_again_replaces_it(checkpoints):
     assert checkpoints.load(1).state == {"again": True}
 
 
-@pytest.mark.parametrize("missing", [*FILES, "manifest.json"])
-def test_an_unfinished_checkpoint_is_ignored(checkpoints, tmp_path, missing):
+@pytest.mark.parametrize("missing", [*FILES, "manifest.json", None])
+def test_a_checkpoint_that_was_not_renamed_is_used_only_if_it_is_whole(
+    checkpoints, tmp_path, missing
+):
     save(checkpoints, 1)
     partial = tmp_path / "checkpoints" / ".step-00000002.partial"
     shutil.copytree(checkpoints.directory(1), partial)
-    (partial / missing).unlink()
-    assert checkpoints.latest().step == 1
-    assert checkpoints.steps() == [1]
-
-
-def test_a_finished_checkpoint_that_was_not_renamed_is_used(checkpoints, tmp_path):
-    save(checkpoints, 1)
-    partial = tmp_path / "checkpoints" / ".step-00000002.partial"
-    shutil.copytree(checkpoints.directory(1), partial)
-    assert checkpoints.latest().step == 2
-    assert checkpoints.steps() == [1, 2]
-    assert not partial.exists()
+    if missing:
+        (partial / missing).unlink()
+    assert checkpoints.latest().step == (1 if missing else 2)
+    assert checkpoints.steps() == ([1] if missing else [1, 2])
+    assert partial.exists() == bool(missing)
 
 
 @pytest.mark.parametrize("dying", ["rmtree", "rename_durably"])
@@ -309,44 +296,18 @@ def test_restored_rng_states_continue_the_same_sequences(checkpoints, before):
     restore_rng_states(states_of_this_process)
 
 
-@pytest.fixture
-def gpus(monkeypatch):
-    """Fake the RNGs of GPUs; return their states by number, and a function that sets them."""
-    found = {}
-
-    def have(*states):
-        found.clear()
-        found.update(enumerate(states))
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(found))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(found.values()))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, number: have_one(number, state))
-
-    def have_one(number, state):
-        found[number] = state
-
-    return found, have
-
-
-def test_the_rng_state_of_every_gpu_is_saved_and_restored(gpus):
-    found, have = gpus
-    have("first", "second")
+@pytest.mark.parametrize("now", [("a", "b"), ("a",), ("a", "b", "c"), ()])
+def test_the_rng_states_of_existing_gpus_are_restored(monkeypatch, now):
+    gpus = {0: "first", 1: "second"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(gpus.values()))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, n: gpus.update({n: state}))
     states = rng_states()
     assert states["cuda"] == ["first", "second"]
-    have("other", "other")
+    gpus = dict(enumerate(now))
     restore_rng_states(states)
-    assert found == {0: "first", 1: "second"}
-
-
-@pytest.mark.parametrize("now", [("a",), ("a", "b", "c"), ()])
-def test_only_the_rng_states_of_existing_gpus_are_restored(gpus, now):
-    found, have = gpus
-    have("first", "second")
-    states = rng_states()
-    have(*now)
-    restore_rng_states(states)
-    assert list(found.values()) == [*("first", "second")[: len(now)], *now[2:]]
+    assert list(gpus.values()) == [*("first", "second")[: len(now)], *now[2:]]
 
 
 def test_the_environment_names_what_exact_resume_depends_on():
