@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
 from a2cap.data.features.seal import StoreSeal, read_seal
 from a2cap.data.features.store import FeatureStore
@@ -24,6 +25,7 @@ from tests.data.features.stores import (
     write_store,
     zero_tree,
 )
+from tests.data.messages import message_of
 
 IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]
 
@@ -53,6 +55,15 @@ def test_a_store_is_a_mapping_in_key_order(path):
     assert all(image_id in store for image_id in IDS)
     assert has_features(store, *IDS)
     assert store["own/straße"].width == 640
+
+
+def test_regions_of_another_width_than_the_model_s_are_rejected(path):
+    store = FeatureStore(path)
+    store.require_width(store.feature_width)
+    assert message_of(store.require_width, 7, error=StoreError) == (
+        f"region width of 'features.lmdb' is {store.feature_width}, the model expects 7; "
+        "retrain, or extract with the checkpoint that it was trained on"
+    )
 
 
 @pytest.mark.parametrize("image_id", ["", "1", "a" * 600, "\udcff", "000000139"])

@@ -93,6 +93,14 @@ def test_images_are_committed_every_commit_every_images(tmp_path):
         assert stored_now(tmp_path / "s") == 7
 
 
+def test_each_commit_is_reported_with_the_number_of_stored_images(tmp_path):
+    counts = []
+    with FeatureWriter(tmp_path / "s", commit_every=4, on_commit=counts.append) as writer:
+        for image_id in IDS[:7]:
+            writer.add(image_id, make_regions(image_id))
+    assert counts == [4, 7]
+
+
 def test_images_are_committed_after_commit_seconds(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
