@@ -109,12 +109,8 @@ def _format_problem(details: ErrorDetails) -> str:
     if details["type"] != "extra_forbidden":
         return f"{path}: {details['msg'].lower()}: {details['input']!r}; see the field's docstring"
     valid = list(_field_names(parts[:-1]))
-    renamed = RENAMED_FIELDS.get(path)
-    nearest = (
-        [renamed.rpartition(".")[2]]
-        if renamed
-        else get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
-    )
+    renamed = [RENAMED_FIELDS[path].rpartition(".")[2]] if path in RENAMED_FIELDS else []
+    nearest = renamed or get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
     return f"{path}: unknown field; {remedy}"
 

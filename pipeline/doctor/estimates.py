@@ -60,7 +60,10 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
 
 def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> int:
     """Return the bytes of one image: the weights twice, a chunk of regions, the first layer."""
-    parameters = weights.stat().st_size if weights is not None else _calibrated_bytes(config)
+    if weights is not None:
+        parameters = weights.stat().st_size
+    else:
+        parameters = _detector_bytes(Architecture(depth=config.depth, width=config.width))
     if config.boxes == "grid":
         return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT_BYTES
     regions = CHUNK * config.roi_size**2 * width * _FLOAT_BYTES
@@ -81,14 +84,11 @@ def training_memory(config: Config, *, parameters: int, vocabulary: int, process
     Covers weights, gradients, Adam's two moments, and the forward and backward pass over the tokens
     of one accumulated part of the batch.
     """
-    train, model = config.train, config.model
+    train = config.train
     captions = train.captions_per_image if train.grouping == "image" else 1
     items = math.ceil(train.batch_size / (train.accumulate * processes))
     tokens = items * captions * (config.preprocess.max_length + 1)
-    regions = train.max_regions or config.extract.max_regions
-    layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
-    per_token = 10 * vocabulary + 2 * model.decoder_layers * layer
-    return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
+    return _step_memory(config, parameters=parameters, vocabulary=vocabulary, tokens=2 * tokens)
 
 
 def self_critical_memory(
@@ -98,16 +98,19 @@ def self_critical_memory(
 
     One pass over the samples, and one over reference captions if `scst.mask` is "continued".
     """
-    scst, model = config.scst, config.model
+    scst = config.scst
     images = math.ceil(scst.batch_size / (scst.accumulate * processes))
     tokens = images * scst.samples * scst.max_length
     if scst.mask == "continued":
         tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
-    regions = config.train.max_regions or config.extract.max_regions
+    return _step_memory(config, parameters=parameters, vocabulary=vocabulary, tokens=tokens)
+
+
+def _step_memory(config: Config, *, parameters: int, vocabulary: int, tokens: int) -> int:
+    model, regions = config.model, config.train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
-    return _FLOAT_BYTES * (
-        4 * parameters + tokens * (5 * vocabulary + model.decoder_layers * layer)
-    )
+    per_token = 5 * vocabulary + model.decoder_layers * layer
+    return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 
 def training_disk(parameters: int) -> int:
@@ -129,10 +132,6 @@ def detector_training_disk(config: DetectorConfig) -> int:
     )
     states = {"sgd": 1, "adamw": 2}[config.optimiser]
     return _detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
-
-
-def _calibrated_bytes(config: ExtractConfig) -> int:
-    return _detector_bytes(Architecture(depth=config.depth, width=config.width))
 
 
 def _detector_bytes(architecture: Architecture) -> int:

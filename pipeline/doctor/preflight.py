@@ -270,12 +270,8 @@ def _folder(run: PlannedRun, stage: str) -> str:
 
 _Look = Callable[[PlannedRun, str], str]
 
-_MODEL_NEEDS: dict[str, _Look] = {
-    "device": _device,
-    "memory": _memory,
-    "disk": _disk,
-    "folder": _folder,
-}
+_MODEL_NEEDS: dict[str, _Look]
+_MODEL_NEEDS = {"device": _device, "memory": _memory, "disk": _disk, "folder": _folder}
 _NEEDS: dict[str, dict[str, _Look]] = {
     CALIBRATE: {"images": _images, "device": _device, "memory": _memory, "folder": _folder},
     EXTRACT: {"images": _images, "weights": _weights, "boxes": _boxes, **_MODEL_NEEDS},

@@ -148,7 +148,10 @@ class Resources:
         return next(folder for folder in path.absolute().parents if folder.is_dir())
 
     def _check_available(self, needed: int, what: str, remedy: str) -> str:
-        available = self._available()
+        import torch
+
+        on_cpu = self._device.type == "cpu"
+        available = available_memory() if on_cpu else torch.cuda.mem_get_info(self._device)[0]
         if available is None:
             return f"{what} takes about {_gb(needed)}; the system does not report its free memory"
         if needed > available:
@@ -157,13 +160,6 @@ class Resources:
                 f"end other programs, or {remedy}"
             )
         return f"{what} takes about {_gb(needed)}, {_gb(available)} free"
-
-    def _available(self) -> int | None:
-        """Return the free bytes of the device, or None if the system does not report them."""
-        import torch
-
-        device = self._device
-        return available_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
     @cached_property
     def _device(self) -> "torch.device":

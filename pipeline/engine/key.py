@@ -37,12 +37,7 @@ class PreImage:
 
     def as_dict(self) -> dict[str, object]:
         """Return the pre-image as plain JSON values."""
-        return {
-            "stage": self.stage,
-            "code_version": self.code_version,
-            "params": dict(self.params),
-            "inputs": dict(self.inputs),
-        }
+        return dict(vars(self))
 
     @property
     def key(self) -> str:

@@ -33,7 +33,9 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
         ) from error
     try:
         with suppress(OSError):  # the lock works on a full disk too
-            _holder_file(path).write_text(json.dumps(_this_process()))
+            since = datetime.now().astimezone().isoformat(timespec="seconds")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            _holder_file(path).write_text(json.dumps(holder))
         yield
     finally:
         _holder_file(path).unlink(missing_ok=True)
@@ -60,14 +62,6 @@ def lock_holder(path: Path) -> str:
         return f"process {found['pid']} on {found['host']} since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
-
-
-def _this_process() -> dict[str, object]:
-    return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
 
 
 def _holder_file(path: Path) -> Path:

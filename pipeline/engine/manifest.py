@@ -14,6 +14,8 @@ from a2cap.pipeline.engine.key import PreImage, digest_of
 
 _RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
 
+_REQUIRED = ("outputs", "skipped", "finished", "seconds", "versions")
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -40,16 +42,8 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write the manifest durably; its presence seals the directory."""
-        content = {
-            "pre_image": self.pre_image.as_dict(),
-            "outputs": dict(self.outputs),
-            "digest": self.digest,
-            "skipped": self.skipped,
-            "finished": self.finished,
-            "seconds": self.seconds,
-            "versions": dict(self.versions),
-            "sizes": dict(self.sizes),
-        }
+        own = {"pre_image": self.pre_image.as_dict(), "digest": self.digest}
+        content = {**vars(self), **own}
         write_durably(directory / MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
@@ -58,15 +52,9 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST
     try:
         content = json.loads(path.read_text())
-        return Manifest(
-            pre_image=PreImage(**content["pre_image"]),
-            outputs=content["outputs"],
-            skipped=content["skipped"],
-            finished=content["finished"],
-            seconds=content["seconds"],
-            versions=content["versions"],
-            sizes=content.get("sizes", {}),
-        )
+        pre_image = PreImage(**content["pre_image"])
+        required = {name: content[name] for name in _REQUIRED}
+        return Manifest(pre_image, **required, sizes=content.get("sizes", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise A2Error(
             f"manifest is unreadable: {str(path)!r} ({error}); rerun the stage with --force"

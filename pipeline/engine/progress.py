@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,54 +21,31 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 @dataclass
-class _LineProgress:
-    """Progress as log lines, at most one every 15 seconds."""
-
-    what: str
-    total: int
-    done: int
-    started: float = field(default_factory=time.monotonic)
-    last: float = field(default_factory=time.monotonic)
-    done_here: int = 0
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        self.done_here += count
-        now = time.monotonic()
-        if now - self.last >= _SECONDS_BETWEEN_LINES and self.done < self.total:
-            self.last = now
-            left = (self.total - self.done) * (now - self.started) / self.done_here
-            logger.info(
-                "%s: %d of %d, %s left", self.what, self.done, self.total, format_duration(left)
-            )
-
-
-@dataclass
-class _BarProgress:
-    """Progress as a bar on the terminal."""
-
-    bar: Progress
-
-    def advance(self, count: int) -> None:
-        self.bar.advance(self.bar.task_ids[0], count)
-
-
-@dataclass
 class TrackedWork:
     """Work whose progress is shown and written to the stage's events."""
 
     what: str
     total: int
     done: int
-    shown: _LineProgress | _BarProgress
+    bar: Progress | None
     events: EventLog | None
+    done_here: int = 0
+    started: float = field(default_factory=time.monotonic)
+    logged: float = field(default_factory=time.monotonic)
     written: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int) -> None:
         """Add `count` finished items."""
-        self.shown.advance(count)
         self.done += count
-        if time.monotonic() - self.written >= _SECONDS_BETWEEN_LINES:
+        self.done_here += count
+        now = time.monotonic()
+        if self.bar is not None:
+            self.bar.advance(self.bar.task_ids[0], count)
+        elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < self.total:
+            self.logged = now
+            left = format_duration((self.total - self.done) * (now - self.started) / self.done_here)
+            logger.info("%s: %d of %d, %s left", self.what, self.done, self.total, left)
+        if now - self.written >= _SECONDS_BETWEEN_LINES:
             self.write()
 
     def write(self) -> None:
@@ -84,24 +61,16 @@ def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterat
 
     shown: False on ranks other than 0, which must not draw a bar.
     """
-    with _shown(what, total=total, done=done, bar=shown and sys.stderr.isatty()) as progress:
-        tracked = TrackedWork(what, total, done, progress, current_events())
+    with ExitStack() as drawing:
+        bar = None
+        if shown and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+            drawing.enter_context(bar).add_task(what, total=total, completed=done)
+        tracked = TrackedWork(what, total, done, bar, current_events())
         tracked.write()
         yield tracked
         tracked.write()
-
-
-@contextmanager
-def _shown(
-    what: str, *, total: int, done: int, bar: bool
-) -> Iterator[_LineProgress | _BarProgress]:
-    if not bar:
-        yield _LineProgress(what, total, done)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as drawn:
-        drawn.add_task(what, total=total, completed=done)
-        yield _BarProgress(drawn)
 
 
 def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:

@@ -68,7 +68,9 @@ def run_stage(
             return found
         require_no_running_shard(stage, paths)
         if force:
-            _restore_replaced(paths)
+            # a run may have been killed between the two renames of _publish
+            if paths.replaced.exists() and not paths.final.exists():
+                rename_durably(paths.replaced, paths.final)
             discard(paths.partial)
         return complete(stage, paths, resolved_config=resolved_config)
 
@@ -172,12 +174,6 @@ def _publish(paths: StagePaths) -> None:
         rename_durably(paths.final, paths.replaced)
     rename_durably(paths.partial, paths.final)
     shutil.rmtree(paths.replaced, ignore_errors=True)
-
-
-def _restore_replaced(paths: StagePaths) -> None:
-    """Restore the older result if a run was killed between the two renames of `_publish`."""
-    if paths.replaced.exists() and not paths.final.exists():
-        rename_durably(paths.replaced, paths.final)
 
 
 def write_skipped(directory: Path, items: Sequence[SkippedItem]) -> None:

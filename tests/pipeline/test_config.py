@@ -9,6 +9,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
+from tests.data.messages import message_of
 from tests.pipeline.config_fields import config_fields, plain_values
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -57,9 +58,7 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
 
 
 def test_an_unknown_field_without_a_similar_name_gets_the_valid_names():
-    with pytest.raises(ConfigError) as raised:
-        load_config(None, ["runtime.xyzzy=1"])
-    assert str(raised.value) == (
+    assert message_of(load_config, None, ["runtime.xyzzy=1"], error=ConfigError) == (
         "1 problem in the configuration:\n"
         "  runtime.xyzzy: unknown field; valid names: device, workers, threads"
     )
@@ -92,9 +91,7 @@ def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path, content, messa
 
 
 def test_a_missing_file_is_reported(tmp_path):
-    with pytest.raises(ConfigError) as raised:
-        load_config(tmp_path / "none.yaml")
-    assert str(raised.value) == (
+    assert message_of(load_config, tmp_path / "none.yaml", error=ConfigError) == (
         f"config file not found: {str(tmp_path / 'none.yaml')!r}; check the path"
     )
 
@@ -128,9 +125,7 @@ def test_every_field_has_a_description():
 
 
 def test_groups_that_do_not_divide_the_beams_are_rejected():
-    with pytest.raises(ConfigError) as raised:
-        load_config(None, ["evaluate.groups=2"])
-    assert str(raised.value) == (
+    assert message_of(load_config, None, ["evaluate.groups=2"], error=ConfigError) == (
         "1 problem in the configuration:\n  evaluate: 5 beams cannot be divided among 2 "
         "groups; choose a number of groups that divides beam_size"
     )

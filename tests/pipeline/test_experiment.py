@@ -13,6 +13,7 @@ from a2cap.pipeline.config import override
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
 from a2cap.pipeline.metrics.java import JavaError
+from tests.data.messages import message_of
 
 READERS = {
     "calibrate": ("extract", "train-xe", "evaluate"),
@@ -159,18 +160,14 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
 
 def test_an_unfinished_input_is_reported_with_its_command(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
-        with pytest.raises(UnfinishedStageError) as raised:
-            opened.run("train-xe")
-        assert str(raised.value) == (
+        assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
             'extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"'
         )
     weights = experiment.directory("calibrate") / "weights.safetensors"
     with experiment.open(
         override("extract.weights", weights), artifacts=tmp_path / "new"
     ) as opened:
-        with pytest.raises(UnfinishedStageError) as raised:
-            opened.run("train-xe")
-        assert str(raised.value) == (
+        assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
             'train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"'
         )
 
@@ -205,11 +202,10 @@ def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, kin
 
 def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
     images = override("data.images", tmp_path / "none")
-    with experiment.open(images) as opened, pytest.raises(ConfigError) as raised:
-        opened.stage("calibrate")
-    assert str(raised.value) == (
-        f"data.images is not a folder: {str(tmp_path / 'none')!r}; check the path"
-    )
+    with experiment.open(images) as opened:
+        assert message_of(opened.stage, "calibrate", error=ConfigError) == (
+            f"data.images is not a folder: {str(tmp_path / 'none')!r}; check the path"
+        )
 
 
 @pytest.mark.parametrize(
@@ -266,9 +262,7 @@ def test_an_output_path_with_other_content_is_never_replaced(experiment, tmp_pat
     before = sorted(tmp_path.rglob("*"))
     with experiment.open() as opened:
         for place in (tmp_path / "folder", tmp_path / "empty", tmp_path / "file", trained):
-            with pytest.raises(InputError) as raised:
-                opened.run("extract", force=True, output=place)
-            assert str(raised.value) == (
+            assert message_of(opened.run, "extract", force=True, output=place) == (
                 f"output {str(place)!r} exists and is not a result of extract; "
                 "name a path that does not exist"
             )

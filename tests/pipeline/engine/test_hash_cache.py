@@ -6,10 +6,10 @@ import resource
 
 import pytest
 
-from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine import hash_cache
 from a2cap.pipeline.engine.hash_cache import HashCache
+from tests.data.messages import message_of
 
 
 @pytest.fixture
@@ -40,9 +40,7 @@ def test_an_unchanged_file_is_read_once_and_a_changed_one_again(cache, tmp_path,
 
 
 def test_a_missing_file_is_reported(cache, tmp_path):
-    with pytest.raises(InputError) as raised:
-        cache.file(tmp_path / "none.json", what="file of data.annotations")
-    assert str(raised.value) == (
+    assert message_of(cache.file, tmp_path / "none.json", what="file of data.annotations") == (
         f"file of data.annotations not found: {str(tmp_path / 'none.json')!r}; check the path"
     )
 

@@ -36,7 +36,7 @@ class Clock:
     now = 100.0
 
     def started_with(self, shown):
-        shown.shown.started = shown.shown.last = shown.written = self.now
+        shown.started = shown.logged = shown.written = self.now
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from a2cap.data.errors import A2Error, LockedError
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
 from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
+from tests.data.messages import message_of
 
 
 def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
@@ -173,9 +174,7 @@ def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
     (outcome.directory / "manifest.json").write_text("{}")
-    with pytest.raises(A2Error) as raised:
-        finished(stage, StagePaths(outcome.directory))
-    assert str(raised.value) == (
+    assert message_of(finished, stage, StagePaths(outcome.directory), error=A2Error) == (
         f"manifest is unreadable: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
         "rerun the stage with --force"
     )

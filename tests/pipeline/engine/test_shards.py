@@ -18,6 +18,7 @@ from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.run import finished, run_stage
 from a2cap.pipeline.engine.shards import run_shard
 from a2cap.pipeline.engine.stage import Input, ShardWork, Stage, StagePaths
+from tests.data.messages import message_of
 
 NUMBERS = range(20)
 
@@ -163,9 +164,7 @@ def test_force_runs_a_shard_again_beside_the_old_result(paths):
 def test_force_discards_unfinished_work_of_other_settings(paths):
     run(summing_stage(factor=2)[0], paths, 0)
     stage, _ = summing_stage()
-    with pytest.raises(A2Error) as raised:
-        run(stage, paths, 0)
-    assert str(raised.value) == (
+    assert message_of(run, stage, paths, 0, error=A2Error) == (
         f"unfinished work of other settings in {str(paths.partial)!r} (sum.factor 2 -> 1); "
         "name another path, or use --force to discard it"
     )
@@ -176,9 +175,7 @@ def test_force_discards_unfinished_work_of_other_settings(paths):
 def test_another_number_of_shards_is_rejected(paths):
     stage, _ = summing_stage()
     run(stage, paths, 0, 3)
-    with pytest.raises(A2Error) as raised:
-        run(stage, paths, 0, 4)
-    assert str(raised.value) == (
+    assert message_of(run, stage, paths, 0, 4, error=A2Error) == (
         f"unfinished work in {str(paths.partial)!r} has 3 shards, not 4; use 3 shards, or delete it"
     )
 
@@ -187,9 +184,7 @@ def test_unfinished_work_without_shards_is_rejected(paths):
     stage, _ = summing_stage()
     (paths.partial / "parts").mkdir(parents=True)
     (paths.partial / "parts" / "data.mdb").write_bytes(b"")
-    with pytest.raises(A2Error) as raised:
-        run(stage, paths, 0)
-    assert str(raised.value) == (
+    assert message_of(run, stage, paths, 0, error=A2Error) == (
         f"unfinished work in {str(paths.partial)!r} has no shards; "
         "finish it without --shard, or delete it"
     )
