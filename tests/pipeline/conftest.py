@@ -219,7 +219,7 @@ Together = Callable[[int, Callable[[Ranks], Any]], list[Any]]
 
 @pytest.fixture(scope="session")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
-    """Does work in so many forked processes, each given its `Ranks`; what each returns."""
+    """Run work in forked processes, each with its `Ranks`; return their results."""
 
     def run(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
         folder = tmp_path_factory.mktemp("together")

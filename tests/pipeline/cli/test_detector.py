@@ -252,7 +252,7 @@ def test_a_stopped_evaluation_restarts(trained, monkeypatch):
     assert answer.stderr == "a2: stopped; run the same command again to restart\n"
 
 
-# what is left out, and what is refused
+# --- skipped images and rejected fields ---
 
 
 def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_path):

@@ -85,7 +85,7 @@ def test_training_before_extraction_names_the_command(experiment, tmp_path):
 
 
 def without_image(store, image_id):
-    """Replaces a store by one that lacks an image."""
+    """Replace a store by one that lacks an image."""
     whole = FeatureStore(store)
     with FeatureWriter(store.with_name("fewer"), dtype=whole.dtype) as writer:
         for name in whole:
@@ -113,7 +113,7 @@ def test_an_image_without_features_is_reported(copy, command, stages, split):
 
 
 def give_another_vocabulary(model):
-    """Puts another vocabulary beside a model; returns the message that should follow."""
+    """Write another vocabulary beside a model; return the expected message."""
     trained_with = Vocabulary.load(model / "vocabulary.json")
     other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
     other.save(model / "vocabulary.json")

@@ -110,7 +110,7 @@ main()
 
 
 def interrupt(arguments, *, image, how):
-    """Runs a command in a process that is sent a signal as it reads the nth image."""
+    """Run a command and send its process a signal when it reads the nth image."""
     script = INTERRUPTED.format(image=image, signal=how.name)
     return subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],

@@ -26,14 +26,14 @@ OPTIONS = {
 
 @pytest.fixture
 def events(monkeypatch):
-    """Which roles were taken, in order; torchrun is as `start` says."""
+    """Record the roles of this process in order; torchrun itself is replaced."""
     found = []
 
     @contextmanager
     def main_rank(runtime):
-        found.append(f"leads on {runtime.device}")
+        found.append(f"main rank on {runtime.device}")
         yield
-        found.append("led")
+        found.append("trainings end")
 
     monkeypatch.setattr(torchrun, "main_rank", main_rank)
     monkeypatch.setattr(torchrun, "join_jobs", lambda runtime, join: join(JOB, runtime))
@@ -45,7 +45,7 @@ def events(monkeypatch):
 
 @pytest.fixture
 def start(monkeypatch, events):
-    """Runs a command as one of some processes of torchrun; what was done."""
+    """Run a command as one rank of torchrun; return its events."""
 
     def run(rank, processes, **changes):
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
@@ -61,11 +61,11 @@ def start(monkeypatch, events):
     return run
 
 
-def test_rank_0_runs_the_command_and_leads_the_others(start):
-    assert start(0, 2) == ["leads on cpu", "runs, force True", "led"]
+def test_rank_0_runs_the_command_as_the_main_rank(start):
+    assert start(0, 2) == ["main rank on cpu", "runs, force True", "trainings end"]
 
 
-def test_the_others_only_follow(start):
+def test_the_other_ranks_join_its_trainings(start):
     assert start(1, 2) == [f"joins {JOB} on cpu"]
 
 

@@ -48,7 +48,7 @@ def test_the_width_of_other_layouts_is_the_published_one(tmp_path, content):
     assert feature_width(ExtractConfig(), path) == 2048
 
 
-def test_a_cut_weights_file_is_refused_by_its_header(tmp_path):
+def test_a_truncated_weights_file_is_rejected_by_its_header(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"roi_heads.box_predictor.cls_score.weight": torch.zeros(7, 24)}, path)
     path.write_bytes(path.read_bytes()[:-1])

@@ -18,7 +18,7 @@ from tests.pipeline.experiments import found, free, problems
 # --- disk ---------------------------------------------------------------------------------------
 
 
-def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatch):
+def test_features_take_images_times_regions_times_width(new, monkeypatch):
     detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
     wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
     least = 40 * 10 * 2048 * 4
@@ -34,7 +34,7 @@ def test_features_are_reckoned_as_images_times_boxes_times_width(new, monkeypatc
         require_runnable(opened, ["extract"])
 
 
-def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
+def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
     free(monkeypatch, 0)
     assert problems(experiment.open()) == []
     assert found(experiment.open(), "extract", "disk").found == "the result exists"
@@ -42,7 +42,7 @@ def test_a_result_that_is_there_needs_no_room(experiment, monkeypatch):
     assert problem.startswith("disk too small for the features: ")
 
 
-def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, new, monkeypatch):
+def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, new, monkeypatch):
     with new() as opened:
         opened.run("calibrate")
         key = opened.stage("extract").pre_image.key
@@ -53,7 +53,7 @@ def test_what_an_unfinished_extraction_has_written_counts_as_room(experiment, ne
     assert problems(new(), "extract") == []
 
 
-def test_what_an_unfinished_training_has_written_counts_as_room(experiment, tmp_path, monkeypatch):
+def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp_path, monkeypatch):
     passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
     artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
 
@@ -112,7 +112,7 @@ def memory(monkeypatch):
     return available
 
 
-def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
+def test_models_that_exceed_the_memory_are_rejected(new, memory):
     memory(10**6)
     assert problems(new()) == [
         "memory too small for the detector: about 0.0 GB needed, 0.0 GB free; "
@@ -125,7 +125,7 @@ def test_models_that_do_not_fit_into_memory_are_refused(new, memory):
     assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
 
 
-def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, memory):
+def test_self_critical_training_that_exceeds_the_memory_is_rejected(new, memory):
     memory(10**5)
     assert problems(new("scst.epochs=1"))[-1] == (
         "memory too small for self-critical training: about 0.0 GB needed, 0.0 GB free; "
@@ -133,7 +133,7 @@ def test_self_critical_training_that_does_not_fit_into_memory_is_refused(new, me
     )
 
 
-def test_where_memory_is_not_known_nothing_is_refused(new, memory):
+def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []
     assert found(new(), "extract", "memory").found == (
@@ -141,7 +141,7 @@ def test_where_memory_is_not_known_nothing_is_refused(new, memory):
     )
 
 
-def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, tmp_path, memory):
+def test_the_paper_s_captioner_needs_more_than_a_gigabyte(experiment, tmp_path, memory):
     memory(10**9)
     captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
     config = load_config(None, ["extract.weights=calibrated-random", captions])
@@ -151,20 +151,20 @@ def test_the_paper_s_captioner_is_told_to_need_more_than_a_gigabyte(experiment, 
     ]
 
 
-def test_the_vocabulary_is_that_which_preprocessing_will_make(experiment, new):
+def test_the_vocabulary_is_that_of_preprocessing(experiment, new):
     done = Resources(experiment.open())._vocabulary_size
     assert Resources(new())._vocabulary_size == done
     assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_named(new):
+def test_a_missing_device_is_reported(new):
     assert problems(new("runtime.device=cuda")) == [
         "runtime.device is 'cuda' but torch finds no GPU; use auto or cpu"
     ]
 
 
-def test_the_place_of_a_result_is_tried(new, monkeypatch):
+def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
     def refuse(dir):
         raise PermissionError(13, "Permission denied")
 
@@ -176,13 +176,13 @@ def test_the_place_of_a_result_is_tried(new, monkeypatch):
     ]
 
 
-def test_the_place_of_another_output_is_meant_where_one_is_named(new, tmp_path):
+def test_the_folder_of_a_named_output_is_checked(new, tmp_path):
     check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
     assert check.found == str(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_place_is_a_problem(new):
+def test_a_read_only_folder_is_a_problem(new):
     opened = new()
     opened.artifacts.chmod(0o555)
     assert problems(opened, "preprocess")[0].endswith("fix its permissions, or name another folder")
