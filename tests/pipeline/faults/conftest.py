@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.metrics import score as metrics
+from tests.pipeline.experiments import a2
 from tests.pipeline.faults.mounts import SmallDisk
 
 STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
@@ -27,12 +27,13 @@ class UnfinishedExperiment:
 
     def run(self, *, meteor: bool = False) -> Result:
         """Run the stage's command; meteor: compute that metric too, whose JVM starts slowly."""
-        words = [COMMANDS.get(self.stage, self.stage), "-c", str(self.config_file)]
-        words += ["--artifacts", str(self.artifacts)]
+        command = COMMANDS.get(self.stage, self.stage)
         with pytest.MonkeyPatch.context() as patch:
             if not meteor:
                 patch.setattr(metrics, "_JVM_SCORERS", {})
-            return CliRunner().invoke(cli, words, catch_exceptions=False)
+            options = ("-c", self.config_file, "--artifacts", self.artifacts)
+            answer: Result = a2(command, *options)
+        return answer
 
     @property
     def folder(self) -> Path:
@@ -70,14 +71,12 @@ def unfinished(experiment, tmp_path):
 
 
 @pytest.fixture
-def small_disk():
+def small_disk(request):
     """Return a function that mounts small disks, which are unmounted after the test."""
-    made: list[SmallDisk] = []
 
     def make(path: Path) -> SmallDisk:
-        made.append(SmallDisk(path))
-        return made[-1]
+        disk = SmallDisk(path)
+        request.addfinalizer(disk.unmount)
+        return disk
 
-    yield make
-    for disk in made:
-        disk.unmount()
+    return make

@@ -6,22 +6,15 @@ import shutil
 import time
 
 import pytest
-from click.testing import CliRunner
 
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.manifest import read_manifest
+from tests.pipeline.experiments import a2, settings
 from tests.pipeline.faults.conftest import STAGES
 from tests.pipeline.faults.mounts import read_only
 
 UNUSUAL = "zwei Wörter, 図 'und' \"mehr\" (1) #%&"
 A_YEAR = 365 * 24 * 3600
-
-
-def a2(*arguments):
-    """Run a command in this process; an unexpected exception fails the test."""
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def digests(artifacts):
@@ -37,13 +30,13 @@ def test_the_pipeline_runs_below_a_path_with_spaces_and_unicode(experiment, tmp_
     artifacts = home / "Ergebnisse ü"
     config = home / "mein Versuch.yaml"
     config.write_text(experiment.config_file.read_text())
+    inputs = {
+        "data.images": scenes / "images",
+        "data.annotations": scenes / "dataset_coco.json",
+        "data.instances": scenes / "instances.json",
+    }
     options = ["-c", config, "--artifacts", artifacts]
-    for field, name in [
-        ("images", "images"),
-        ("annotations", "dataset_coco.json"),
-        ("instances", "instances.json"),
-    ]:
-        options += ["--set", override(f"data.{field}", scenes / name)]
+    options += settings(*(override(name, path) for name, path in inputs.items()))
     answer = a2("run", *options)
     assert answer.exit_code == 0, answer.stderr
     assert digests(artifacts) == digests(experiment.artifacts)
@@ -51,8 +44,7 @@ def test_the_pipeline_runs_below_a_path_with_spaces_and_unicode(experiment, tmp_
     assert a2("verify", "--data", artifacts).exit_code == 0
     [model] = (artifacts / "train-xe").glob("*/model.safetensors")
     image = scenes / "images" / f"{1:012d}.jpg"
-    boxes = ["--boxes", scenes / "instances.json"]
-    caption = a2("caption", image, "--model", model.parent, *boxes)
+    caption = a2("caption", image, "--model", model.parent, "--boxes", inputs["data.instances"])
     assert caption.exit_code == 0, caption.stderr
     assert caption.stdout.startswith(f"{image}: ")
 
