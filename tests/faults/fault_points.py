@@ -60,7 +60,7 @@ _ENGINE = (
     Point("a2cap.pipeline.engine.run:prepare"),
     Point("a2cap.pipeline.engine.run:_publish"),
     Point("a2cap.pipeline.engine.run:write_skipped"),
-    Point("a2cap.pipeline.engine.stage:EventLog.write"),
+    Point("a2cap.pipeline.engine.events:EventLog.write"),
     Point("a2cap.pipeline.engine.hash_cache:HashCache.images"),
     Point("os:fsync"),
     Point("pathlib:Path.mkdir"),
@@ -169,22 +169,31 @@ def _importers(original: Function, name: str) -> Iterator[ModuleType]:
             yield module
 
 
+def observe(
+    target: str,
+    *,
+    before: Callable[..., Any] = lambda *_: None,
+    after: Callable[..., None] = lambda *_: None,
+) -> None:
+    """Call `before` and `after` around each call; `after` takes the result of `before` first."""
+
+    def make(original: Function) -> Function:
+        def call(*arguments: Any, **options: Any) -> Any:
+            noted = before(*arguments)
+            result = original(*arguments, **options)
+            after(noted, *arguments)
+            return result
+
+        return call
+
+    wrap(target, make)
+
+
 def count_calls(stage: str) -> Counter[str]:
     """Count the calls of every point of a stage in the returned counter."""
     calls: Counter[str] = Counter()
-
-    def counting(target: str) -> Callable[[Function], Function]:
-        def make(original: Function) -> Function:
-            def call(*arguments: Any, **options: Any) -> Any:
-                calls[target] += 1
-                return original(*arguments, **options)
-
-            return call
-
-        return make
-
     for point in POINTS[stage]:
-        wrap(point.target, counting(point.target))
+        observe(point.target, before=lambda *_, target=point.target: calls.update([target]))
     return calls
 
 

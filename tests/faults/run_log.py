@@ -6,12 +6,12 @@ its checkpoint, a stage after its manifest. An acknowledged item that a rerun do
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.fault_points import Function, wrap
+from tests.faults.fault_points import observe
 
 OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
 COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
@@ -23,7 +23,7 @@ UPDATES = (
     "a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",
 )
 SAVE = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
-WORK = "a2cap.pipeline.engine.run:_work"
+WORK = "a2cap.pipeline.engine.events:EventLog.running"
 SEAL = "a2cap.pipeline.engine.manifest:Manifest.write"
 OBSERVED = (OPEN, COMMIT, EXTRACT, RESUME, *UPDATES, SAVE, WORK, SEAL)
 
@@ -56,42 +56,19 @@ def start_logging(path: Path) -> None:
     def log(event: str, value: object = True) -> None:
         os.write(descriptor, f"{json.dumps([event, value])}\n".encode())
 
-    _observe(OPEN, after=lambda _, self, *__: log("found", sorted(self.done())))
-    _observe(
+    observe(OPEN, after=lambda _, self, *__: log("found", sorted(self.done())))
+    observe(
         COMMIT,
         before=lambda self: [key.decode() for key in self._pending],
         after=lambda ids, _: log("committed", ids),
     )
-    _observe(
-        EXTRACT,
-        before=lambda _, batch, *__: log("extracted", [image.image_id for image in batch]),
-    )
-    _observe(RESUME, after=lambda _, self: log("resumed", self.position.step))
+    observe(EXTRACT, before=lambda _, batch, *__: log("extracted", [one.image_id for one in batch]))
+    observe(RESUME, after=lambda _, self: log("resumed", self.position.step))
     for update in UPDATES:
-        _observe(update, after=lambda _, __, ___, number: log("step", number))
-    _observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
-    _observe(WORK, before=lambda *_: log("worked"))
-    _observe(SEAL, after=lambda *_: log("sealed"))
-
-
-def _observe(
-    target: str,
-    *,
-    before: Callable[..., Any] = lambda *_: None,
-    after: Callable[..., None] = lambda *_: None,
-) -> None:
-    """Call `before` and `after` around each call; `after` takes the result of `before` first."""
-
-    def make(original: Function) -> Function:
-        def call(*arguments: Any, **options: Any) -> Any:
-            noted = before(*arguments)
-            result = original(*arguments, **options)
-            after(noted, *arguments)
-            return result
-
-        return call
-
-    wrap(target, make)
+        observe(update, after=lambda _, __, ___, number: log("step", number))
+    observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
+    observe(WORK, before=lambda *_: log("worked"))
+    observe(SEAL, after=lambda *_: log("sealed"))
 
 
 def read_log(path: Path) -> Run:

@@ -102,31 +102,22 @@ SEALED = Run(worked=True, sealed=True)
 
 
 @pytest.mark.parametrize(
-    ("killed", "rerun", "count"),
+    ("counted", "killed", "rerun", "count"),
     [
-        (COMMITTED, Run(found=frozenset("ab")), 0),
-        (COMMITTED, Run(found=frozenset("a")), 1),
-        (TRAINED, Run(resumed=8), 0),
-        (TRAINED, Run(resumed=4), 4),
-        (SEALED, Run(), 0),
-        (SEALED, Run(worked=True, found=frozenset("ab")), 1),
+        (lost, COMMITTED, Run(found=frozenset("ab")), 0),
+        (lost, COMMITTED, Run(found=frozenset("a")), 1),
+        (lost, TRAINED, Run(resumed=8), 0),
+        (lost, TRAINED, Run(resumed=4), 4),
+        (lost, SEALED, Run(), 0),
+        (lost, SEALED, Run(worked=True, found=frozenset("ab")), 1),
+        (repeated, COMMITTED, Run(found=frozenset("a"), extracted=frozenset("bcd")), 2),
+        (repeated, TRAINED, Run(resumed=8, step=16), 3),
+        (repeated, Run(worked=True), Run(worked=True), 1),
+        (repeated, replace(TRAINED, resumed=None), Run(), 0),
     ],
 )
-def test_acknowledged_items_that_a_rerun_does_not_find_are_lost(killed, rerun, count):
-    assert lost([killed], rerun) == count
-
-
-@pytest.mark.parametrize(
-    ("killed", "rerun", "count"),
-    [
-        (COMMITTED, Run(found=frozenset("a"), extracted=frozenset("bcd")), 2),
-        (TRAINED, Run(resumed=8, step=16), 3),
-        (Run(worked=True), Run(worked=True), 1),
-        (replace(TRAINED, resumed=None), Run(), 0),
-    ],
-)
-def test_work_of_both_runs_is_repeated(killed, rerun, count):
-    assert repeated([killed], rerun) == count
+def test_lost_and_repeated_items_are_counted(counted, killed, rerun, count):
+    assert counted([killed], rerun) == count
 
 
 def test_a_log_is_read_up_to_the_kill(tmp_path):

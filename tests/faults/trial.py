@@ -227,7 +227,6 @@ class Trial:
         log = self.folder / f"run-{len(self._runs)}.jsonl"
 
         def work() -> None:
-            _scale_down()
             run_log.start_logging(log)
             if isinstance(kill, Fault):
                 install(kill)
@@ -293,13 +292,8 @@ class Trial:
 
 
 def run_child(work: Callable[[], object], folder: Path) -> processes.ProcessExit:
-    """Do work in a forked process with scaled-down limits; RuntimeError if it fails."""
-
-    def scaled_down() -> None:
-        _scale_down()
-        work()
-
-    end = processes.run(scaled_down, log=folder / "log")
+    """Do work in a forked process; RuntimeError if it fails."""
+    end = processes.run(work, log=folder / "log")
     if end.code:
         raise RuntimeError(
             f"an uninterrupted run failed with code {end.code}: see {folder / 'log'}"
@@ -325,11 +319,14 @@ def _kill_orphans(groups: Sequence[int]) -> list[str]:
     return problems
 
 
-def _scale_down() -> None:
-    """Lower the images per commit and batch, so that a small store has many; use one thread."""
+def scale_down() -> None:
+    """Lower the images per commit and batch, so that a small store has many; use one thread.
+
+    Forked processes inherit all of it. A thread pool of torch would not survive a fork.
+    """
     defaults = FeatureWriter.__init__.__kwdefaults__
     if defaults is None or "commit_every" not in defaults or not hasattr(extraction, "_BATCH_SIZE"):
-        raise RuntimeError("the limits of extraction were renamed; update _scale_down")
+        raise RuntimeError("the limits of extraction were renamed; update scale_down")
     defaults["commit_every"] = COMMIT_EVERY
     extraction._BATCH_SIZE = TOGETHER
     torch.set_num_threads(1)
