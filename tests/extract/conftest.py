@@ -9,6 +9,7 @@ import torch
 
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.calibrated_random import calibrate
+from tests.extract.tiny import TINY
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,15 +41,7 @@ def make_image():
 
 @pytest.fixture(scope="session")
 def tiny() -> Architecture:
-    return Architecture(
-        depth=18,
-        width=8,
-        classes=12,
-        attributes=5,
-        proposal_width=16,
-        embedding_width=4,
-        attribute_width=8,
-    )
+    return TINY
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,22 +13,19 @@ from a2cap.extract.detector.conventions import detectron2_meta
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
-from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.weights.calibrated_random import calibrate
-from tests.extract.tiny import CONFIG, relative, with_meta
+from tests.extract.tiny import CONFIG, TINY, relative, with_meta
 
 THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
 
 
 @pytest.fixture(scope="module")
 def deep(make_image):
-    architecture = Architecture(
-        depth=50, width=8, classes=12, attributes=5, proposal_width=16, embedding_width=4
-    )
     images = [make_image(1), make_image(2)]
-    return calibrate(images, architecture, min_side=192, max_side=320, roi_size=7, seed=0)
+    deeper = replace(TINY, depth=50)
+    return calibrate(images, deeper, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
 @pytest.fixture

@@ -1,10 +1,20 @@
-"""Configurations and conventions of detectors small enough for quick tests."""
+"""Sizes, configurations and conventions of detectors small enough for quick tests."""
 
 import torch
 
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
+from a2cap.extract.detector.resnet import Architecture
 
+TINY = Architecture(
+    depth=18,
+    width=8,
+    classes=12,
+    attributes=5,
+    proposal_width=16,
+    embedding_width=4,
+    attribute_width=8,
+)
 CONFIG = ExtractConfig(
     min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
 )

@@ -162,46 +162,48 @@ def some_regions(kind, seed):
     return boxes, probabilities[:, :-1].astype(np.float32)
 
 
-@pytest.mark.parametrize("limits", [(36, 36), (10, 100), (10, 20), (80, 100)])
-@pytest.mark.parametrize("kind", ["random", "clustered"])
-@pytest.mark.parametrize("seed", range(5))
-def test_pruned_selection_equals_one_suppression_per_class(kind, seed, limits):
-    boxes, probabilities = some_regions(kind, seed)
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": limits[0], "max_regions": limits[1]}
+def limits(min_regions: int, max_regions: int, confidence: float = 0.2) -> dict[str, Any]:
+    return {"confidence": confidence, "min_regions": min_regions, "max_regions": max_regions}
+
+
+def assert_selected_as_by_caffe(boxes, probabilities, rule):
     found = select_regions(boxes, probabilities, **rule)
     assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
+
+
+@pytest.mark.parametrize("counts", [(36, 36), (10, 100), (10, 20), (80, 100)])
+@pytest.mark.parametrize("kind", ["random", "clustered"])
+@pytest.mark.parametrize("seed", range(5))
+def test_pruned_selection_equals_one_suppression_per_class(kind, seed, counts):
+    assert_selected_as_by_caffe(*some_regions(kind, seed), limits(*counts))
 
 
 def test_selection_equals_caffe_when_nothing_is_confident():
     boxes, _ = some_regions("clustered", 0)
     probabilities = np.random.default_rng(0).uniform(0, 1e-3, (80, 40)).astype(np.float32)
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 36, "max_regions": 36}
-    found = select_regions(boxes, probabilities, **rule)
-    assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
+    assert_selected_as_by_caffe(boxes, probabilities, limits(36, 36))
+
+
+ONE_BOX_TWICE = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
 
 
 def test_confident_regions_stay_in_the_order_of_proposals():
     boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]], np.float32)
     probabilities = np.array([[0.5], [0.1], [0.9]], np.float32)
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 1}
-    assert select_regions(boxes, probabilities, **rule, max_regions=3).tolist() == [0, 2]
-    assert select_regions(boxes, probabilities, **rule, max_regions=1).tolist() == [2]
+    assert select_regions(boxes, probabilities, **limits(1, 3)).tolist() == [0, 2]
+    assert select_regions(boxes, probabilities, **limits(1, 1)).tolist() == [2]
 
 
 def test_a_region_counts_with_the_best_class_in_which_it_survives():
-    boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
     probabilities = np.array([[0.9, 0.05], [0.8, 0.15]], np.float32)
     # Suppressed in class 0, the second region is left with 0.15.
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 1, "max_regions": 5}
-    assert select_regions(boxes, probabilities, **rule).tolist() == [0]
-    rule["confidence"] = 0.1
-    assert select_regions(boxes, probabilities, **rule).tolist() == [0, 1]
+    assert select_regions(ONE_BOX_TWICE, probabilities, **limits(1, 5)).tolist() == [0]
+    assert select_regions(ONE_BOX_TWICE, probabilities, **limits(1, 5, 0.1)).tolist() == [0, 1]
 
 
 def test_fewer_proposals_than_min_regions_are_all_kept():
-    boxes = np.array([[0, 0, 9, 9], [0, 0, 9, 9]], np.float32)
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 10, "max_regions": 100}
-    assert select_regions(boxes, np.zeros((2, 3), np.float32), **rule).tolist() == [0, 1]
+    probabilities = np.zeros((2, 3), np.float32)
+    assert select_regions(ONE_BOX_TWICE, probabilities, **limits(10, 100)).tolist() == [0, 1]
 
 
 def test_regions_of_an_image_equal_those_of_caffe(detector, make_image):
@@ -221,8 +223,7 @@ def test_regions_of_an_image_equal_those_of_caffe(detector, make_image):
         described = detector.predict(maps, torch.from_numpy(rois), roi_size=7)
     probabilities = described.class_logits.softmax(dim=1).numpy()[:, :-1]
     boxes = proposals / np.float32(scale)
-    rule: dict[str, Any] = {"confidence": 0.2, "min_regions": 5, "max_regions": 20}
-    chosen = reference_selection(boxes, probabilities, **rule)
+    chosen = reference_selection(boxes, probabilities, **limits(5, 20))
     regions = Extractor(detector, config=CONFIG)(image)
     np.testing.assert_allclose(regions.boxes, boxes[chosen], atol=1e-3)
     np.testing.assert_allclose(regions.features, described.features[chosen], rtol=1e-3, atol=1e-4)
@@ -234,19 +235,11 @@ def test_published_boxes_end_where_proposals_are_clipped(shared):
     """x2 and y2 of caffe's own features never pass (W' - 1) / s, and reach it."""
     csv.field_size_limit(sys.maxsize)
     path = shared / "reference" / "caffe_features" / "train2014_obj36.tsv"
-    names = (
-        "img_id img_h img_w objects_id objects_conf attrs_id attrs_conf num_boxes boxes features"
-    )
     with path.open() as lines:
-        for row in csv.DictReader(lines, names.split(), delimiter="\t"):
-            check_clip_law(row)
-
-
-def check_clip_law(row):
-
-    height, width = int(row["img_h"]), int(row["img_w"])
-    boxes = np.frombuffer(base64.b64decode(row["boxes"]), np.float32).reshape(-1, 4)
-    scale = image_scale(height=height, width=width, min_side=600, max_side=1000)
-    last = [(round(side * scale) - 1) / scale for side in (width, height)]
-    np.testing.assert_allclose(boxes[:, 2:].max(axis=0), last, atol=1e-3)
-    assert ((boxes[:, 2:] - boxes[:, :2]) * scale + 1 >= 16 * scale - 1e-3).all()
+        for fields in csv.reader(lines, delimiter="\t"):
+            height, width = int(fields[1]), int(fields[2])
+            boxes = np.frombuffer(base64.b64decode(fields[8]), np.float32).reshape(-1, 4)
+            scale = image_scale(height=height, width=width, min_side=600, max_side=1000)
+            last = [(round(side * scale) - 1) / scale for side in (width, height)]
+            np.testing.assert_allclose(boxes[:, 2:].max(axis=0), last, atol=1e-3)
+            assert ((boxes[:, 2:] - boxes[:, :2]) * scale + 1 >= 16 * scale - 1e-3).all()

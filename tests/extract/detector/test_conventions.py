@@ -10,12 +10,25 @@ from a2cap.extract.detector.conventions import (
 )
 
 
+def new_meta(**changed):
+    given = {
+        "origin": "test",
+        "classes": 5,
+        "sizes": (24, 48),
+        "ratios": (0.25, 1.0),
+        "scale": (224, 300),
+        "last_stage": "dilated",
+        "region_pooling": "maximum",
+    }
+    return custom_meta(**{**given, **changed})
+
+
 def test_every_convention_is_required_and_described():
     assert all(field.is_required() for field in DetectorMeta.model_fields.values())
     assert all(field.description for field in DetectorMeta.model_fields.values())
 
 
-@pytest.mark.parametrize("make", [caffe_meta, airsplay_meta, detectron2_meta])
+@pytest.mark.parametrize("make", [caffe_meta, airsplay_meta, detectron2_meta, new_meta])
 def test_meta_is_equal_after_a_json_round_trip(make):
     meta = make(origin="test", classes=1600)
     assert DetectorMeta.model_validate_json(meta.model_dump_json()) == meta
@@ -55,19 +68,6 @@ def test_detectron2s_own_models_follow_its_procedure():
     assert (len(meta.anchors), meta.scale) == (15, (800, 1333))
 
 
-def new_meta(**changed):
-    given = {
-        "origin": "test",
-        "classes": 5,
-        "sizes": (24, 48),
-        "ratios": (0.25, 1.0),
-        "scale": (224, 300),
-        "last_stage": "dilated",
-        "region_pooling": "maximum",
-    }
-    return custom_meta(**{**given, **changed})
-
-
 def test_custom_anchors_have_every_size_and_ratio_around_the_centre_of_a_cell():
     assert new_meta().anchors == (
         (8 - 24, 8 - 6, 8 + 24, 8 + 6),
@@ -88,7 +88,3 @@ def test_custom_conventions_are_detectron2s_except_for_the_given_ones():
     }
     assert (new["scale"], new["last_stage"]) == ((224, 300), "dilated")
     assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"
-
-
-def test_custom_meta_is_equal_after_a_json_round_trip():
-    assert DetectorMeta.model_validate_json(new_meta().model_dump_json()) == new_meta()

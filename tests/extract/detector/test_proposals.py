@@ -11,9 +11,9 @@ from a2cap.extract.detector.proposals import select_proposals
 META = caffe_meta(origin="test", classes=1)
 
 
-def select(anchors, *, scale=1.0, meta=META):
+def select(anchors, *, scale=1.0, meta=META, step=1):
     anchors = torch.tensor(anchors, dtype=torch.float32)
-    logits = -torch.arange(len(anchors), dtype=torch.float32)
+    logits = -step * torch.arange(len(anchors), dtype=torch.float32)
     size = ScaledSize(height=100, width=200, scale=scale, factors=(scale, scale))
     return select_proposals(
         logits, torch.zeros(len(anchors), 4), anchors=anchors, size=size, count=300, meta=meta
@@ -80,9 +80,5 @@ def test_overlap_is_measured_on_boxes_that_include_their_last_pixel(plus1, kept)
 
 
 def test_equal_scores_keep_their_order():
-    anchors = torch.tensor([[0.0, 0, 30, 30], [60, 0, 90, 30], [120, 0, 150, 30]])
-    size = ScaledSize(height=100, width=200, scale=1, factors=(1, 1))
-    found = select_proposals(
-        torch.zeros(3), torch.zeros(3, 4), anchors=anchors, size=size, count=2, meta=META
-    )
-    assert found[:, 0].tolist() == [0, 60]
+    anchors = [[0, 0, 30, 30], [60, 0, 90, 30], [120, 0, 150, 30]]
+    assert [box[0] for box in select(anchors, step=0)[:2]] == [0, 60]

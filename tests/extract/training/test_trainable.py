@@ -9,25 +9,15 @@ from torchvision.ops import box_iou
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.initial import random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
-from tests.extract.tiny import seeded, tiny_meta
+from tests.extract.tiny import TINY, seeded, tiny_meta
 
 META = tiny_meta()
-ARCHITECTURE = Architecture(
-    depth=18,
-    width=8,
-    classes=3,
-    attributes=4,
-    anchors=2,
-    proposal_width=16,
-    embedding_width=4,
-    attribute_width=8,
-)
+ARCHITECTURE = replace(TINY, classes=3, attributes=4, anchors=2)
 SAMPLING = Sampling(
     anchors=32, anchor_positives=0.5, proposals=20, regions=8, region_positives=0.5, roi_size=7
 )

@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,11 +9,9 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.initial import initialise_from, random_detector
+from tests.extract.tiny import TINY
 
-ARCHITECTURE = Architecture(
-    18, width=8, classes=3, attributes=4, proposal_width=32, embedding_width=4, attribute_width=8
-)
-META = caffe_meta(origin="test", classes=3)
+ARCHITECTURE = replace(TINY, classes=3, attributes=4, proposal_width=32)
 
 
 def made(seed=0, architecture=ARCHITECTURE):
@@ -55,18 +54,7 @@ def test_norms_are_neutral_and_biases_zero():
 
 def test_heads_of_other_sizes_are_not_initialised():
     source = made(1)
-    target = made(
-        0,
-        Architecture(
-            18,
-            width=8,
-            classes=5,
-            attributes=4,
-            proposal_width=32,
-            embedding_width=4,
-            attribute_width=8,
-        ),
-    )
+    target = made(0, replace(ARCHITECTURE, classes=5))
     left = initialise_from(target, source.state_dict(), name="a")
     predictor = "roi_heads.box_predictor"
     assert left == (
