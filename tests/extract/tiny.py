@@ -1,7 +1,11 @@
 """Sizes, configurations and conventions of detectors small enough for quick tests."""
 
+from pathlib import Path
+
+import numpy as np
 import torch
 
+from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
 from a2cap.extract.detector.resnet import Architecture
@@ -30,6 +34,21 @@ def tiny_meta(*, classes: int = 3, sizes: tuple[int, ...] = (16, 32), side: int 
         scale=(64, side),
         last_stage="strided",
         region_pooling="maximum",
+    )
+
+
+def labelled(boxes, *, class_ids=None, attribute_ids=None, crowd=None) -> LabelledImage:
+    """Return labels with classes 0, 1, ..., without attributes and crowds if none are given."""
+    count = len(boxes)
+    return LabelledImage(
+        image_id="1",
+        file=Path("1.png"),
+        width=0,
+        height=0,
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        class_ids=np.array(range(count) if class_ids is None else class_ids, np.int64),
+        attribute_ids=tuple(attribute_ids or [()] * count),
+        crowd=np.array([False] * count if crowd is None else crowd, np.bool_),
     )
 
 

@@ -14,6 +14,7 @@ from a2cap.extract.detector.detections import (
 )
 from a2cap.extract.detector.input import ScaledSize, scaled_image
 from a2cap.extract.extractor import Extractor
+from tests.extract.formulas import iou
 
 
 def close(found, expected):
@@ -55,28 +56,17 @@ def reference(detector, image, *, confidence, overlap, most):
             width, height = x2 - x1 + 1, y2 - y1 + 1
             x, y = x1 + width / 2 + dx * width, y1 + height / 2 + dy * height
             half = width * math.exp(dw) / 2, height * math.exp(dh) / 2
-            box = [
-                min(max(x - half[0], 0), size.width - 1),
-                min(max(y - half[1], 0), size.height - 1),
-                min(max(x + half[0], 0), size.width - 1),
-                min(max(y + half[1], 0), size.height - 1),
-            ]
+            corners = (x - half[0], y - half[1], x + half[0], y + half[1])
+            limits = (size.width - 1, size.height - 1) * 2
+            box = [min(max(c, 0), limit) for c, limit in zip(corners, limits, strict=True)]
             if probabilities[k, kind] >= confidence:
                 candidates.append((float(probabilities[k, kind]), kind, box))
         survivors: list[tuple[float, int, list[float]]] = []
         for one in sorted(candidates, key=lambda found: -found[0]):
-            if all(plus1_iou(one[2], other[2]) <= overlap for other in survivors):
+            if all(iou(one[2], other[2], plus1=1) <= overlap for other in survivors):
                 survivors.append(one)
         kept += survivors
     return sorted(kept, key=lambda found: -found[0])[:most], size
-
-
-def plus1_iou(a, b):
-    width = min(a[2], b[2]) - max(a[0], b[0]) + 1
-    height = min(a[3], b[3]) - max(a[1], b[1]) + 1
-    shared = max(width, 0) * max(height, 0)
-    areas = [(c[2] - c[0] + 1) * (c[3] - c[1] + 1) for c in (a, b)]
-    return shared / (sum(areas) - shared)
 
 
 def test_detections_equal_loops_over_classes_and_boxes(detector, make_image):

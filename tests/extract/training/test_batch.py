@@ -1,28 +1,11 @@
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 
-from a2cap.data.detection.labels import LabelledImage
 from a2cap.extract.detector.input import scaled_image
 from a2cap.extract.training.batch import labelled_batch
-from tests.extract.tiny import tiny_meta
+from tests.extract.tiny import labelled, tiny_meta
 
 META = tiny_meta(sizes=(16,))
-
-
-def labels(boxes, *, attribute_ids=None, crowd=None):
-    return LabelledImage(
-        image_id="1",
-        file=Path("1.png"),
-        width=0,
-        height=0,
-        boxes=np.array(boxes, np.float32).reshape(-1, 4),
-        class_ids=np.arange(len(boxes)),
-        attribute_ids=tuple(attribute_ids or [()] * len(boxes)),
-        crowd=np.zeros(len(boxes), bool) if crowd is None else np.array(crowd),
-    )
 
 
 @pytest.fixture
@@ -31,7 +14,7 @@ def images(make_image):
 
 
 def test_images_are_scaled_as_for_extraction_and_padded_with_zeros(images):
-    batch = labelled_batch(images, [labels([]), labels([])], meta=META)
+    batch = labelled_batch(images, [labelled([]), labelled([])], meta=META)
     assert len(batch) == 2
     assert batch.images.shape == (2, 3, 96, 80)
     assert [(size.height, size.width) for size in batch.sizes] == [(64, 80), (96, 48)]
@@ -44,7 +27,9 @@ def test_images_are_scaled_as_for_extraction_and_padded_with_zeros(images):
 
 
 def test_boxes_are_scaled_with_their_image(images):
-    batch = labelled_batch(images, [labels([[1, 2, 30, 20]]), labels([[0, 0, 32, 64]])], meta=META)
+    batch = labelled_batch(
+        images, [labelled([[1, 2, 30, 20]]), labelled([[0, 0, 32, 64]])], meta=META
+    )
     assert batch.boxes[0].tolist() == [[2, 4, 60, 40]]
     assert batch.boxes[1].tolist() == [[0, 0, 48, 96]]
     assert [ids.tolist() for ids in batch.class_ids] == [[0], [0]]
@@ -52,7 +37,7 @@ def test_boxes_are_scaled_with_their_image(images):
 
 def test_crowds_are_separate_and_boxes_without_an_area_are_dropped(images):
     boxes = [[0, 0, 8, 8], [5, 5, 5, 9], [10, 10, 20, 20]]
-    given = labels(boxes, attribute_ids=[(1,), (), ()], crowd=[False, False, True])
+    given = labelled(boxes, attribute_ids=[(1,), (), ()], crowd=[False, False, True])
     batch = labelled_batch(images[:1], [given], meta=META)
     assert batch.boxes[0].tolist() == [[0, 0, 16, 16]]
     assert batch.class_ids[0].tolist() == [0]
@@ -61,19 +46,19 @@ def test_crowds_are_separate_and_boxes_without_an_area_are_dropped(images):
 
 
 def test_attributes_are_padded_with_minus_one(images):
-    given = labels([[0, 0, 8, 8]] * 3, attribute_ids=[(4, 2), (), (1,)])
+    given = labelled([[0, 0, 8, 8]] * 3, attribute_ids=[(4, 2), (), (1,)])
     batch = labelled_batch(images[:1], [given], meta=META)
     assert batch.attribute_ids[0].tolist() == [[4, 2], [-1, -1], [1, -1]]
 
 
 def test_an_image_without_boxes_has_empty_targets(images):
-    batch = labelled_batch(images[:1], [labels([])], meta=META)
+    batch = labelled_batch(images[:1], [labelled([])], meta=META)
     assert batch.boxes[0].shape == batch.crowds[0].shape == (0, 4)
     assert batch.class_ids[0].shape == (0,)
     assert batch.attribute_ids[0].shape == (0, 0)
 
 
 def test_all_tensors_of_a_batch_move_to_a_device(images):
-    batch = labelled_batch(images[:1], [labels([[0, 0, 8, 8]])], meta=META).to("meta")
+    batch = labelled_batch(images[:1], [labelled([[0, 0, 8, 8]])], meta=META).to("meta")
     tensors = (batch.images, *batch.boxes, *batch.class_ids, *batch.attribute_ids, *batch.crowds)
     assert {tensor.device.type for tensor in tensors} == {"meta"}

@@ -15,6 +15,7 @@ from a2cap.extract.training.losses import (
     mean_by_image,
     objectness_loss,
 )
+from tests.extract.formulas import log_softmax, smooth_l1
 
 IMAGES = (0, 0, 0, 2, 2)  # of three; the second one has nothing
 FOREGROUND = (True, False, True, False, True)
@@ -40,10 +41,6 @@ def by_image(losses):
     return total / 3
 
 
-def log_softmax(row):
-    return [value - math.log(sum(math.exp(other) for other in row)) for value in row]
-
-
 def test_objectness_is_a_binary_cross_entropy(sampled):
     logits = random(5)
     expected = by_image(
@@ -59,9 +56,8 @@ def test_box_loss_is_smooth_l1_of_foreground_samples(sampled):
     deltas = random(5, 4, seed=2) * 0.3
     losses = []
     for k, image in enumerate(IMAGES):
-        errors = (deltas[k] - sampled.deltas[k]).abs().tolist()
-        smooth = [9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors]
-        losses.append((image, sum(smooth) if FOREGROUND[k] else 0.0))
+        error = smooth_l1(deltas[k].tolist(), sampled.deltas[k].tolist())
+        losses.append((image, error if FOREGROUND[k] else 0.0))
     assert box_loss(deltas, sampled).item() == pytest.approx(by_image(losses), rel=1e-5)
 
 

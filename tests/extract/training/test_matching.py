@@ -8,6 +8,7 @@ from a2cap.extract.training.matching import (
     match,
     sample,
 )
+from tests.extract.tiny import seeded
 
 NONE = torch.zeros(0, 4)
 BOXES = torch.tensor([[0.0, 0, 10, 10], [100, 100, 200, 200]])
@@ -49,41 +50,37 @@ def test_in_a_crowd_nothing_is_background():
 MATCHES = torch.tensor([0, BACKGROUND, IGNORED, 3] * 25)
 
 
-def taken(*, count, positive_fraction, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    rows = sample(MATCHES, count=count, positive_fraction=positive_fraction, generator=generator)
+def taken(*, count):
+    rows = sample(MATCHES, count=count, positive_fraction=0.25, generator=seeded())
     return rows, MATCHES[rows]
 
 
+def nine(generator):
+    return sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
+
+
 def test_samples_have_a_limited_fraction_of_positives_and_no_ignored_regions():
-    rows, matches = taken(count=32, positive_fraction=0.25)
+    rows, matches = taken(count=32)
     assert len(rows.unique()) == 32
     assert (matches >= 0).sum() == 8
     assert (matches == BACKGROUND).sum() == 24
 
 
 def test_few_negatives_make_a_small_sample():
-    _, matches = taken(count=100, positive_fraction=0.25)
+    _, matches = taken(count=100)
     assert (matches >= 0).sum() == 25
     assert (matches == BACKGROUND).sum() == 25
 
 
 def test_sampling_depends_on_and_advances_the_generator():
-    assert torch.equal(
-        taken(count=9, positive_fraction=0.5)[0], taken(count=9, positive_fraction=0.5)[0]
-    )
-    generator = torch.Generator().manual_seed(0)
-    first, second = (
-        sample(MATCHES, count=9, positive_fraction=0.5, generator=generator) for _ in range(2)
-    )
-    assert not torch.equal(first, second)
+    again, generator = seeded(), seeded()
+    first, second = (nine(generator) for _ in range(2))
+    assert torch.equal(nine(again), first)
+    assert not torch.equal(second, first)
 
 
 def test_sampling_continues_from_a_saved_generator_state():
-    generator = torch.Generator().manual_seed(0)
-    sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
-    state = generator.get_state()
-    expected = sample(MATCHES, count=9, positive_fraction=0.5, generator=generator)
-    again = torch.Generator()
-    again.set_state(state)
-    assert torch.equal(sample(MATCHES, count=9, positive_fraction=0.5, generator=again), expected)
+    generator, again = seeded(), torch.Generator()
+    nine(generator)
+    again.set_state(generator.get_state())
+    assert torch.equal(nine(again), nine(generator))

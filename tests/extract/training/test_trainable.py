@@ -14,7 +14,8 @@ from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.initial import random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
-from tests.extract.tiny import TINY, seeded, tiny_meta
+from tests.extract.formulas import iou, log_softmax, smooth_l1
+from tests.extract.tiny import TINY, labelled, seeded, tiny_meta
 
 META = tiny_meta()
 ARCHITECTURE = replace(TINY, classes=3, attributes=4, anchors=2)
@@ -28,14 +29,6 @@ def trainable(seed=0):
     return TrainableDetector(detector, learns_norms=True)
 
 
-class Labels:
-    def __init__(self, boxes, class_ids, attribute_ids, crowd=None):
-        self.boxes = np.array(boxes, np.float32).reshape(-1, 4)
-        self.class_ids = np.array(class_ids, np.int64)
-        self.attribute_ids = attribute_ids
-        self.crowd = np.zeros(len(class_ids), bool) if crowd is None else np.array(crowd, bool)
-
-
 COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
 
 
@@ -46,7 +39,8 @@ def square_image(*squares):
         image[y : y + side, x : x + side] = COLOURS[kind]
     boxes = [[x, y, x + side, y + side] for x, y, side, _ in squares]
     kinds = [kind for *_, kind in squares]
-    return image, Labels(boxes, kinds, [(kind,) for kind in kinds])
+    attribute_ids = [(kind,) for kind in kinds]
+    return image, labelled(boxes, class_ids=kinds, attribute_ids=attribute_ids)
 
 
 SQUARES = (
@@ -91,7 +85,7 @@ def test_gradient_reaches_every_parameter(batch):
 
 
 def test_images_without_boxes_train_only_the_background(batch):
-    empty = Labels([], [], [])
+    empty = labelled([])
     images = [image for image, _ in SQUARES]
     nothing = labelled_batch(images, [empty] * 4, meta=META)
     found = losses(trainable(), nothing)
@@ -150,27 +144,10 @@ def test_a_trained_detector_extracts_after_saving_and_loading(batch, tmp_path):
     assert extractor(SQUARES[0][0]).features.shape[1] == ARCHITECTURE.feature_width
 
 
-def iou(a, b):
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    shared = max(width, 0) * max(height, 0)
-    areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
-    return shared / (sum(areas) - shared)
-
-
 def deltas_of(true, box):
     sides = [box[2] - box[0], box[3] - box[1]]
     moved = [((true[k] + true[k + 2]) / 2 - (box[k] + box[k + 2]) / 2) / sides[k] for k in (0, 1)]
     return moved + [math.log((true[k + 2] - true[k]) / sides[k]) for k in (0, 1)]
-
-
-def smooth(found, expected):
-    errors = [abs(a - b) for a, b in zip(found, expected, strict=True)]
-    return sum(9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors)
-
-
-def log_softmax(row):
-    return [value - np.logaddexp.reduce(row) for value in row]
 
 
 def reference_anchor_losses(logits, deltas, anchors, boxes):
@@ -184,7 +161,7 @@ def reference_anchor_losses(logits, deltas, anchors, boxes):
         if not foreground and column[best] >= 0.3:
             continue
         objectness.append(np.logaddexp(0, -logits[k] if foreground else logits[k]))
-        errors.append(smooth(deltas[k], deltas_of(boxes[best], anchor)) if foreground else 0)
+        errors.append(smooth_l1(deltas[k], deltas_of(boxes[best], anchor)) if foreground else 0)
     return sum(objectness) / len(objectness), sum(errors) / len(errors)
 
 
@@ -202,7 +179,7 @@ def reference_region_losses(described, refined, regions, labels):
         if foreground:
             weighted = zip(deltas_of(boxes[best], region), (10, 10, 5, 5), strict=True)
             target = [delta * weight for delta, weight in weighted]
-            errors[-1] = smooth(refined[k, 4 * kind : 4 * kind + 4].tolist(), target)
+            errors[-1] = smooth_l1(refined[k, 4 * kind : 4 * kind + 4].tolist(), target)
             # the attribute of a square is its class
             attributes.append((k, kind))
     return sum(classes) / len(classes), sum(errors) / len(errors), attributes
@@ -297,14 +274,8 @@ def test_anchors_in_the_padding_are_not_sampled(batch):
     """The same image beside a larger one: no anchor of the padding is sampled."""
     model = trainable().eval()
     size = ScaledSize(height=64, width=32, scale=1, factors=(1, 1))
-    half = LabelledBatch(
-        batch.images[:1],
-        (size,),
-        (torch.zeros(0, 4),),
-        batch.class_ids[:1],
-        batch.attribute_ids[:1],
-        (torch.zeros(0, 4),),
-    )
+    none, classes = (torch.zeros(0, 4),), batch.class_ids[:1]
+    half = LabelledBatch(batch.images[:1], (size,), none, classes, batch.attribute_ids[:1], none)
     scored = model.detector.proposal_generator.score(model.detector(half.images), meta=META)
     everything = replace(SAMPLING, anchors=1000)
     outside = scored.anchors[:, ::2].mean(dim=1) >= 32
