@@ -18,7 +18,7 @@ from a2cap.data.files.checksum import sha256_of
 # Key: process, device and inode of the data file, because a rewritten store is another file.
 _environments: WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = WeakValueDictionary()
 
-# device, inode, size and modification time of data files that were checked
+# device, inode, size and modification time of data files without damage
 _checked_files: set[tuple[int, int, int, int]] = set()
 
 
@@ -115,7 +115,11 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
                 f"{str(path)!r} has {status.st_size} bytes, its seal {seal.bytes}; "
                 'copy it again, or run "a2 extract --force"'
             )
-        _check_pages(path / DATA_FILE)
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        damage = None if version in _checked_files else find_damage(path / DATA_FILE)
+        if damage is not None:
+            raise _damage_error(path, damage)
+        _checked_files.add(version)
         try:
             # Without lock, because a sealed file has no writer and its folder may be read-only.
             # Without readahead, which would load features of other images at each random read.
@@ -131,18 +135,6 @@ def _close_inherited() -> None:
     for (process, *_), environment in list(_environments.items()):
         if process != os.getpid():
             environment.close()
-
-
-def _check_pages(file: Path) -> None:
-    """Raise StoreError if a damaged page could kill the process; check each file once."""
-    status = file.stat()
-    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    if version in _checked_files:
-        return
-    damage = find_damage(file)
-    if damage is not None:
-        raise _damage_error(file.parent, damage)
-    _checked_files.add(version)
 
 
 def _damage_error(path: Path, problem: lmdb.Error | str) -> StoreError:

@@ -46,7 +46,8 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
     Raises StoreError, naming the image, for wrong shapes, no regions, values that are not finite,
     and features outside the range of float16 if that is the dtype.
     """
-    _check_dtype(dtype)
+    if dtype not in ("float16", "float32"):
+        raise StoreError(f"feature dtype is {dtype!r}; choose 'float16' or 'float32'")
     _check_shapes(regions, image_id)
     _check_values(regions, dtype, image_id)
     arrays = {
@@ -71,15 +72,9 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
     try:
         arrays = load(value[: -_CHECKSUM.size])
         width, height = (int(side) for side in arrays["size"])
-        return Regions(
-            boxes=arrays["boxes"],
-            features=arrays["features"],
-            scores=arrays["scores"],
-            class_ids=arrays["class_ids"],
-            attribute_ids=arrays.get("attribute_ids"),
-            width=width,
-            height=height,
-        )
+        required = {name: arrays[name] for name in ("boxes", "features", "scores", "class_ids")}
+        attribute_ids = arrays.get("attribute_ids")
+        return Regions(**required, attribute_ids=attribute_ids, width=width, height=height)
     except (SafetensorError, KeyError, ValueError) as error:
         raise StoreError(
             f"record of image {image_id!r} is not of this version: {error}; "
@@ -108,11 +103,6 @@ def checked_records(records: Iterable[Record]) -> Iterator[Record]:
 def _contiguous(array: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
     # safetensors copies the memory: strides must be in order and bytes little-endian
     return np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
-
-
-def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float16", "float32"):
-        raise StoreError(f"feature dtype is {dtype!r}; choose 'float16' or 'float32'")
 
 
 def _check_shapes(regions: Regions, image_id: str) -> None:

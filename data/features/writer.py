@@ -241,21 +241,11 @@ def _open(path: Path, map_size: int) -> lmdb.Environment:
         raise StoreError(
             f"cannot open {str(path)!r} for writing: {error}; choose another path or fix this one"
         ) from error
-    try:
-        _check_readable(path, environment)
-    except StoreError:
-        environment.close()
-        raise
-    return environment
-
-
-def _check_readable(path: Path, environment: lmdb.Environment) -> None:
-    # reading a mapped page beyond the end of the file would kill the process by SIGBUS
-    used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    size = (path / DATA_FILE).stat().st_size
-    remedy = 'run "a2 extract --force" to replace it'
-    if size < used:
-        raise StoreError(f"{str(path)!r} is truncated: {size} bytes of {used}; {remedy}")
+    # after the open, which initialises an empty file, and before any page is read
     damage = find_damage(path / DATA_FILE)
     if damage is not None:
-        raise StoreError(f"{str(path)!r} is damaged: {damage}; {remedy}")
+        environment.close()
+        raise StoreError(
+            f'{str(path)!r} is damaged: {damage}; run "a2 extract --force" to replace it'
+        )
+    return environment

@@ -31,6 +31,7 @@ from a2cap.data.scenes.grammar import (
     THREE,
     TWO,
 )
+from a2cap.data.scenes.layout import choose
 from a2cap.data.scenes.objects import PLURALS, SceneObject
 from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation
 
@@ -51,19 +52,30 @@ Caption = tuple[Word, ...]
 class _Group:
     """All objects of a category, or of a category and colour, to which a noun phrase can refer.
 
-    members: their indices. colour: None if the group is not restricted to one. size, texture: None
-    if the members differ.
+    members: their indices in the image. colour: None if the group is not restricted to one.
     """
 
     members: tuple[int, ...]
-    category: str
+    objects: tuple[SceneObject, ...]
     colour: str | None
-    size: str | None
-    texture: str | None
 
-    def of(self, objects: Sequence[SceneObject]) -> list[SceneObject]:
-        """Return the members themselves."""
-        return [objects[i] for i in self.members]
+    @property
+    def category(self) -> str:
+        return self.objects[0].category
+
+    @property
+    def size(self) -> str | None:
+        """Size of all members, None if they differ."""
+        return _only({obj.size for obj in self.objects})
+
+    @property
+    def texture(self) -> str | None:
+        """Texture of all members, None if they differ."""
+        return _only({obj.texture for obj in self.objects})
+
+
+def _only(words: set[str]) -> str | None:
+    return words.pop() if len(words) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -84,12 +96,12 @@ def generate_captions(
 def _sentences(objects: Sequence[SceneObject], rng: np.random.Generator) -> list[_Sentence]:
     """Sample a sentence of each type, then plain enumerations; return them in random order."""
     groups, categories = _groups_by_colour(objects), _groups_by_category(objects)
-    beside = _relation_sentences(objects, groups)
+    beside = _relation_sentences(groups)
     sorts = (
-        _enclosure_sentences(objects, groups),
+        _enclosure_sentences(groups),
         beside,
         beside if rng.random() < 0.5 else [],
-        [*_comparison_sentences(objects, groups), *_part_sentences(objects, groups, categories)],
+        [*_comparison_sentences(objects, groups), *_part_sentences(groups, categories)],
         [_Sentence(p, (category,)) for category in categories for p in ONE]
         + [_Sentence(p, tuple(groups[:3])) for p in THREE if len(groups) >= 3],
     )
@@ -121,31 +133,26 @@ def _with_patterns(patterns: Iterable[str], *groups: _Group) -> list[_Sentence]:
     return [_Sentence(pattern, groups) for pattern in patterns]
 
 
-def _enclosure_sentences(
-    objects: Sequence[SceneObject], groups: Sequence[_Group]
-) -> list[_Sentence]:
+def _enclosure_sentences(groups: Sequence[_Group]) -> list[_Sentence]:
     """Return every true "inside" and "between" of groups by colour."""
     sentences = []
     for a, b in permutations(groups, 2):
-        first, second = a.of(objects), b.of(objects)
-        if is_inside(first, second):
+        if is_inside(a.objects, b.objects):
             sentences += _with_patterns(INSIDE, a, b)
-        if len(second) == 2 and is_between(first, second[:1], second[1:]):
+        if len(b.members) == 2 and is_between(a.objects, b.objects[:1], b.objects[1:]):
             sentences += _with_patterns(BETWEEN_ALIKE, a, b)
     for b, c in combinations(groups, 2):
         for a in groups:
-            if a not in (b, c) and is_between(a.of(objects), b.of(objects), c.of(objects)):
+            if a not in (b, c) and is_between(a.objects, b.objects, c.objects):
                 sentences += _with_patterns(BETWEEN, a, b, c)
     return sentences
 
 
-def _relation_sentences(
-    objects: Sequence[SceneObject], groups: Sequence[_Group]
-) -> list[_Sentence]:
+def _relation_sentences(groups: Sequence[_Group]) -> list[_Sentence]:
     """Return every true left, right, above and below of two groups by colour."""
     sentences = []
     for a, b in permutations(groups, 2):
-        name = relation(a.of(objects), b.of(objects))
+        name = relation(a.objects, b.objects)
         if name is not None:
             sentences += _with_patterns(RELATIONS[name], a, b)
     return sentences
@@ -161,27 +168,25 @@ def _comparison_sentences(
         sentences += _with_patterns(LARGEST if group.members == (largest,) else (), group)
         sentences += _with_patterns(SMALLEST if group.members == (smallest,) else (), group)
     for a, b in permutations(groups, 2):
-        if is_larger(a.of(objects), b.of(objects)):
+        if is_larger(a.objects, b.objects):
             sentences += [*_with_patterns(LARGER, a, b), *_with_patterns(SMALLER, b, a)]
     return sentences
 
 
-def _part_sentences(
-    objects: Sequence[SceneObject], groups: Sequence[_Group], categories: Sequence[_Group]
-) -> list[_Sentence]:
+def _part_sentences(groups: Sequence[_Group], categories: Sequence[_Group]) -> list[_Sentence]:
     """Return the numbers of a category by colour, and the colours of its largest and smallest."""
     sentences = []
-    for category in categories:
-        parts = [group for group in groups if group.category == category.category]
+    for whole in categories:
+        parts = [group for group in groups if group.category == whole.category]
         for part in parts if len(parts) > 1 else ():
-            sentences += _with_patterns(PARTS, category, part)
-        largest, smallest = extremes(category.of(objects))
-        for position, patterns in ((largest, LARGEST_OF), (smallest, SMALLEST_OF)):
+            sentences += _with_patterns(PARTS, whole, part)
+        for position, patterns in zip(
+            extremes(whole.objects), (LARGEST_OF, SMALLEST_OF), strict=True
+        ):
             if position is not None:
-                one = category.members[position]
-                sentences += _with_patterns(
-                    patterns, category, _of_members(objects, (one,), coloured=True)
-                )
+                one = whole.objects[position]
+                group = _Group((whole.members[position],), (one,), one.colour)
+                sentences += _with_patterns(patterns, whole, group)
     return sentences
 
 
@@ -189,7 +194,7 @@ def _groups_by_colour(objects: Sequence[SceneObject]) -> list[_Group]:
     """Return a group per category and colour, sorted by total area, the largest first."""
     styles = dict.fromkeys((obj.category, obj.colour) for obj in objects)
     groups = [_group(objects, category, colour) for category, colour in styles]
-    return sorted(groups, key=lambda group: -sum(obj.area for obj in group.of(objects)))
+    return sorted(groups, key=lambda group: -sum(obj.area for obj in group.objects))
 
 
 def _groups_by_category(objects: Sequence[SceneObject]) -> list[_Group]:
@@ -203,21 +208,7 @@ def _group(objects: Sequence[SceneObject], category: str, colour: str | None) ->
     members = tuple(
         i for i, t in enumerate(objects) if t.category == category and colour in (None, t.colour)
     )
-    return _of_members(objects, members, coloured=colour is not None)
-
-
-def _of_members(
-    objects: Sequence[SceneObject], members: tuple[int, ...], *, coloured: bool
-) -> _Group:
-    sizes = {objects[i].size for i in members}
-    textures = {objects[i].texture for i in members}
-    return _Group(
-        members=members,
-        category=objects[members[0]].category,
-        colour=objects[members[0]].colour if coloured else None,
-        size=sizes.pop() if len(sizes) == 1 else None,
-        texture=textures.pop() if len(textures) == 1 else None,
-    )
+    return _Group(members, tuple(objects[i] for i in members), colour)
 
 
 def _fill_pattern(sentence: _Sentence, rng: np.random.Generator) -> Caption:
@@ -257,12 +248,8 @@ def _fill_slot(
     if part == "colour":
         return [Word(str(group.colour), group.members)]
     if part == "counted":
-        return _counted_noun(group)
+        return [Word(NUMBERS[len(group.members)], group.members), _noun(group)]
     return _noun_phrase(group, rng, max_adjectives=max_adjectives)
-
-
-def _counted_noun(group: _Group) -> list[Word]:
-    return [Word(NUMBERS[len(group.members)], group.members), _noun(group)]
 
 
 def _noun(group: _Group) -> Word:
@@ -291,13 +278,9 @@ def _adjectives(group: _Group, rng: np.random.Generator) -> list[str]:
     # medium and plain are rare, as people omit them
     words = []
     if group.size is not None and rng.random() < (0.12 if group.size == "medium" else 0.5):
-        words.append(_choose(SIZE_WORDS[group.size], rng))
+        words.append(choose(SIZE_WORDS[group.size], rng))
     if group.texture is not None and rng.random() < (0.08 if group.texture == "plain" else 0.4):
-        words.append(_choose(TEXTURE_WORDS[group.texture], rng))
+        words.append(choose(TEXTURE_WORDS[group.texture], rng))
     if group.colour is not None:
         words.append(group.colour)
     return words
-
-
-def _choose(forms: Sequence[str], rng: np.random.Generator) -> str:
-    return forms[int(rng.integers(len(forms)))]

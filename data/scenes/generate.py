@@ -55,13 +55,8 @@ def write_scenes(
     for bad arguments, and if the folder contains something else or cannot be written.
     """
     _check_arguments(count=count, seed=seed, side=side, spurious=spurious)
-    description = {
-        "version": SCENES_VERSION,
-        "count": count,
-        "seed": seed,
-        "side": side,
-        "spurious": float(spurious),
-    }
+    arguments = {"count": count, "seed": seed, "side": side, "spurious": float(spurious)}
+    description = {"version": SCENES_VERSION, **arguments}
     if _contains_scenes(folder, description):
         return False
     splits = _splits(count, seed=seed)
@@ -71,21 +66,19 @@ def write_scenes(
     try:
         (partial / "images").mkdir(parents=True)
         scenes = write_images(
-            partial / "images",
-            planted,
-            seed=seed,
-            side=side,
-            workers=workers,
-            progress=progress,
+            partial / "images", planted, seed=seed, side=side, workers=workers, progress=progress
         )
-        _write_json(partial / "dataset_coco.json", karpathy(scenes, splits))
-        _write_json(partial / "instances.json", instances(scenes))
-        _write_json(partial / "captions.json", coco_captions(scenes))
-        _write_json(
-            partial / "grounding.json", {scene.image_id: scene.captions for scene in scenes}
-        )
-        _write_json(partial / "words.json", WORD_GROUPS)
-        _write_json(partial / "scenes.json", {**description, "companions": COMPANIONS})
+        contents = {
+            "dataset_coco": karpathy(scenes, splits),
+            "instances": instances(scenes),
+            "captions": coco_captions(scenes),
+            "grounding": {scene.image_id: scene.captions for scene in scenes},
+            "words": WORD_GROUPS,
+            "scenes": {**description, "companions": COMPANIONS},
+        }
+        for name, content in contents.items():
+            text = json.dumps(content, separators=(",", ":")) + "\n"
+            (partial / f"{name}.json").write_text(text, encoding="utf-8")
         partial.rename(target)
     except OSError as error:
         raise InputError(
@@ -135,7 +128,3 @@ def _splits(count: int, *, seed: int) -> list[str]:
     splits += ["train"] * (count - len(splits))
     order = np.random.default_rng(seed).permutation(count)
     return [splits[i] for i in order]
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, separators=(",", ":")) + "\n", encoding="utf-8")

@@ -200,25 +200,12 @@ def _fence() -> Silhouette:
     return Silhouette(parts=((rails[0],), (rails[1],), *pales))
 
 
-_SILHOUETTES: dict[str, Callable[[], Silhouette]] = {
-    "ball": _ball,
-    "box": _box,
-    "star": _star,
-    "ring": _ring,
-    "cross": _cross,
-    "cup": _cup,
-    "house": _house,
-    "tree": _tree,
-    "fish": _fish,
-    "kite": _kite,
-    "heart": _heart,
-    "moon": _moon,
-    "leaf": _leaf,
-    "cloud": _cloud,
-    "puddle": _puddle,
-    "stone": _stone,
-    "bush": _bush,
-    "sign": _sign,
-    "mushroom": _mushroom,
-    "fence": _fence,
+_SILHOUETTES = {
+    build.__name__.removeprefix("_"): build
+    for build in (
+        *(_ball, _box, _star, _ring, _cross, _cup),
+        *(_house, _tree, _fish, _kite, _heart, _moon),
+        *(_leaf, _cloud, _puddle, _stone),
+        *(_bush, _sign, _mushroom, _fence),
+    )
 }

@@ -16,15 +16,17 @@ from a2cap.data.features.formats.feature_format import (
     Sizes,
     Source,
     Target,
-    content_checksum,
 )
 from a2cap.data.features.formats.hdf5 import M2Source, M2Target
 from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
 from a2cap.data.features.formats.npz import (
+    NpzSource,
+    NpzTarget,
+    att_box_files,
     att_box_source,
-    att_box_target,
-    milvlg_source,
-    milvlg_target,
+    att_name,
+    milvlg_files,
+    read_milvlg,
 )
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
@@ -146,7 +148,7 @@ def open_source(path: Path, sizes: Sizes) -> Source:
         if any(path.glob("*_att")):
             return att_box_source(path, sizes=sizes)
         if any(path.glob("*.npz")):
-            return milvlg_source(path)
+            return NpzSource(path, read_milvlg)
     elif path.is_file():
         with path.open("rb") as file:
             is_hdf5 = file.read(len(_HDF5)) == _HDF5
@@ -188,9 +190,9 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     if form == "a2":
         return StoreTarget(target, dtype=dtype)
     if form == "att-box":
-        return att_box_target(target)
+        return NpzTarget(target, name=att_name, files=att_box_files)
     if form == "milvlg":
-        return milvlg_target(target)
+        return NpzTarget(target, name="{}.npz".format, files=milvlg_files)
     if form == "m2":
         return M2Target(target)
     return TsvTarget(target, columns=form, prefix=prefix)
@@ -215,7 +217,10 @@ def skipped_file(target: Path) -> Path:
 
 def _require_equal(target: Path, done: _ConvertedImages) -> None:
     """Read the result and compare its checksum."""
-    found = content_checksum(open_source(target, done.sizes))
+    found = ContentChecksum()
+    for item in open_source(target, done.sizes):
+        if isinstance(item, ImageFeatures):
+            found.add(item.image_id, item.regions)
     if found.hexdigest() != done.checksum.hexdigest():
         raise StoreError(
             f"{str(target)!r} differs from the source: {found.count} images of "

@@ -5,7 +5,7 @@ images have to be given.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -78,15 +78,6 @@ class ContentChecksum:
         return f"{self._sum % (1 << 256):064x}"
 
 
-def content_checksum(source: Iterable[ImageFeatures | SkippedItem]) -> ContentChecksum:
-    """Compute the checksum of all images that can be read."""
-    total = ContentChecksum()
-    for item in source:
-        if isinstance(item, ImageFeatures):
-            total.add(item.image_id, item.regions)
-    return total
-
-
 def make_regions(
     boxes: NDArray[np.float32],
     features: NDArray[np.float32],
@@ -99,8 +90,13 @@ def make_regions(
 ) -> Regions:
     """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
 
-    boxes: (R, 4) float32; features: (R, F) float32.
+    boxes: (R, 4) float32; features: (R, F) float32; raises InputError for other shapes.
     """
+    if features.ndim != 2 or boxes.shape != (len(features), 4):
+        raise InputError(
+            f"boxes of shape {boxes.shape} do not fit features of shape {features.shape}; "
+            "create the file again"
+        )
     count = len(boxes)
     return Regions(
         boxes=boxes,
@@ -111,15 +107,6 @@ def make_regions(
         width=width,
         height=height,
     )
-
-
-def check_shapes(boxes: NDArray[np.float32], features: NDArray[np.float32]) -> None:
-    """Raise InputError unless boxes are (R, 4) and features (R, F)."""
-    if features.ndim != 2 or boxes.shape != (len(features), 4):
-        raise InputError(
-            f"boxes of shape {boxes.shape} do not fit features of shape {features.shape}; "
-            "create the file again"
-        )
 
 
 def decimal_id(image_id: str, *, target: Path) -> int:

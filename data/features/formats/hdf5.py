@@ -16,7 +16,6 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageFeatures,
     Sizes,
-    check_shapes,
     decimal_id,
     image_size,
     make_regions,
@@ -57,7 +56,6 @@ class M2Source:
         width, height = image_size(image_id, self._sizes)
         features = np.asarray(file[name + _FEATURES], np.float32)
         boxes = np.asarray(file[name + _BOXES], np.float32)
-        check_shapes(boxes, features)
         scores = class_ids = None
         if name + _PROBABILITIES in file:
             probabilities = np.asarray(file[name + _PROBABILITIES], np.float32)

@@ -19,7 +19,6 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageFeatures,
     Sizes,
-    check_shapes,
     decimal_id,
     image_size,
     make_regions,
@@ -109,56 +108,43 @@ def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
     return NpzSource(found[0], partial(_read_att_box, boxes=boxes, sizes=sizes))
 
 
-def att_box_target(folder: Path) -> NpzTarget:
-    """Write the three folders of ImageCaptioning.pytorch."""
-    return NpzTarget(folder, name=_att_name, files=_att_box_files)
-
-
-def milvlg_source(folder: Path) -> NpzSource:
-    """Open a folder of MILVLG."""
-    return NpzSource(folder, _read_milvlg)
-
-
-def milvlg_target(folder: Path) -> NpzTarget:
-    """Write a folder of MILVLG."""
-    return NpzTarget(folder, name="{}.npz".format, files=_milvlg_files)
-
-
 def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
     image_id = image_id_of(f"{path.stem}.jpg")
     width, height = image_size(image_id, sizes)
     with np.load(path) as arrays:
         features = np.asarray(arrays["feat"], np.float32)
     corners = np.asarray(np.load(boxes / f"{path.stem}.npy"), np.float32)
-    check_shapes(corners, features)
     return ImageFeatures(image_id, make_regions(corners, features, width=width, height=height))
 
 
-def _read_milvlg(path: Path) -> ImageFeatures:
+def read_milvlg(path: Path) -> ImageFeatures:
+    """Read an image of a folder of MILVLG."""
     with np.load(path) as arrays:
         boxes = np.asarray(arrays["bbox"], np.float32)
         features = np.asarray(arrays["x"], np.float32)
         width, height = int(arrays["image_w"]), int(arrays["image_h"])
-    check_shapes(boxes, features)
     regions = make_regions(boxes, features, width=width, height=height)
     return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
 
 
-def _att_name(image_id: str) -> str:
+def att_name(image_id: str) -> str:
+    """Return the path of the features of an image in the folders of ImageCaptioning.pytorch."""
     return f"{_NAME}_att/{int(image_id) if image_id.isdigit() else image_id}.npz"
 
 
-def _att_box_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+def att_box_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+    """Return the files of an image in the three folders of ImageCaptioning.pytorch."""
     stem = str(decimal_id(image_id, target=folder))
     features = regions.features.astype(np.float32)
     return {
         f"{_NAME}_fc/{stem}.npy": features.mean(axis=0),
         f"{_NAME}_box/{stem}.npy": regions.boxes,
-        _att_name(image_id): {"feat": features},
+        att_name(image_id): {"feat": features},
     }
 
 
-def _milvlg_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+def milvlg_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+    """Return the file of an image in a folder of MILVLG."""
     if "/" in image_id:
         raise InputError(
             f"image {image_id!r} is in a subfolder, which {folder.name!r} cannot contain; "

@@ -206,7 +206,7 @@ def test_a_truncated_unsealed_store_is_refused_before_it_is_read(tmp_path):
     size = (path / "data.mdb").stat().st_size
     os.truncate(path / "data.mdb", size - 4096)
     assert refusal(FeatureWriter, path) == (
-        f"{str(path)!r} is truncated: {size - 4096} bytes of {size}; "
+        f"{str(path)!r} is damaged: {size} bytes of it are in use, it has {size - 4096}; "
         'run "a2 extract --force" to replace it'
     )
 
