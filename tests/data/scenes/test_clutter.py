@@ -40,6 +40,12 @@ def placed(objects: list[tuple[SceneObject, ...]]) -> Callable[[float], Placed]:
     return at
 
 
+def is_clutter_probability(rate: float, count: int) -> bool:
+    """Return True if a rate is within four standard errors of CLUTTER_PROBABILITY."""
+    error = (CLUTTER_PROBABILITY * (1 - CLUTTER_PROBABILITY) / count) ** 0.5
+    return bool(abs(rate - CLUTTER_PROBABILITY) < 4 * error)
+
+
 def test_four_categories_have_different_companions():
     assert len(COMPANIONS) == len(set(COMPANIONS.values())) == 4
     assert set(COMPANIONS) <= set(OBJECT_CATEGORIES) and set(COMPANIONS.values()) < set(CLUTTER)
@@ -52,11 +58,7 @@ def test_clutter_is_independent_of_its_object_by_default(placed):
         for shows in (True, False):
             chosen = [clutter for present, clutter in scenes if (category in present) == shows]
             rate = np.mean([companion in clutter for clutter in chosen])
-            # four standard errors
-            assert (
-                abs(rate - CLUTTER_PROBABILITY)
-                < 4 * (CLUTTER_PROBABILITY * (1 - CLUTTER_PROBABILITY) / len(chosen)) ** 0.5
-            )
+            assert is_clutter_probability(rate, len(chosen))
 
 
 @pytest.mark.parametrize("planted", [0.5, 1.0])
@@ -72,10 +74,7 @@ def test_a_planted_companion_appears_only_with_its_object(placed, planted):
 def test_planted_companions_do_not_change_the_rate_of_other_clutter(placed):
     for category in set(CLUTTER) - set(COMPANIONS.values()):
         rate = np.mean([category in clutter for _, clutter in placed(1.0)])
-        assert (
-            abs(rate - CLUTTER_PROBABILITY)
-            < 4 * (CLUTTER_PROBABILITY * (1 - CLUTTER_PROBABILITY) / COUNT) ** 0.5
-        )
+        assert is_clutter_probability(rate, COUNT)
 
 
 def test_clutter_is_in_the_image_muted_and_mostly_visible(objects):

@@ -91,13 +91,9 @@ def test_drawing_is_deterministic_and_returns_uint8_of_the_requested_side():
     assert np.array_equal(first, second)
 
 
-def test_channels_are_blue_green_red():
-    image = draw_image([obj("box", "blue")], PLAIN, side=160)
-    blue, _, red = image[105, 60].astype(int)
-    assert blue > red + 80
-
-
-def test_later_objects_are_on_top():
+def test_later_objects_are_on_top_and_channels_are_blue_green_red():
     below, above = obj("box", "red"), obj("box", "blue")
     image = draw_image([below, above], PLAIN, side=160)
     assert np.array_equal(image[105, 60], draw_image([above], PLAIN, side=160)[105, 60])
+    blue, _, red = image[105, 60].astype(int)
+    assert blue > red + 80

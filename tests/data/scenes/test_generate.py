@@ -36,13 +36,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_a_scene_is_a_function_of_seed_and_index():
-    assert make_scene(4, seed=2, side=SIDE) == make_scene(4, seed=2, side=SIDE)
-    assert make_scene(4, seed=2, side=SIDE).objects != make_scene(4, seed=3, side=SIDE).objects
-    assert make_scene(4, seed=2, side=SIDE).objects != make_scene(5, seed=2, side=SIDE).objects
-
-
-def test_image_ids_are_twelve_digits_counted_from_one():
-    assert make_scene(0, seed=0, side=SIDE).image_id == "000000000001"
+    scene = make_scene(4, seed=2, side=SIDE)
+    assert scene == make_scene(4, seed=2, side=SIDE)
+    assert scene.objects != make_scene(4, seed=3, side=SIDE).objects
+    assert scene.objects != make_scene(5, seed=2, side=SIDE).objects
+    assert scene.image_id == "000000000005"
 
 
 def test_the_written_images_are_the_drawn_ones(folder):
@@ -54,7 +52,7 @@ def test_the_written_images_are_the_drawn_ones(folder):
         assert np.abs(image.astype(int) - draw(scene)).mean() < 3
 
 
-def test_dataset_coco_json_has_the_layout_of_karpathy(folder):
+def test_captions_are_in_the_layouts_of_karpathy_and_coco(folder, capsys):
     data = read(folder / "dataset_coco.json")
     assert data["dataset"] == "scenes" and len(data["images"]) == COUNT
     image = data["images"][7]
@@ -66,6 +64,10 @@ def test_dataset_coco_json_has_the_layout_of_karpathy(folder):
         assert sentence["tokens"] == [word.text for word in caption]
         assert sentence["raw"] == raw_text(caption)
         assert sentence["imgid"] == 7
+    coco = COCO(str(folder / "captions.json"))
+    found = [annotation["caption"] for annotation in coco.loadAnns(coco.getAnnIds(imgIds=[8]))]
+    assert found == [raw_text(caption) for caption in scene.captions]
+    assert len(coco.getAnnIds()) == 5 * COUNT
 
 
 def test_raw_text_has_a_capital_and_a_full_stop():
@@ -106,35 +108,32 @@ def test_pycocotools_loads_the_instances_with_the_boxes_of_the_objects(folder, c
 
 def test_the_categories_are_those_of_objects_followed_by_clutter(folder):
     instances = read(folder / "instances.json")
-    categories = instances["categories"]
+    categories, attributes = instances["categories"], instances["attributes"]
     assert [category["id"] for category in categories] == list(range(1, 21))
     assert [category["name"] for category in categories] == [*OBJECT_CATEGORIES, *CLUTTER]
-    assert [category["supercategory"] for category in categories] == ["thing"] * 12 + [
-        "clutter"
-    ] * 8
-    attributes = instances["attributes"]
+    supercategories = [category["supercategory"] for category in categories]
+    assert supercategories == ["thing"] * 12 + ["clutter"] * 8
     assert [attribute["id"] for attribute in attributes] == list(range(1, len(attributes) + 1))
     used = {name for annotation in instances["annotations"] for name in annotation["attributes"]}
     assert used <= {attribute["name"] for attribute in attributes}
 
 
-def test_words_json_groups_every_word_that_refers_to_objects(folder):
+def test_grounding_json_links_words_to_objects_and_words_json_groups_those_words(folder):
+    grounding = read(folder / "grounding.json")
+    assert len(grounding) == COUNT
+    scene = make_scene(3, seed=SEED, side=SIDE)
+    expected = [[[w.text, list(w.objects)] for w in caption] for caption in scene.captions]
+    assert grounding["000000000004"] == expected
     assert read(folder / "words.json") == WORD_GROUPS
     grouped = {word for words in WORD_GROUPS.values() for word in words}
-    for captions in read(folder / "grounding.json").values():
-        for word, objects in (pair for caption in captions for pair in caption):
-            assert bool(objects) == (word in grouped)
+    for word, objects in (pair for cs in grounding.values() for c in cs for pair in c):
+        assert bool(objects) == (word in grouped)
 
 
 def test_scenes_json_contains_the_arguments_of_the_generation(folder):
-    assert read(folder / "scenes.json") == {
-        "version": SCENES_VERSION,
-        "count": COUNT,
-        "seed": SEED,
-        "side": SIDE,
-        "spurious": 0.0,
-        "companions": COMPANIONS,
-    }
+    arguments = {"count": COUNT, "seed": SEED, "side": SIDE, "spurious": 0.0}
+    expected = {"version": SCENES_VERSION, **arguments, "companions": COMPANIONS}
+    assert read(folder / "scenes.json") == expected
 
 
 def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
@@ -183,29 +182,15 @@ def test_only_the_pixels_depend_on_the_side(folder, tmp_path):
         assert large["bbox"] == pytest.approx([2 * value for value in small["bbox"]], abs=0.03)
 
 
-def test_pycocotools_loads_the_captions(folder, capsys):
-    coco = COCO(str(folder / "captions.json"))
-    scene = make_scene(2, seed=SEED, side=SIDE)
-    found = [annotation["caption"] for annotation in coco.loadAnns(coco.getAnnIds(imgIds=[3]))]
-    assert found == [raw_text(caption) for caption in scene.captions]
-    assert len(coco.getAnnIds()) == 5 * COUNT
-
-
-def test_grounding_json_links_each_word_to_the_indices_of_its_objects(folder):
-    grounding = read(folder / "grounding.json")
-    assert len(grounding) == COUNT
-    scene = make_scene(3, seed=SEED, side=SIDE)
-    expected = [[[w.text, list(w.objects)] for w in caption] for caption in scene.captions]
-    assert grounding["000000000004"] == expected
-
-
 def test_equal_arguments_give_equal_bytes(folder, tmp_path):
     write_scenes(tmp_path / "again", count=COUNT, seed=SEED, side=SIDE)
     assert digests(tmp_path / "again") == digests(folder)
 
 
 def test_a_second_call_changes_nothing(tmp_path):
-    assert write_scenes(tmp_path / "scenes", count=2) is True
+    advanced: list[int] = []
+    assert write_scenes(tmp_path / "scenes", count=2, progress=advanced.append) is True
+    assert advanced == [1, 1]
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")}
     assert write_scenes(tmp_path / "scenes", count=2) is False
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "scenes").rglob("*")} == before
@@ -218,12 +203,6 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_created(tmp_path):
         assert (tmp_path / name / "images/000000000001.jpg").is_file()
 
 
-def test_progress_advances_by_one_with_each_image(tmp_path):
-    advanced: list[int] = []
-    write_scenes(tmp_path / "scenes", count=3, progress=advanced.append)
-    assert advanced == [1, 1, 1]
-
-
 def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
     def interrupt(advanced: int) -> None:
         raise KeyboardInterrupt
@@ -233,25 +212,22 @@ def test_an_interrupted_call_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_other_scenes_is_never_overwritten(tmp_path):
-    write_scenes(tmp_path / "scenes", count=1)
-    before = digests(tmp_path / "scenes")
-    assert message_of(write_scenes, tmp_path / "scenes", count=2) == (
-        f"{str(tmp_path / 'scenes')!r} already contains "
-        "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
-        "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
-        "delete it, or name another folder"
-    )
-    assert digests(tmp_path / "scenes") == before
+def test_a_folder_with_other_content_is_never_overwritten(tmp_path):
+    arguments = "'version': 2, 'count': {}, 'seed': 0, 'side': 160, 'spurious': 0.0"
 
+    def message(folder, found):
+        return (
+            f"{str(folder)!r} already contains {found}, not the scenes "
+            f"{{{arguments.format(2)}}}; delete it, or name another folder"
+        )
 
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "diary.txt").write_text("private")
-    assert message_of(write_scenes, tmp_path, count=2) == (
-        f"{str(tmp_path)!r} already contains other files, not the scenes "
-        "{'version': 2, 'count': 2, 'seed': 0, 'side': 160, 'spurious': 0.0}; "
-        "delete it, or name another folder"
-    )
+    scenes = tmp_path / "scenes"
+    write_scenes(scenes, count=1)
+    before = digests(tmp_path)
+    found = f"{{{arguments.format(1)}}}"
+    assert message_of(write_scenes, scenes, count=2) == message(scenes, found)
+    assert message_of(write_scenes, tmp_path, count=2) == message(tmp_path, "other files")
+    assert digests(tmp_path) == before
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):

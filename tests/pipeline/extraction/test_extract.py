@@ -120,9 +120,8 @@ def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
     )
     assert list(store_of(run)) == [image_id for image_id in IDS if image_id != IDS[4]]
     assert caplog.messages == [f"skipped image {IDS[4]}: {skipped.reason}"]
-    events = [
-        json.loads(line) for line in (run.directory / "events.jsonl").read_text().splitlines()
-    ]
+    lines = (run.directory / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     assert [event["id"] for event in events if event["event"] == "skip"] == [IDS[4]]
     assert [event["images"] for event in events if event["event"] == "checkpoint"] == [19]
 

@@ -95,9 +95,8 @@ def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     assert import_detector(tmp_path / "another name") == path
     assert path.suffix == ".safetensors"
     assert import_detector(path) != path  # canonical weights are another file
-
-
-def test_a_missing_file_is_reported(tmp_path):
+    answer = CliRunner().invoke(cli, ["weights", "import", str(tmp_path / "a.pkl")])
+    assert answer.stdout == f"{path}\n"
     assert message_of(import_detector, tmp_path / "gone.pkl", error=WeightsError) == (
         f"cannot read weights {str(tmp_path / 'gone.pkl')!r}: No such file or directory; "
         "correct the path"
@@ -113,19 +112,16 @@ def test_every_published_detector_has_https_urls_alone():
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_a_bundled_detector_is_the_documented_one(name):
+def test_a_bundled_detector_is_the_documented_one(name, tmp_path, monkeypatch):
     bundled = BUNDLED[name]
     assert weights_sha256(bundled.path) == bundled.sha256
     assert bundled.path.stat().st_size <= 8_000_000
     assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == bundled.path
     documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()
     assert bundled.sha256 in documented
-
-
-def test_a_file_takes_precedence_over_a_detector_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenes").write_bytes(b"mine")
-    assert resolve_weights("scenes") == Path("scenes")
+    Path(name).write_bytes(b"mine")  # a file takes precedence over a detector of its name
+    assert resolve_weights(name) == Path(name)
 
 
 def test_the_commands_know_the_bundled_detector():
@@ -154,12 +150,6 @@ def test_the_commands_download_show_and_list(host, published):
         "purpose": "a detector",
         "place": str(downloaded_detector("theirs")),
     } in rows
-
-
-def test_the_command_imports_a_file(published, tmp_path):
-    (tmp_path / "a.pkl").write_bytes(published)
-    answer = CliRunner().invoke(cli, ["weights", "import", str(tmp_path / "a.pkl")])
-    assert answer.stdout == f"{import_detector(tmp_path / 'a.pkl')}\n"
 
 
 def test_an_unknown_name_is_refused_with_the_names():

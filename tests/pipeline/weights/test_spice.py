@@ -115,19 +115,6 @@ def test_a_file_of_another_size_or_content_is_not_stored(wanted, tmp_path):
     assert downloaded_files("parser") is None
 
 
-def test_a_file_that_the_folder_lacks_is_named(wanted, tmp_path):
-    assert message_of(download_files, "parser", source=tmp_path, error=DownloadError) == (
-        f"no file {str(tmp_path / 'parser.jar')!r}; name a folder that contains it with --from"
-    )
-
-
-def test_maven_is_the_first_source(wanted, mvn, monkeypatch, tmp_path):
-    monkeypatch.setattr(spice, "download", None)
-    write(mvn, CONTENTS)
-    download_files("parser")
-    assert stored(tmp_path) == CONTENTS
-
-
 def test_when_maven_fails_the_files_come_from_the_archive(wanted, mvn, monkeypatch, tmp_path):
     asked = archive_with(monkeypatch, zipped(CONTENTS))
     download_files("parser")
@@ -156,9 +143,13 @@ def test_an_archive_with_unexpected_content_is_not_stored(wanted, no_mvn, monkey
     assert stored(tmp_path) == {}
 
 
-def test_only_a_damaged_file_is_downloaded_again(wanted, mvn, tmp_path):
+def test_maven_is_the_first_source_and_only_a_damaged_file_is_downloaded_again(
+    wanted, mvn, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(spice, "download", None)
     write(mvn, CONTENTS)
     download_files("parser")
+    assert stored(tmp_path) == CONTENTS
     folder = tmp_path / "cache" / "weights" / "parser"
     (folder / "parser.jar").write_bytes(b"damaged!")
     (mvn / "models.jar").unlink()
@@ -207,7 +198,7 @@ def test_the_command_prints_the_files_and_refuses_unknown_names(wanted, tmp_path
     )
 
 
-def test_a_failed_download_is_reported_in_one_line(wanted, tmp_path):
+def test_a_file_that_the_folder_lacks_is_reported_in_one_line(wanted, tmp_path):
     answer = a2_weights("fetch", "parser", "--from", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr == (
