@@ -247,28 +247,26 @@ class Alignment(nn.Module):
             hidden, mask_keys = hidden.detach(), mask_keys.detach()
         keep = self.mask_network(hidden, mask_keys)
         keep = keep.masked_fill(~region_mask[:, None, None, :], 1.0)
+        gate: Tensor | None = None
         if decoder_pass.perturbed:
-            return self._perturb(attention, keep, region_mask)
-        return self._align(attention, keep, queries, decoder_pass.schedule_step)
+            used = self._perturb(attention, keep, region_mask)
+            is_renormalised = self.config.renormalise_perturbed
+        else:
+            gate = None if self.gate is None else self.gate(queries)
+            used = self._fuse(
+                attention, evidence(attention, keep), gate, decoder_pass.schedule_step
+            )
+            is_renormalised = self.config.renormalise_aligned
+        return AlignedAttention(
+            attention, renormalise(used) if is_renormalised else used, keep, gate
+        )
 
-    def _perturb(self, attention: Tensor, keep: Tensor, region_mask: Tensor) -> AlignedAttention:
+    def _perturb(self, attention: Tensor, keep: Tensor, region_mask: Tensor) -> Tensor:
         if self.config.average == "uniform":
             average = uniform_average(region_mask, dtype=attention.dtype)
         else:
             average = head_average(attention)
-        used = perturb(attention, keep, average)
-        if self.config.renormalise_perturbed:
-            used = renormalise(used)
-        return AlignedAttention(attention, used, keep)
-
-    def _align(
-        self, attention: Tensor, keep: Tensor, queries: Tensor, schedule_step: Tensor
-    ) -> AlignedAttention:
-        gate = None if self.gate is None else self.gate(queries)
-        used = self._fuse(attention, evidence(attention, keep), gate, schedule_step)
-        if self.config.renormalise_aligned:
-            used = renormalise(used)
-        return AlignedAttention(attention, used, keep, gate)
+        return perturb(attention, keep, average)
 
     def _fuse(
         self, attention: Tensor, evidence: Tensor, gate: Tensor | None, schedule_step: Tensor

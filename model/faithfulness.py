@@ -7,7 +7,8 @@ Jensen-Shannon divergence (Eq. 13) measures how far alignment moves the attentio
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -128,32 +129,28 @@ class _Mean:
         return self.total / self.count if self.count else None
 
 
-@dataclass
 class _LayerMeans:
-    """Running means of one layer; fields as in `LayerFaithfulness`."""
+    """Running means of one layer, by field of `LayerFaithfulness`."""
 
-    words: int = 0
-    attention: _Mean = field(default_factory=_Mean)
-    aligned: _Mean = field(default_factory=_Mean)
-    evidence: _Mean = field(default_factory=_Mean)
-    divergence: _Mean = field(default_factory=_Mean)
-    keep: _Mean = field(default_factory=_Mean)
-    gate: _Mean = field(default_factory=_Mean)
+    def __init__(self) -> None:
+        self.words = 0
+        names = ("attention", "aligned", "evidence", "divergence", "keep", "gate")
+        self.means = {name: _Mean() for name in names}
 
     def add(self, weights: AlignedAttention, importance: Tensor, region_mask: Tensor) -> None:
         """Add N tokens; weights: (N, H, R) each; importance, region_mask: (N, R)."""
         self.words += len(importance)
-        self.attention.add(kendall_tau(weights.original.mean(1), importance, region_mask))
+        self.means["attention"].add(kendall_tau(weights.original.mean(1), importance, region_mask))
         if weights.keep is None:
             return
-        self.aligned.add(kendall_tau(weights.used.mean(1), importance, region_mask))
+        self.means["aligned"].add(kendall_tau(weights.used.mean(1), importance, region_mask))
         # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
         dropped = (1 - weights.keep.double()).mean(1)
-        self.evidence.add(kendall_tau(dropped, importance.double(), region_mask))
-        self.divergence.add(_divergence(weights))
-        self.keep.add(weights.keep.mean(1)[region_mask])
+        self.means["evidence"].add(kendall_tau(dropped, importance.double(), region_mask))
+        self.means["divergence"].add(_divergence(weights))
+        self.means["keep"].add(weights.keep.mean(1)[region_mask])
         if weights.gate is not None:
-            self.gate.add(weights.gate)
+            self.means["gate"].add(weights.gate)
 
 
 def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
@@ -204,13 +201,8 @@ class FaithfulnessMeter:
             LayerFaithfulness(
                 layer=number,
                 words=means.words,
-                attention=means.attention.value,
-                aligned=means.aligned.value,
-                evidence=means.evidence.value,
-                divergence=means.divergence.value,
-                keep=means.keep.value,
-                gate=means.gate.value,
-                constant=means.evidence.undefined,
+                constant=means.means["evidence"].undefined,
+                **{name: mean.value for name, mean in means.means.items()},
             )
             for number, means in enumerate(self._layers, start=1)
         ]
@@ -219,14 +211,8 @@ class FaithfulnessMeter:
 def _select_tokens(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
     """Stack L steps of (B, H, R) and select the tokens, (N, H, R), image by image."""
 
-    def select(values: Sequence[Tensor | None]) -> Tensor | None:
-        present = [value for value in values if value is not None]
-        return torch.stack(present, dim=1)[is_token] if present else None
+    def select(name: str) -> Any:  # None where the layer has no mask or gate
+        values = [getattr(step, name) for step in steps]
+        return None if values[0] is None else torch.stack(values, dim=1)[is_token]
 
-    original, used = (
-        torch.stack(values, dim=1)[is_token]
-        for values in ([step.original for step in steps], [step.used for step in steps])
-    )
-    return AlignedAttention(
-        original, used, select([s.keep for s in steps]), select([s.gate for s in steps])
-    )
+    return AlignedAttention(*map(select, ("original", "used", "keep", "gate")))

@@ -19,11 +19,12 @@ from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
 from a2cap.model.alignment import AlignedAttention
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.captioning.saved_captioner import SavedModel, load_model
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -68,7 +69,7 @@ class Subject:
         return CaptionFile(self.captions / CAPTIONS).image_ids(self.split)
 
     @cached_property
-    def saved(self) -> SavedModel:
+    def saved(self) -> LoadedCaptioner[TransformerCaptioner]:
         """Captioner on the CPU."""
         return load_model(self.model, device=torch.device("cpu"))
 
@@ -152,7 +153,9 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
 
 @torch.inference_mode()
 def teacher_forced(
-    saved: SavedModel, batch: Batch, captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]]
+    saved: LoadedCaptioner[TransformerCaptioner],
+    batch: Batch,
+    captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]],
 ) -> dict[str, NDArray[np.float64]]:
     """Return attention at each word of captions: name -> (layers, B, K, L, R), mean over heads."""
     tokens = _encoded(saved, captions)
@@ -174,7 +177,8 @@ def _evidence(layer: AlignedAttention) -> Tensor:
 
 
 def _encoded(
-    saved: SavedModel, captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]]
+    saved: LoadedCaptioner[TransformerCaptioner],
+    captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]],
 ) -> Tensor:
     """Return tokens, (B, K, L) int64, with <eos> and padding; missing captions are padding."""
     most = max(map(len, captions))

@@ -6,6 +6,7 @@ log-probabilities, and a finished caption stays in the beam until a better one r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,8 +41,7 @@ class _Rules:
     eos: int
 
 
-@dataclass(frozen=True)
-class _Beams:
+class _Beams(NamedTuple):
     """K beams of each of B images; empty ones have log-probability -inf.
 
     tokens: (B, K, t) int64; log_probs: (B, K) float; lengths: (B, K) int64; finished: (B, K) bool.
@@ -54,8 +54,7 @@ class _Beams:
 
     def split(self, size: int) -> "list[_Beams]":
         """Split into groups of `size` beams."""
-        columns = (self.tokens, self.log_probs, self.lengths, self.finished)
-        parts = (torch.split(column, size, dim=1) for column in columns)
+        parts = (torch.split(column, size, dim=1) for column in self)
         return [_Beams(*part) for part in zip(*parts, strict=True)]
 
 
@@ -129,12 +128,7 @@ def _extend_groups(beams: _Beams, log_probs: Tensor, rules: _Rules) -> tuple[_Be
         token = chosen.tokens[..., -1]
         counted = (token != rules.pad) & (chosen.log_probs > -torch.inf)
         counts.scatter_add_(1, token, counted.to(counts.dtype))
-    joined = _Beams(
-        torch.cat([group.tokens for group in extended], dim=1),
-        torch.cat([group.log_probs for group in extended], dim=1),
-        torch.cat([group.lengths for group in extended], dim=1),
-        torch.cat([group.finished for group in extended], dim=1),
-    )
+    joined = _Beams(*(torch.cat(columns, dim=1) for columns in zip(*extended, strict=True)))
     return joined, torch.cat(origins, dim=1)
 
 

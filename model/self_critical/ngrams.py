@@ -64,7 +64,11 @@ class InverseDocumentFrequencies:
             rows, frequencies = ngrams[lengths == size].long(), counts[lengths == size]
             keys, order = self._keys(rows.T[:size]).sort()
             weights = self._unknown - frequencies[order].double().clamp(min=1).log()
-            self._tables.append(_sentinel_table(keys, weights))
+            # the last entry matches nothing, so that a search never ends beyond the table
+            last = keys.new_full((1,), torch.iinfo(torch.int64).max)
+            self._tables.append(
+                _Table(torch.cat((keys, last)), torch.cat((weights, weights.new_zeros(1))))
+            )
 
     def __call__(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yield the weight of the n-gram at each position, for n = 1 to 4.
@@ -116,11 +120,3 @@ class _Table:
         """Return the rows of keys, -1 for unknown ones."""
         rows = torch.searchsorted(self.keys, keys.contiguous())
         return torch.where(self.keys[rows] == keys, rows, -1)
-
-
-def _sentinel_table(keys: Tensor, weights: Tensor) -> _Table:
-    """Append the last entry, so that a search never ends beyond the table."""
-    last = torch.iinfo(torch.int64).max
-    return _Table(
-        torch.cat((keys, keys.new_full((1,), last))), torch.cat((weights, weights.new_zeros(1)))
-    )

@@ -67,7 +67,9 @@ def generate_rollouts(
     if baseline == "beam_mean":
         config = DecodingConfig(beam_size=samples, max_length=max_length)
         captions = _beams(captioner, memory, config)
-        return _reward_beams(captions, reward(captions), pad=captioner.special.pad)
+        rewards, exists = reward(captions), (captions != captioner.special.pad).any(dim=-1)
+        mean = (rewards * exists).sum(dim=1, keepdim=True) / exists.sum(dim=1, keepdim=True)
+        return Rollouts(captions, rewards, mean.expand_as(rewards))
     captions = sample_captions(
         captioner, memory, count=samples, max_length=max_length, generator=generator
     )
@@ -97,9 +99,3 @@ def _beams(captioner: Captioner, memory: Memory, config: DecodingConfig) -> Tens
         for rank, hypothesis in enumerate(beams):
             captions[image, rank, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
     return captions.to(memory.states.device)
-
-
-def _reward_beams(captions: Tensor, rewards: Tensor, *, pad: int) -> Rollouts:
-    exists = (captions != pad).any(dim=-1)
-    mean = (rewards * exists).sum(dim=1, keepdim=True) / exists.sum(dim=1, keepdim=True)
-    return Rollouts(captions, rewards, mean.expand_as(rewards))

@@ -106,7 +106,10 @@ def attention_figure(
     size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(1 + rows, _COLUMNS, height_ratios=[2.0] + [1.0] * rows)
-    _show_image(figure.add_subplot(grid[0, :]), shown, caption)
+    whole = figure.add_subplot(grid[0, :])
+    whole.imshow(shown)
+    whole.set_axis_off()
+    whole.set_title(textwrap.fill(caption, 90) or "(no words)", fontsize=11, parse_math=False)
     maximum = max((float(shares.max()) for shares in kinds.values() if shares.size), default=1.0)
     for position, word in enumerate(words):
         line, column = divmod(position, _COLUMNS)
@@ -133,13 +136,6 @@ def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     return np.asarray(image)
-
-
-def _show_image(axes: Axes, shown: NDArray[np.uint8], caption: str) -> None:
-    axes.imshow(shown)
-    axes.set_axis_off()
-    title = textwrap.fill(caption, 90) or "(no words)"
-    axes.set_title(title, fontsize=11, parse_math=False)
 
 
 def _show_attention(

@@ -16,12 +16,17 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.record import ExtractorRecord
+from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
-from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes
 from a2cap.pipeline.captioning.named_image import NamedImage
-from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
+from a2cap.pipeline.captioning.saved_captioner import (
+    EXTRACTOR,
+    EXTRACTOR_WEIGHTS,
+    LoadedCaptioner,
+)
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -89,7 +94,7 @@ def extract_config(model: Path) -> ExtractConfig:
 class _Decoder:
     """A loaded captioner and the settings of its search."""
 
-    loaded: LoadedCaptioner
+    loaded: LoadedCaptioner[Captioner]
     config: CaptioningConfig
     device: torch.device
 

@@ -1,10 +1,8 @@
 """Captions of images from feature stores, by one captioner or an ensemble."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import torch
 
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.errors import InputError, StoreError
@@ -13,7 +11,7 @@ from a2cap.data.image_ids import sample_ids
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
-from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
 from a2cap.pipeline.engine.artifacts import FEATURES
 from a2cap.pipeline.engine.progress import track
@@ -81,36 +79,25 @@ def caption_sets(
     located = {name: locate_images(stores, ids, what=name) for name, ids in sets.items()}
     check_extractors(stores, models[0])
     device = prepare_device(runtime)
-    captioner = load_captioner(models, device=device, average=config.ensemble_average)
+    loaded = load_captioner(models, device=device, average=config.ensemble_average)
     captions: dict[str, dict[str, str]] = {}
     for name, images in located.items():
+        captions[name] = {}
         with track(f"caption {name}", total=len(sets[name])) as progress:
-            captions[name] = {}
-            for identity, beams in _decode(captioner, images, config, runtime, device):
-                captions[name][identity] = best_nonempty(beams)
-                progress.advance(1)
+            for store, ids in images:
+                batches = image_batches(
+                    store,
+                    ids,
+                    batch_size=config.batch_size,
+                    max_regions=loaded.description.max_regions,
+                    workers=runtime.workers,
+                )
+                for identity, beams in caption_batches(
+                    loaded.captioner, batches, loaded.vocabulary, config, device=device
+                ):
+                    captions[name][identity] = best_nonempty(beams)
+                    progress.advance(1)
     return captions
-
-
-def _decode(
-    captioner: LoadedCaptioner,
-    images: Sequence[tuple[Path, Sequence[str]]],
-    config: CaptioningConfig,
-    runtime: RuntimeConfig,
-    device: torch.device,
-) -> Iterator[tuple[str, list[Beam]]]:
-    """Yield the beams of each image, store by store."""
-    for store, ids in images:
-        batches = image_batches(
-            store,
-            ids,
-            batch_size=config.batch_size,
-            max_regions=captioner.description.max_regions,
-            workers=runtime.workers,
-        )
-        yield from caption_batches(
-            captioner.captioner, batches, captioner.vocabulary, config, device=device
-        )
 
 
 def best_nonempty(beams: Sequence[Beam]) -> str:

@@ -1,41 +1,27 @@
 """Loading of one trained captioner, or of several as an ensemble."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.pipeline.captioning.saved_captioner import (
     EXTRACTOR,
-    ModelDescription,
-    SavedModel,
+    LoadedCaptioner,
     load_model,
+    require_files,
 )
 
 _ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 
 
-@dataclass(frozen=True)
-class LoadedCaptioner:
-    """A captioner in evaluation mode with its vocabulary.
-
-    captioner: a single model or an `Ensemble`; description: of the first model.
-    """
-
-    captioner: Captioner
-    vocabulary: Vocabulary
-    description: ModelDescription
-
-
 def load_captioner(
     models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
-) -> LoadedCaptioner:
+) -> LoadedCaptioner[Captioner]:
     """Load a trained directory, or several as an ensemble.
 
     Raises A2Error for an unusable directory and InputError if vocabulary, region width, max_regions
@@ -54,7 +40,10 @@ def load_captioner(
 
 
 def _check_compatible(
-    directory: Path, model: SavedModel, first_directory: Path, first: SavedModel
+    directory: Path,
+    model: LoadedCaptioner[Captioner],
+    first_directory: Path,
+    first: LoadedCaptioner[Captioner],
 ) -> None:
     """Raise InputError if a model cannot be in an ensemble with the first one."""
     properties = {
@@ -77,11 +66,5 @@ def _check_compatible(
 
 
 def _extractor(directory: Path) -> ExtractorRecord:
-    """Read the extractor's record."""
-    path = directory / EXTRACTOR
-    if not path.is_file():
-        raise A2Error(
-            f"no trained model in {str(directory)!r}: {EXTRACTOR} is missing; "
-            'name a directory that "a2 train" has finished'
-        )
-    return ExtractorRecord.read(path)
+    require_files(directory, EXTRACTOR)
+    return ExtractorRecord.read(directory / EXTRACTOR)

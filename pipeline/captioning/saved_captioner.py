@@ -8,6 +8,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,6 +19,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors, skip_init
+from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
@@ -43,11 +45,17 @@ class ModelDescription(BaseModel):
     """Maximum regions per image, None for all."""
 
 
-@dataclass(frozen=True)
-class SavedModel:
-    """A loaded captioner in evaluation mode with its vocabulary and description."""
+Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
 
-    captioner: TransformerCaptioner
+
+@dataclass(frozen=True)
+class LoadedCaptioner(Generic[Captioner_co]):
+    """A captioner in evaluation mode with its vocabulary.
+
+    captioner: a single model or an `Ensemble`; description: of the first model.
+    """
+
+    captioner: Captioner_co
     vocabulary: Vocabulary
     description: ModelDescription
 
@@ -74,16 +82,19 @@ def save_model(
     vocabulary.save(directory / VOCABULARY)
 
 
-def load_model(directory: Path, *, device: torch.device) -> SavedModel:
+def require_files(directory: Path, *names: str) -> None:
+    """Raise A2Error if a file of a trained captioner is missing."""
+    for name in names:
+        if not (directory / name).is_file():
+            raise A2Error(
+                f"no trained model in {str(directory)!r}: {name} is missing; "
+                'name a directory that "a2 train" has finished'
+            )
+
+
+def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[TransformerCaptioner]:
     """Load a trained captioner; raise A2Error for files that are missing or do not match."""
-    missing = [
-        name for name in (TENSORS, DESCRIPTION, VOCABULARY) if not (directory / name).is_file()
-    ]
-    if missing:
-        raise A2Error(
-            f"no trained model in {str(directory)!r}: {missing[0]} is missing; "
-            'name a directory that "a2 train" has finished'
-        )
+    require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
     try:
         description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
     except ValidationError as error:
@@ -107,7 +118,7 @@ def load_model(directory: Path, *, device: torch.device) -> SavedModel:
             f"tensors cannot be used: {str(directory / TENSORS)!r} "
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"
         ) from error
-    return SavedModel(captioner.to(device).eval(), vocabulary, description)
+    return LoadedCaptioner(captioner.to(device).eval(), vocabulary, description)
 
 
 def save_captioner(
@@ -121,15 +132,11 @@ def save_captioner(
     """Write the captioner, its vocabulary, and the extractor of its features."""
     save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
-    _link(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Hard-link `target` to `source`, or copy where the file system has no links."""
+    source, target = features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
-    except OSError:
+    except OSError:  # the file system has no hard links
         shutil.copyfile(source, target)
 
 

@@ -18,10 +18,12 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
+from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
-from a2cap.pipeline.captioning.ensemble import LoadedCaptioner, load_captioner
+from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     CAPTIONS,
@@ -93,7 +95,7 @@ class _Captioning:
     """A captioner, the features that it reads, and the decoding options."""
 
     config: EvaluateConfig
-    model: LoadedCaptioner
+    model: LoadedCaptioner[Captioner]
     store: FeatureStore
     device: torch.device
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from a2cap.data.errors import A2Error
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.captioning.ensemble import LoadedCaptioner
-from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR
+from a2cap.model.captioner import Captioner
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
@@ -20,7 +20,7 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 
 
 def provenance_of(
-    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner
+    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
 ) -> dict[str, str]:
     """Return the settings that a reader needs to reproduce the scores, name -> value."""
     settings = model.description.model.model_dump(mode="json")

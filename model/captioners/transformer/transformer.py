@@ -154,9 +154,7 @@ class TransformerCaptioner(nn.Module):
         none.
         """
         below = self._decode_below_masks(memory, captions)
-        if perturbed:
-            return self._score_perturbed(memory, captions, below)
-        return self._score_aligned(memory, captions, below)
+        return self._score(memory, captions, below, perturbed=perturbed)
 
     def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
         """Score captions in the aligned and in the perturbed pass.
@@ -164,8 +162,8 @@ class TransformerCaptioner(nn.Module):
         Both drop the same units below the first mask, so their difference shows the masks.
         """
         below = self._decode_below_masks(memory, captions)
-        aligned = self._score_aligned(memory, captions, below)
-        return aligned, self._score_perturbed(memory, captions, below)
+        aligned = self._score(memory, captions, below, perturbed=False)
+        return aligned, self._score(memory, captions, below, perturbed=True)
 
     def _decode_below_masks(self, memory: Memory, captions: Tensor) -> DecoderOutput:
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
@@ -176,32 +174,22 @@ class TransformerCaptioner(nn.Module):
             decoder_pass=DecoderPass(self.schedule_step),
         )
 
-    def _score_aligned(
-        self, memory: Memory, captions: Tensor, below: DecoderOutput
-    ) -> ScoredCaptions:
-        with frozen(self.mask_parameters()):
-            return self._score(memory, captions, below, perturbed=False)
-
-    def _score_perturbed(
-        self, memory: Memory, captions: Tensor, below: DecoderOutput
-    ) -> ScoredCaptions:
-        with frozen(self.caption_parameters()):
-            return self._score(self._detach(memory), captions, below.detach(), perturbed=True)
-
     def _score(
         self, memory: Memory, captions: Tensor, below: DecoderOutput, *, perturbed: bool
     ) -> ScoredCaptions:
-        tokens = decoder_input(captions, bos=self.special.bos)
-        decoded = self.decoder(
-            tokens.flatten(0, 1),
-            memory.projections,
-            region_mask=memory.region_mask,
-            decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
-            below_masks=below,
-        )
-        # The output layer is the largest product: skip it on padding.
         is_token = captions != self.special.pad
-        logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
+        with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
+            if perturbed:
+                memory, below = self._detach(memory), below.detach()
+            decoded = self.decoder(
+                decoder_input(captions, bos=self.special.bos).flatten(0, 1),
+                memory.projections,
+                region_mask=memory.region_mask,
+                decoder_pass=DecoderPass(self.schedule_step, perturbed=perturbed),
+                below_masks=below,
+            )
+            # The output layer is the largest product: skip it on padding.
+            logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
         log_probs = -functional.cross_entropy(
             logits.to(torch.promote_types(logits.dtype, torch.float32)),
             captions[is_token],
