@@ -151,10 +151,8 @@ class Gate(nn.Module):
     def forward(self, queries: Tensor) -> Tensor:
         """Return gates (B, H, Q, 1) in (0, 1); queries: (B, H, Q, d), projected, before scaling."""
         with torch.autocast(queries.device.type, enabled=False):
-            logits = at_least_float32(queries) @ at_least_float32(self.weight) + at_least_float32(
-                self.bias
-            )
-            return torch.sigmoid(logits)
+            weight, bias = at_least_float32(self.weight), at_least_float32(self.bias)
+            return torch.sigmoid(at_least_float32(queries) @ weight + bias)
 
 
 @dataclass(frozen=True)
@@ -277,9 +275,5 @@ class Alignment(nn.Module):
             return fuse_max(attention, evidence)
         if self.config.fusion == "moving":
             return fuse_moving(attention, evidence, rate=self.config.moving_rate)
-        return fuse_decay(
-            attention,
-            evidence,
-            schedule_step=schedule_step,
-            decay_steps=self.config.decay_steps,
-        )
+        decay_steps = self.config.decay_steps
+        return fuse_decay(attention, evidence, schedule_step=schedule_step, decay_steps=decay_steps)

@@ -5,7 +5,7 @@ compares its ranking of the regions with those of a layer's attention and masks,
 Jensen-Shannon divergence (Eq. 13) measures how far alignment moves the attention.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -56,14 +56,13 @@ def differentiable_masks(captioner: Captioner) -> Iterator[None]:
     Training may detach the masks; the exact derivative of p(y_t | x) must not.
     """
     modules = captioner.modules() if isinstance(captioner, nn.Module) else ()
-    alignments = [module for module in modules if isinstance(module, Alignment)]
-    configs = [alignment.config for alignment in alignments]
-    for alignment, config in zip(alignments, configs, strict=True):
+    configs = {module: module.config for module in modules if isinstance(module, Alignment)}
+    for alignment, config in configs.items():
         alignment.config = config.model_copy(update={"detach_mask": False})
     try:
         yield
     finally:
-        for alignment, config in zip(alignments, configs, strict=True):
+        for alignment, config in configs.items():
             alignment.config = config
 
 
@@ -158,14 +157,9 @@ def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) 
 
     captions: (B, L) int64, tokens, <eos>, padding. 0 for a layer that is not aligned.
     """
-    steps = trace_attention(captioner, memory, captions)
-    is_token = captions != captioner.special.pad
-    layers = [
-        _select_tokens([step.layers[number] for step in steps], is_token)
-        for number in range(len(steps[0].layers))
-    ]
     return [
-        0.0 if weights.keep is None else _divergence(weights).mean().item() for weights in layers
+        0.0 if weights.keep is None else _divergence(weights).mean().item()
+        for weights in _trace_layers(captioner, memory, captions)
     ]
 
 
@@ -188,11 +182,10 @@ class FaithfulnessMeter:
         ).detach()
         with torch.no_grad():
             memory = self._captioner.encode(features, boxes, region_mask)
-        steps = trace_attention(self._captioner, memory, captions)
+        layers = _trace_layers(self._captioner, memory, captions)
         is_token = captions != self._captioner.special.pad
-        self._layers = self._layers or [_LayerMeans() for _ in steps[0].layers]
-        for number, means in enumerate(self._layers):
-            weights = _select_tokens([step.layers[number] for step in steps], is_token)
+        self._layers = self._layers or [_LayerMeans() for _ in layers]
+        for means, weights in zip(self._layers, layers, strict=True):
             means.add(weights, importance[is_token], region_mask[is_token.nonzero()[:, 0]])
 
     def layers(self) -> list[LayerFaithfulness]:
@@ -208,11 +201,16 @@ class FaithfulnessMeter:
         ]
 
 
-def _select_tokens(steps: Sequence[AlignedAttention], is_token: Tensor) -> AlignedAttention:
-    """Stack L steps of (B, H, R) and select the tokens, (N, H, R), image by image."""
+def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> list[AlignedAttention]:
+    """Return the attention of each layer at all tokens, (N, H, R), image by image."""
+    steps = trace_attention(captioner, memory, captions)
+    is_token = captions != captioner.special.pad
 
-    def select(name: str) -> Any:  # None where the layer has no mask or gate
-        values = [getattr(step, name) for step in steps]
+    def select(number: int, name: str) -> Any:  # None where the layer has no mask or gate
+        values = [getattr(step.layers[number], name) for step in steps]
         return None if values[0] is None else torch.stack(values, dim=1)[is_token]
 
-    return AlignedAttention(*map(select, ("original", "used", "keep", "gate")))
+    return [
+        AlignedAttention(*(select(number, name) for name in ("original", "used", "keep", "gate")))
+        for number in range(len(steps[0].layers))
+    ]

@@ -68,12 +68,9 @@ class SelfAttention(nn.Module):
 
     def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (N, H, L, d)."""
-        queries, keys, values = self.query_key_value(states).chunk(3, dim=-1)
-        return (
-            split_heads(queries, self.heads),
-            split_heads(keys, self.heads),
-            split_heads(values, self.heads),
-        )
+        parts = self.query_key_value(states).chunk(3, dim=-1)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts)
+        return queries, keys, values
 
     def _merge(self, attended: Tensor) -> Tensor:
         states: Tensor = self.output(merge_heads(attended))
@@ -113,17 +110,10 @@ class CrossAttention(nn.Module):
         self.query = xavier_linear(width, width)
         self.key_value = xavier_linear(width, width, parts=2)
         self.output = xavier_linear(width, width)
-        self.alignment = (
-            None
-            if alignment is None
-            else Alignment(
-                alignment,
-                hidden_width=width,
-                region_width=width,
-                heads=heads,
-                head_width=width // heads,
-            )
-        )
+        self.alignment: Alignment | None = None
+        if alignment is not None:
+            widths = {"hidden_width": width, "region_width": width, "head_width": width // heads}
+            self.alignment = Alignment(alignment, heads=heads, **widths)
 
     def project(self, regions: Tensor) -> RegionProjection:
         """Project the encoder's output, (B, R, D), once for all captions of an image."""
@@ -154,7 +144,10 @@ class CrossAttention(nn.Module):
         hidden: (B, Q, D); region_mask: (B, R) bool. Returns (B, Q, D) and the attention.
         """
         queries = split_heads(self.query(hidden), self.heads)
-        weights = self._weights(queries, regions.keys, region_mask)
+        scaled = queries / math.sqrt(queries.shape[-1])
+        scores = at_least_float32(scaled @ regions.keys.transpose(-1, -2))
+        # Eq. 1, the softmax over existing regions
+        weights = scores.masked_fill(~region_mask[:, None, None, :], -math.inf).softmax(dim=-1)
         if self.alignment is None or regions.mask_keys is None:
             attention = AlignedAttention(weights, weights)
         else:
@@ -168,8 +161,3 @@ class CrossAttention(nn.Module):
             )
         attended = attention.used.to(regions.values.dtype) @ regions.values
         return self.output(merge_heads(attended)), attention
-
-    def _weights(self, queries: Tensor, keys: Tensor, region_mask: Tensor) -> Tensor:
-        """Compute Eq. 1, the softmax over existing regions; (B, H, Q, R)."""
-        scores = at_least_float32((queries / math.sqrt(queries.shape[-1])) @ keys.transpose(-1, -2))
-        return scores.masked_fill(~region_mask[:, None, None, :], -math.inf).softmax(dim=-1)

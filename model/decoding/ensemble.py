@@ -8,7 +8,7 @@ ImageCaptioning.pytorch (github.com/ruotianluo/ImageCaptioning.pytorch) averages
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,11 +29,9 @@ class Ensemble:
         if not captioners:
             raise ModelError("an ensemble has no captioner; give it one or more")
         first = captioners[0]
+        expected = (first.vocabulary_size, first.special)
         for captioner in captioners:
-            if (captioner.vocabulary_size, captioner.special) != (
-                first.vocabulary_size,
-                first.special,
-            ):
+            if (captioner.vocabulary_size, captioner.special) != expected:
                 raise ModelError(
                     f"captioners of an ensemble have {first.vocabulary_size} and "
                     f"{captioner.vocabulary_size} tokens, or other special tokens; give it "
@@ -92,19 +90,11 @@ class Ensemble:
 
 def _mean_attention(members: Sequence[StepAttention]) -> StepAttention:
     """Average over captioners; keep and gate over those that have them; concatenate the layers."""
-    return StepAttention(
-        original=_mean([attention.original for attention in members]),
-        aligned=_mean([attention.aligned for attention in members]),
-        keep=_mean_of_present([attention.keep for attention in members]),
-        gate=_mean_of_present([attention.gate for attention in members]),
-        layers=tuple(layer for attention in members for layer in attention.layers),
-    )
 
+    def mean(name: str) -> Any:  # None if no captioner has it
+        values = [getattr(attention, name) for attention in members]
+        present = [value for value in values if value is not None]
+        return torch.stack(present).mean(dim=0) if present else None
 
-def _mean(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(values)).mean(dim=0)
-
-
-def _mean_of_present(values: Sequence[Tensor | None]) -> Tensor | None:
-    present = [value for value in values if value is not None]
-    return _mean(present) if present else None
+    layers = tuple(layer for attention in members for layer in attention.layers)
+    return StepAttention(*map(mean, ("original", "aligned", "keep", "gate")), layers=layers)

@@ -47,10 +47,9 @@ class References:
     def from_sentences(cls, images: Sequence[Sequence[Sequence[int]]]) -> "References":
         """Concatenate one list of sentences per image."""
         sentences = [sentence for group in images for sentence in group]
+        tokens = [token for sentence in sentences for token in sentence]
         return cls(
-            torch.tensor(
-                [token for sentence in sentences for token in sentence], dtype=torch.int32
-            ),
+            torch.tensor(tokens, dtype=torch.int32),
             _offsets([len(sentence) for sentence in sentences]),
             _offsets([len(group) for group in images]),
         )
@@ -154,9 +153,8 @@ class CaptionReward:
             squares = weight.square() * valid
             # each of two occurrences of an n-gram contributes half
             shared = torch.minimum(found, own[..., None]) * found * (squares / own)[..., None]
-            norms = (squares * own).sum(dim=0).sqrt()[..., None] * self._norms[size][sentences][
-                :, None
-            ]
+            of_references = self._norms[size][sentences][:, None]
+            norms = (squares * own).sum(dim=0).sqrt()[..., None] * of_references
             similarity += torch.where(norms > 0, shared.sum(dim=0) / norms, 0)
         similarity *= torch.exp(-difference.double().square() / (2 * SIGMA**2)) * exists
         return 10 / MAX_N * similarity.sum(dim=-1) / exists.sum(dim=-1)
@@ -225,12 +223,7 @@ def _closest(lengths: Tensor, references: Tensor) -> Tensor:
     rank = (difference * longest + references[:, None]).masked_fill(
         (references < 0)[:, None], torch.iinfo(torch.int64).max
     )
-    return (
-        references[:, None]
-        .expand_as(difference)
-        .gather(-1, rank.argmin(-1, keepdim=True))
-        .squeeze(-1)
-    )
+    return references.gather(1, rank.argmin(dim=-1))
 
 
 def _bigrams(lengths: Tensor) -> Tensor:

@@ -35,12 +35,14 @@ def attention_of_captions(
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
         tokens = [vocabulary.encode(captions[image_id].split()) for image_id in batch.image_ids]
-        steps = trace_attention(
-            captioner, memory, _padded(tokens, captioner.special.pad).to(device)
-        )
+        lengths = [len(numbers) for numbers in tokens]
+        pad = captioner.special.pad
+        # at least one column: a caption may be empty
+        rows = [torch.tensor([*numbers] or [pad]) for numbers in tokens]
+        padded = pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
+        steps = trace_attention(captioner, memory, padded)
         if not steps:
             return
-        lengths = [len(numbers) for numbers in tokens]
         regions = batch.region_mask.sum(dim=1).tolist()
         found = _split_by_image(steps, lengths, regions)
         yield from zip(batch.image_ids, found, strict=True)
@@ -69,12 +71,6 @@ def ground_captions(
         for image_id in images
     }
     return {image_id: one for image_id, one in found.items() if one is not None}
-
-
-def _padded(tokens: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """Pad to (B, L) int64, L at least 1: a caption may be empty."""
-    rows = [torch.tensor([*numbers] or [pad]) for numbers in tokens]
-    return pad_sequence(rows, batch_first=True, padding_value=pad)
 
 
 def _split_by_image(

@@ -101,7 +101,9 @@ def attention_figure(
     if attention.keep is not None:
         kinds["aligned"] = _shares(attention.aligned)
     rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
-    shown = _thumbnail(pixels)
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    shown = np.asarray(image)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
     size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
@@ -129,13 +131,6 @@ def _shares(attention: NDArray[np.float32]) -> NDArray[np.float32]:
     # rows of aligned attention sum to up to e and would only be brighter
     shares: NDArray[np.float32] = attention / attention.sum(axis=1, keepdims=True)
     return shares
-
-
-def _thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Shrink the image to sides of at most _LONGEST_SIDE."""
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    return np.asarray(image)
 
 
 def _show_attention(

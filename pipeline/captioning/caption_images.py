@@ -1,6 +1,5 @@
 """Captions of image files by a trained captioner: extraction and decoding in one process."""
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -32,8 +31,6 @@ from a2cap.pipeline.runtime.device import prepare_device
 
 if TYPE_CHECKING:
     from a2cap.data.captions.attention_file import CaptionAttention
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def caption_files(
     device = prepare_device(runtime)
     loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
     model = models[0]  # all have the same extractor
-    config = extract_config(model)
+    config = ExtractorRecord.read(model / EXTRACTOR).config
     given = _given_boxes(config, boxes, model)
     extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(device))
     decoder = _Decoder(loaded, decoding, device)
@@ -83,11 +80,6 @@ def caption_files(
                 continue
             result = next(captioned)
             yield image, decoder.add_attention(result) if attention else result
-
-
-def extract_config(model: Path) -> ExtractConfig:
-    """Return the configuration of the extractor that the captioner was trained with."""
-    return ExtractorRecord.read(model / EXTRACTOR).config
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -65,104 +64,6 @@ def _run(alignment, *, schedule_step=30_000, perturbed=False):
         region_mask=REGION_MASK,
         decoder_pass=DecoderPass(torch.tensor(schedule_step), perturbed),
     )
-
-
-class Transcription:
-    """Independent transcription of Eq. 2-10 in numpy, one number at a time."""
-
-    def __init__(self, alignment: Alignment, config: AlignmentConfig):
-        self.config = config
-        self.weights = {
-            name: value.detach().numpy() for name, value in alignment.named_parameters()
-        }
-
-    def keep(self, b, h, q, r):
-        if not REGION_MASK[b, r]:
-            return 1.0
-        if self.config.mask_network == "linear":
-            row = h * self.config.mask_slots + r
-            weight = self.weights["mask_network.score.weight"][row]
-            logit = weight @ HIDDEN[b, q].numpy() + self.weights["mask_network.score.bias"][row]
-        else:
-            rows = slice(h * HEAD, (h + 1) * HEAD)
-            query = self.weights["mask_network.query.weight"][rows] @ HIDDEN[b, q].numpy()
-            key = self.weights["mask_network.key.weight"][rows] @ REGIONS[b, r].numpy()
-            logit = query @ key / np.sqrt(HEAD) + self.weights["mask_network.bias"][h]
-        return 1 / (1 + np.exp(-logit))
-
-    def average(self, b, h, q, r):
-        if not REGION_MASK[b, r]:
-            return 0.0
-        if self.config.average == "uniform":
-            return 1 / int(REGION_MASK[b].sum())
-        return sum(float(ATTENTION[b, head, q, r]) for head in range(H)) / H
-
-    def gate(self, b, h, q):
-        logit = QUERIES[b, h, q].numpy() @ self.weights["gate.weight"][h, :, 0]
-        return 1 / (1 + np.exp(-logit - self.weights["gate.bias"][h, 0, 0]))
-
-    def perturbed(self, b, h, q, r):
-        m = self.keep(b, h, q, r)
-        return m * float(ATTENTION[b, h, q, r]) + (1 - m) * self.average(b, h, q, r)
-
-    def aligned(self, b, h, q, r, step):
-        a = float(ATTENTION[b, h, q, r])
-        a_m = a * np.exp(1 - self.keep(b, h, q, r))
-        if self.config.fusion == "max":
-            return max(a, a_m)
-        if self.config.fusion == "moving":
-            return a + self.config.moving_rate * a_m
-        if self.config.fusion == "decay":
-            w = np.exp(-step / self.config.decay_steps)
-            return w * a + (1 - w) * a_m
-        g = self.gate(b, h, q)
-        return g * a + (1 - g) * a_m
-
-    def evaluate(self, equation, *arguments, renormalised=False):
-        rows = np.array(
-            [
-                [
-                    [[equation(b, h, q, r, *arguments) for r in range(R)] for q in range(Q)]
-                    for h in range(H)
-                ]
-                for b in range(B)
-            ]
-        )
-        return rows / rows.sum(-1, keepdims=True) if renormalised else rows
-
-
-@pytest.mark.parametrize("renormalised", [False, True])
-@pytest.mark.parametrize("network", ["bilinear", "linear"])
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_aligned_attention_equals_an_independent_transcription(fusion, network, renormalised):
-    config = AlignmentConfig(
-        fusion=fusion, mask_network=network, mask_slots=7, renormalise_aligned=renormalised
-    )
-    alignment = _alignment(**config.model_dump())
-    transcription = Transcription(alignment, config)
-    result = _run(alignment)
-    expected = transcription.evaluate(transcription.aligned, 30_000, renormalised=renormalised)
-    np.testing.assert_allclose(result.used.detach(), expected, rtol=0, atol=1e-10)
-    keep = transcription.evaluate(transcription.keep)
-    np.testing.assert_allclose(result.keep.detach(), keep, rtol=0, atol=1e-10)
-    if fusion == "gate":
-        gate = transcription.evaluate(lambda b, h, q, r: transcription.gate(b, h, q))
-        np.testing.assert_allclose(
-            result.gate.detach().expand(-1, -1, -1, R), gate, rtol=0, atol=1e-10
-        )
-    else:
-        assert result.gate is None
-
-
-@pytest.mark.parametrize("renormalised", [False, True])
-@pytest.mark.parametrize("average", ["uniform", "heads"])
-def test_perturbed_attention_equals_an_independent_transcription(average, renormalised):
-    config = AlignmentConfig(average=average, renormalise_perturbed=renormalised)
-    alignment = _alignment(**config.model_dump())
-    transcription = Transcription(alignment, config)
-    expected = transcription.evaluate(transcription.perturbed, renormalised=renormalised)
-    used = _run(alignment, perturbed=True).used.detach()
-    np.testing.assert_allclose(used, expected, rtol=0, atol=1e-10)
 
 
 def test_max_fusion_equals_the_evidence():

@@ -14,12 +14,13 @@ from a2cap.model.losses import two_losses
 STEP = 30_000
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 READINGS = [
-    {"mask_network": "linear", "mask_slots": 5},
+    {"average": "heads", "renormalise_perturbed": True},
     {"average": "heads"},
-    {"renormalise_aligned": True},
     {"renormalise_perturbed": True},
     {"aligned_layers": (2,)},
     {"box_geometry": "linear", "penalty_weight": 0.3},
+    {"fusion": "moving", "moving_rate": 0.4},
+    {"fusion": "decay", "decay_steps": 2e4},
 ]
 
 
@@ -114,10 +115,10 @@ class Network:
         if self.alignment.fusion == "max":
             fused = np.maximum(attention, evidence)
         elif self.alignment.fusion == "moving":
-            fused = attention + 0.1 * evidence
+            fused = attention + self.alignment.moving_rate * evidence
         else:
             if self.alignment.fusion == "decay":
-                share = np.exp(-STEP / 1e5)
+                share = np.exp(-STEP / self.alignment.decay_steps)
             else:
                 weight, bias = (self.weights[f"{name}.gate.{part}"] for part in ("weight", "bias"))
                 share = sigmoid(query @ weight[number] + bias[number])
@@ -222,12 +223,17 @@ def compare(captioner, images):
     assert losses.mask.item() == pytest.approx(expected_mask, abs=1e-10)
 
 
+@pytest.mark.parametrize("renormalised", [False, True])
+@pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
-def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, images, fusion):
-    compare(tiny(fusion=fusion), images)
+def test_both_losses_equal_an_independent_transcription_of_the_paper(
+    tiny, images, fusion, network, renormalised
+):
+    options = {"mask_network": network, "mask_slots": 5, "renormalise_aligned": renormalised}
+    compare(tiny(fusion=fusion, **options), images)
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: next(iter(reading)))
+@pytest.mark.parametrize("reading", READINGS, ids="-".join)
 def test_every_reading_of_open_points_equals_its_transcription(tiny, images, reading):
     compare(tiny(**reading), images)
 

@@ -111,10 +111,6 @@ class DecoderOutput:
     states: Tensor
     attention: tuple[AlignedAttention, ...]
 
-    def detach(self) -> "DecoderOutput":
-        """Detach the states; no loss uses the attention of layers without masks."""
-        return DecoderOutput(self.states.detach(), self.attention)
-
 
 class CaptionDecoder(nn.Module):
     """Embedding, decoder layers and output layer."""

@@ -9,6 +9,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,17 +91,13 @@ class TransformerCaptioner(nn.Module):
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
         """Encode B images and project their regions for every decoder layer.
 
-        features: (B, R, F) float; boxes: (B, R, 5) float, x1, y1, x2, y2 and share of the area,
-        all in [0, 1], unused without `box_geometry`; region_mask: (B, R) bool. Raises ModelError
-        for other widths or shapes and for an image without a region.
+        boxes are unused without `box_geometry`; shapes as in `Captioner`. Raises ModelError for
+        other widths or shapes and for an image without a region.
         """
         self._check_regions(features, boxes, region_mask)
         states = self.encoder(features, boxes, region_mask)
         with frozen(self.mask_parameters()):
-            projections = tuple(
-                cross_attention.project(states)
-                for cross_attention in self.decoder.cross_attentions()
-            )
+            projections = tuple(one.project(states) for one in self.decoder.cross_attentions())
         return Memory(states, region_mask, projections)
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
@@ -180,7 +177,7 @@ class TransformerCaptioner(nn.Module):
         is_token = captions != self.special.pad
         with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
             if perturbed:
-                memory, below = self._detach(memory), below.detach()
+                memory, below = self._detach(memory), replace(below, states=below.states.detach())
             decoded = self.decoder(
                 decoder_input(captions, bos=self.special.bos).flatten(0, 1),
                 memory.projections,
@@ -249,12 +246,7 @@ class TransformerCaptioner(nn.Module):
 def _by_row(attention: AlignedAttention) -> AlignedAttention:
     """Unfold the K rows of an image in the attention of one step; (B, H, K, R) -> (N, H, R)."""
 
-    def unfolded(values: Tensor) -> Tensor:
-        return values.transpose(1, 2).flatten(0, 1)
+    def unfolded(values: Tensor | None) -> Any:  # None for None
+        return None if values is None else values.transpose(1, 2).flatten(0, 1)
 
-    return AlignedAttention(
-        unfolded(attention.original),
-        unfolded(attention.used),
-        None if attention.keep is None else unfolded(attention.keep),
-        None if attention.gate is None else unfolded(attention.gate),
-    )
+    return AlignedAttention(*map(unfolded, vars(attention).values()))

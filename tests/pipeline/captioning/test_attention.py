@@ -9,7 +9,6 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
-from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -21,13 +20,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(experiment):
-    return load_model(experiment.directory("train-xe"), device=CPU)
-
-
-@pytest.fixture(scope="module")
-def store(experiment):
-    return FeatureStore(experiment.directory("extract") / "features.lmdb")
+def model(trained):
+    return load_model(trained, device=CPU)
 
 
 @pytest.fixture(scope="module")

@@ -101,23 +101,21 @@ def test_a_caption_without_words_shows_the_image():
 
 
 @pytest.mark.parametrize(
-    ("name", "format_"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")]
+    ("name", "start"),
+    [
+        ("a.png", b"\x89PNG"),
+        ("a.JPG", b"\xff\xd8\xff"),
+        ("a.webp", b"RIFF"),
+        ("a.pdf", b"%PDF"),
+        ("a.svg", b"<?xml"),
+    ],
 )
-def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, name, format_):
+def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, name, start):
     Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("$x_狗", [0.5, 0.5], [1, 1]))
     write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
-    with Image.open(tmp_path / name) as figure:
-        assert figure.format == format_
-    assert {path.name for path in tmp_path.iterdir()} == {"image.png", name}
-
-
-@pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
-def test_vector_formats_are_written(tmp_path, name, start):
-    Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
-    words = captioned(("dog", [0.5, 0.5], [1, 1]))
-    write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
     assert (tmp_path / name).read_bytes().startswith(start)
+    assert {path.name for path in tmp_path.iterdir()} == {"image.png", name}
 
 
 def test_paths_of_figures(tmp_path):

@@ -16,7 +16,7 @@ from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError, WeightsError
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
-from a2cap.pipeline.captioning.caption_images import caption_files, extract_config
+from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.named_image import NamedImage
 from a2cap.pipeline.cli.main import cli
@@ -56,6 +56,15 @@ def evaluated(experiment):
     }
 
 
+def detecting(model):
+    """Change the extractor's record to detected boxes, few of them in small images."""
+    path = model / "extractor.json"
+    content = json.loads(path.read_text())
+    few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
+    content["config"].update(few)
+    path.write_text(json.dumps(content))
+
+
 def test_captions_equal_those_of_the_evaluation(experiment, model, boxes):
     expected = evaluated(experiment)
     found = caption(list(expected), model=model, boxes=boxes)
@@ -80,19 +89,14 @@ def a2_words(experiment, model, boxes):
     return run
 
 
-def test_beams_come_best_first(experiment, model, boxes):
+def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, boxes, a2_words):
     image = next(iter(evaluated(experiment)))
     [(_, captioned)] = caption([image], model=model, boxes=boxes, beam_size=4)
     scores = [beam.score for beam in captioned.beams]
     assert scores == sorted(scores, reverse=True)
-    assert len(scores) == 4
-
-
-def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, boxes, a2_words):
-    image = next(iter(evaluated(experiment)))
-    [(_, captioned)] = caption([image], model=model, boxes=boxes, beam_size=4)
     answer = a2_words(image, "--beams", 4)
     assert answer.exit_code == 0, answer.stderr
+    assert len(scores) == 4
     assert answer.stdout.splitlines() == [
         f"{image}: {captioned.beams[0].caption}",
         *[f"{beam.score:>10.4f}  {beam.caption}" for beam in captioned.beams],
@@ -150,17 +154,10 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     ],
 )
 def test_missing_images_are_an_error(a2_words, tmp_path, arguments, message):
-    answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
     (tmp_path / "none").mkdir()
     answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert answer.stderr == f"a2: {message.format(folder=tmp_path / 'none')}\n"
-
-
-def test_an_image_named_twice_is_captioned_twice(experiment, a2_words):
-    image, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(image, image)
-    assert answer.stdout == f"{image}: {text}\n" * 2
 
 
 def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxes, monkeypatch):
@@ -236,19 +233,10 @@ def test_a_closed_output_pipe_ends_the_command_silently(experiment, model, boxes
     image = next(iter(evaluated(experiment)))
     reading, writing = os.pipe()
     os.close(reading)
-    command = [
-        sys.executable,
-        "-m",
-        "a2cap.pipeline",
-        "caption",
-        str(image),
-        "--model",
-        str(model),
-    ]
+    command = [sys.executable, "-m", "a2cap.pipeline", "caption", str(image)]
+    named = ["--model", str(model), "--boxes", str(boxes)]
     with os.fdopen(writing, "wb") as pipe:
-        ended = subprocess.run(
-            [*command, "--boxes", str(boxes)], stdout=pipe, stderr=subprocess.PIPE, check=False
-        )
+        ended = subprocess.run([*command, *named], stdout=pipe, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
@@ -261,9 +249,6 @@ def test_images_with_names_that_are_not_utf8_are_captioned(experiment, model, tm
     assert plain.stdout.startswith(f"{tmp_path}/caf\ufffd.png: ")
     line = json.loads(a2_caption("-", "--model", model, "--json", input=image).stdout)
     assert os.fsencode(line["image"]) == image
-
-
-# --- figures ------------------------------------------------------------------------------------
 
 
 def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_path):
@@ -321,31 +306,40 @@ def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_p
     )
 
 
-def test_a_captioner_of_given_boxes_requires_them(experiment, model):
-    answer = a2_caption("x.jpg", "--model", model)
-    assert answer.exit_code == 2
-    assert answer.stderr == (
-        f"a2: the captioner in {str(model)!r} was trained on given boxes; "
-        "name the images' boxes with --boxes FILE (COCO instances)\n"
-    )
-
-
-def detecting(model):
-    """Change the extractor's record to detected boxes, few of them in small images."""
-    path = model / "extractor.json"
-    content = json.loads(path.read_text())
-    few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
-    content["config"].update(few)
-    path.write_text(json.dumps(content))
-
-
-def test_a_captioner_of_detected_boxes_rejects_given_ones(experiment, model, boxes):
-    detecting(model)
-    answer = a2_caption("x.jpg", "--model", model, "--boxes", boxes)
-    assert answer.exit_code == 2
-    assert answer.stderr == (
-        f"a2: the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out\n"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "detects", "code", "message"),
+    [
+        (
+            ("{model}",),
+            False,
+            2,
+            "the captioner in '{model}' was trained on given boxes; "
+            "name the images' boxes with --boxes FILE (COCO instances)",
+        ),
+        (
+            ("{model}", "--boxes", "{boxes}"),
+            True,
+            2,
+            "the captioner in '{model}' was trained on detected boxes; leave --boxes out",
+        ),
+        (("{model}", "--boxes", "none.json"), False, 1, "no file 'none.json'; check the path"),
+        (
+            ("{empty}",),
+            False,
+            1,
+            "no trained model in '{empty}': model.safetensors is missing; "
+            'name a directory that "a2 train" has finished',
+        ),
+    ],
+)
+def test_unusable_models_and_boxes_are_rejected(
+    model, boxes, tmp_path, arguments, detects, code, message
+):
+    if detects:
+        detecting(model)
+    paths = {"model": model, "boxes": boxes, "empty": tmp_path}
+    answer = a2_caption("x.jpg", "--model", *[word.format(**paths) for word in arguments])
+    assert (answer.exit_code, answer.stderr) == (code, f"a2: {message.format(**paths)}\n")
 
 
 def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp_path):
@@ -380,7 +374,9 @@ def test_unreadable_images_are_reported_and_the_others_are_captioned(
     ]
 
 
-def test_regions_are_limited_as_in_training(experiment, model, boxes, monkeypatch):
+def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
+    experiment, model, boxes, monkeypatch
+):
     description = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**description, "max_regions": 2}))
     seen = []
@@ -389,20 +385,14 @@ def test_regions_are_limited_as_in_training(experiment, model, boxes, monkeypatc
     caption(images, model=model, boxes=boxes)
     assert len(seen) == 8
     assert max(len(item.regions) for item in seen) == 2
-
-
-def test_features_are_rounded_as_in_the_store(experiment, model, boxes, monkeypatch):
-    seen = []
-    monkeypatch.setattr(captioning, "collate", lambda items: seen.extend(items) or collate(items))
-    caption(list(evaluated(experiment)), model=model, boxes=boxes)
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"config": {"depth": 5}}'])
-def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, content):
+def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, boxes, content):
     (model / "extractor.json").write_text(content)
     with pytest.raises(InputError, match="does not state how regions are made: missing or invalid"):
-        extract_config(model)
+        caption(["x.jpg"], model=model, boxes=boxes)
 
 
 def test_a_model_without_its_extractor_is_rejected(experiment, model, boxes):
@@ -412,17 +402,3 @@ def test_a_model_without_its_extractor_is_rejected(experiment, model, boxes):
     assert str(raised.value) == (
         f"no detector weights at {str(model / 'weights.safetensors')!r}; correct extract.weights"
     )
-
-
-def test_a_folder_without_a_model_is_rejected(tmp_path):
-    answer = a2_caption("x.jpg", "--model", tmp_path)
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        f"a2: no trained model in {str(tmp_path)!r}: model.safetensors is missing; "
-        'name a directory that "a2 train" has finished\n'
-    )
-
-
-def test_a_missing_file_of_boxes_is_reported(model):
-    answer = a2_caption("x.jpg", "--model", model, "--boxes", "none.json")
-    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'none.json'; check the path\n")

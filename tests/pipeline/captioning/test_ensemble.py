@@ -7,23 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.store import FeatureStore
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.ensemble import Ensemble
-from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def trained(experiment):
-    """The experiment's captioner; tests copy it before they change it."""
-    return experiment.directory("train-xe")
 
 
 @pytest.fixture
@@ -39,19 +29,16 @@ def other(trained, tmp_path):
     return directory
 
 
-DECODING = DecodingConfig(beam_size=2, max_length=8)
+@pytest.fixture
+def captions(decode):
+    def run(*models):
+        loaded = load_captioner(models, device=CPU)
+        return [
+            [(beam.caption, round(beam.score, 3)) for beam in beams]
+            for _, beams in decode(loaded.captioner, loaded.vocabulary)
+        ]
 
-
-def captions(models, experiment, **how):
-    loaded = load_captioner(models, device=CPU, **how)
-    store = experiment.directory("extract") / "features.lmdb"
-    batches = image_batches(store, list(FeatureStore(store))[:8], batch_size=8)
-    return [
-        [(beam.caption, round(beam.score, 3)) for beam in beams]
-        for _, beams in caption_batches(
-            loaded.captioner, batches, loaded.vocabulary, DECODING, device=CPU
-        )
-    ]
+    return run
 
 
 def test_one_model_is_not_an_ensemble(trained):
@@ -69,13 +56,12 @@ def test_several_models_are_an_ensemble_in_evaluation_mode(trained, other):
 
 
 def test_a_model_twice_equals_itself_and_another_model_changes_the_captions(
-    trained, other, experiment
+    trained, other, captions
 ):
-    alone = captions([trained], experiment)
-    assert captions([trained, trained], experiment) == alone
-    together = captions([trained, other], experiment)
+    alone, together = captions(trained), captions(trained, other)
+    assert captions(trained, trained) == alone
     assert together != alone
-    assert together == captions([other, trained], experiment)
+    assert together == captions(other, trained)
 
 
 def test_an_empty_list_of_models_is_rejected():
@@ -99,33 +85,49 @@ def refusal(trained, other):
 ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 
 
-def test_another_vocabulary_is_rejected(trained, other):
-    words = Vocabulary.load(trained / "vocabulary.json").words
+def swap_words(directory):
+    words = Vocabulary.load(directory / "vocabulary.json").words
     swapped = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
-    swapped.save(other / "vocabulary.json")
-    rewrite(other / "model.json", lambda found: found.update(vocabulary_digest=swapped.digest))
-    expected = Vocabulary.load(trained / "vocabulary.json").digest[:12]
-    assert refusal(trained, other) == (
-        f"vocabulary of {str(other)!r} is {swapped.digest[:12]}, that of {str(trained)!r} is "
-        f"{expected}; {ADVICE}"
-    )
+    swapped.save(directory / "vocabulary.json")
+    rewrite(directory / "model.json", lambda found: found.update(vocabulary_digest=swapped.digest))
 
 
-def test_another_region_width_is_rejected(trained, other):
-    tensors = load_file(other / "model.safetensors")
+def narrow_features(directory):
+    tensors = load_file(directory / "model.safetensors")
     name = "encoder.embedding.feature.weight"
     tensors[name] = tensors[name][:, :32].contiguous()
-    save_file(tensors, other / "model.safetensors")
-    rewrite(other / "model.json", lambda found: found.update(region_width=32))
+    save_file(tensors, directory / "model.safetensors")
+    rewrite(directory / "model.json", lambda found: found.update(region_width=32))
+
+
+def limit_regions(directory):
+    rewrite(directory / "model.json", lambda found: found.update(max_regions=5))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "found", "expected"),
+    [
+        (swap_words, "vocabulary", None, None),
+        (narrow_features, "region width", 32, 64),
+        (limit_regions, "max_regions", 5, None),
+    ],
+)
+def test_captioners_that_differ_are_rejected(trained, other, change, name, found, expected):
+    change(other)
+    if name == "vocabulary":
+        found, expected = (
+            Vocabulary.load(path / "vocabulary.json").digest[:12] for path in (other, trained)
+        )
     assert refusal(trained, other) == (
-        f"region width of {str(other)!r} is 32, that of {str(trained)!r} is 64; {ADVICE}"
+        f"{name} of {str(other)!r} is {found}, that of {str(trained)!r} is {expected}; {ADVICE}"
     )
 
 
-def test_another_number_of_regions_is_rejected(trained, other):
-    rewrite(other / "model.json", lambda found: found.update(max_regions=5))
+def test_a_model_without_its_extractor_is_rejected(trained, other):
+    (other / "extractor.json").unlink()
     assert refusal(trained, other) == (
-        f"max_regions of {str(other)!r} is 5, that of {str(trained)!r} is None; {ADVICE}"
+        f"no trained model in {str(other)!r}: extractor.json is missing; "
+        'name a directory that "a2 train" has finished'
     )
 
 
@@ -138,12 +140,4 @@ def test_regions_of_another_extractor_are_rejected_but_other_library_versions_ar
     assert refusal(trained, other) == (
         f"regions of {str(other)!r} and {str(trained)!r} come from different extractors "
         f"(extractor.json differs in config.confidence); {ADVICE}"
-    )
-
-
-def test_a_model_without_its_extractor_is_rejected(trained, other):
-    (other / "extractor.json").unlink()
-    assert refusal(trained, other) == (
-        f"no trained model in {str(other)!r}: extractor.json is missing; "
-        'name a directory that "a2 train" has finished'
     )

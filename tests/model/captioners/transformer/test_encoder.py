@@ -10,31 +10,6 @@ def test_every_region_becomes_one_state(tiny, images):
     assert _encode(tiny(), images).shape == (3, 4, 16)
 
 
-def test_states_of_regions_do_not_depend_on_padding(tiny, images):
-    captioner = tiny(box_geometry="linear")
-    expected = _encode(captioner, images)[images.region_mask]
-    images.features[~images.region_mask] = torch.nan
-    images.boxes[~images.region_mask] = torch.nan
-    torch.testing.assert_close(_encode(captioner, images)[images.region_mask], expected)
-
-
-def test_permuted_regions_give_permuted_states(tiny, images):
-    captioner, order = tiny(), torch.tensor([3, 1, 0, 2])
-    expected = _encode(captioner, images)[:, order]
-    images.features = images.features[:, order]
-    images.region_mask = images.region_mask[:, order]
-    states = _encode(captioner, images)
-    exists = images.region_mask
-    torch.testing.assert_close(states[exists], expected[exists])
-
-
-def test_a_blind_encoder_ignores_the_features(tiny, images):
-    captioner = tiny(blind=True)
-    expected = _encode(captioner, images)
-    images.features = images.features * 7 + 3
-    assert torch.equal(_encode(captioner, images), expected)
-
-
 @pytest.mark.parametrize(("geometry", "differs"), [("none", False), ("linear", True)])
 @pytest.mark.parametrize("blind", [False, True])
 def test_only_linear_geometry_distinguishes_left_from_right(tiny, images, geometry, differs, blind):

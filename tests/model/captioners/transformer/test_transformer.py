@@ -219,34 +219,32 @@ def _message(call) -> str:
     return str(raised.value)
 
 
-def test_features_of_another_width_are_rejected(tiny, images):
-    images.features = images.features[..., :5]
-    assert _message(lambda: images.encoded(tiny())) == (
-        "region width is 5, the model expects 6; retrain, or extract with the checkpoint that it "
-        "was trained on"
-    )
-
-
-def test_boxes_that_do_not_match_the_features_are_rejected(tiny, images):
-    images.boxes = images.boxes[..., :4]
-    assert _message(lambda: images.encoded(tiny())) == (
-        "boxes have shape (3, 4, 4), the features need (3, 4, 5); give each region x1, y1, x2, y2 "
-        "and its share of the area"
-    )
-
-
-def test_images_without_a_region_are_rejected(tiny, images):
-    images.region_mask[1] = False
-    assert _message(lambda: images.encoded(tiny())) == (
-        "an image has no region: position 1 of the batch; leave the image out, or extract it again"
-    )
-
-
-def test_more_regions_than_mask_slots_are_rejected(tiny, images):
-    captioner = tiny(mask_network="linear", mask_slots=3)
-    assert _message(lambda: images.encoded(captioner)).startswith(
-        "an image has 4 regions, the linear mask network has 3 slots; "
-    )
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        (
+            "features",
+            lambda features: features[..., :5],
+            "region width is 5, the model expects 6; retrain, or extract with the checkpoint that "
+            "it was trained on",
+        ),
+        (
+            "boxes",
+            lambda boxes: boxes[..., :4],
+            "boxes have shape (3, 4, 4), the features need (3, 4, 5); give each region x1, y1, "
+            "x2, y2 and its share of the area",
+        ),
+        (
+            "region_mask",
+            lambda mask: mask & torch.tensor([[True], [False], [True]]),
+            "an image has no region: position 1 of the batch; leave the image out, or extract it "
+            "again",
+        ),
+    ],
+)
+def test_unusable_regions_are_rejected(tiny, images, field, change, message):
+    setattr(images, field, change(getattr(images, field)))
+    assert _message(lambda: images.encoded(tiny())) == message
 
 
 @pytest.mark.parametrize("wrong", [11, -1])
