@@ -97,4 +97,5 @@ def _mean_attention(members: Sequence[StepAttention]) -> StepAttention:
         return torch.stack(present).mean(dim=0) if present else None
 
     layers = tuple(layer for attention in members for layer in attention.layers)
-    return StepAttention(*map(mean, ("original", "aligned", "keep", "gate")), layers=layers)
+    original, aligned, keep, gate = map(mean, ("original", "aligned", "keep", "gate"))
+    return StepAttention(original, aligned, keep, gate, layers)
