@@ -24,8 +24,8 @@ from a2cap.data.image_ids import image_id
 Sides = tuple[float, float, float, float]
 """x, y, width and height in pixels."""
 
-_Row = tuple[list[float], object]
-"""x1 y1 x2 y2 and category id of a box."""
+_Row = tuple[list[float], str]
+"""x1 y1 x2 y2 and category of a box."""
 
 ImageEntry = TypeVar("ImageEntry")
 BoxEntry = TypeVar("BoxEntry")
@@ -69,10 +69,18 @@ def read_instances(path: Path) -> dict[str, Instances]:
         x, y, width, height = sides
         if width <= 0 or height <= 0 or item.get("iscrowd", 0) == 1:
             return None
-        return [x, y, x + width, y + height], item.get("category_id")
+        category = item.get("category_id")
+        name = names.get(category, "") if isinstance(category, int | str) else ""
+        return [x, y, x + width, y + height], name
 
+    instances = {}
     found = read_annotated(path, document, image=lambda item: None, box=read_box)
-    return {identity: _instances(entry.boxes, names) for identity, entry in found.items()}
+    for identity, entry in found.items():
+        # a box with a duplicate id still has a fixed position
+        rows = [row for _, row in sorted(entry.boxes, key=lambda box: (box[0], box[1][0]))]
+        corners = np.array([corners for corners, _ in rows], dtype=np.float32).reshape(-1, 4)
+        instances[identity] = Instances(corners, tuple(name for _, name in rows))
+    return instances
 
 
 def load_instances(
@@ -138,15 +146,3 @@ def _category_names(document: dict[str, object]) -> dict[object, str]:
         and isinstance(item.get("id"), int | str)
         and isinstance(item.get("name"), str)
     }
-
-
-def _instances(rows: list[tuple[int, _Row]], names: dict[object, str]) -> Instances:
-    # a box with a duplicate id still has a fixed position
-    ordered = [row for _, row in sorted(rows, key=lambda row: (row[0], row[1][0]))]
-    return Instances(
-        boxes=np.array([corners for corners, _ in ordered], dtype=np.float32).reshape(-1, 4),
-        names=tuple(
-            names.get(category, "") if isinstance(category, int | str) else ""
-            for _, category in ordered
-        ),
-    )

@@ -7,9 +7,10 @@ categories, an annotation's `"attributes": [names]` are read too, as generated s
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
-from a2cap.data.annotations.instances import Annotated, Sides, load_instances, read_annotated
+from a2cap.data.annotations.instances import Sides, load_instances, read_annotated
 from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
@@ -22,7 +23,6 @@ from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
     Label,
-    LabelledImage,
     check_usable,
     labelled_image,
 )
@@ -57,17 +57,20 @@ def read_coco(
         if identity not in found
     )
     check_usable(skipped, total=len(entries), annotations=instances, images=images)
-    labelled = tuple(
-        _labelled(identity, found[identity], entries[identity]) for identity in sorted(found)
-    )
+    labelled = []
+    for identity in sorted(found):
+        entry = entries[identity]
+        labels = [label for _, label in sorted(entry.boxes, key=itemgetter(0))]
+        size = {"width": entry.image.width, "height": entry.image.height}
+        labelled.append(labelled_image(identity, found[identity], **size, labels=labels))
     # labelled_image drops boxes without area
-    labels = sum(len(entries[identity].boxes) for identity in found)
+    read = sum(len(entries[identity].boxes) for identity in found)
     data = DetectionData(
         classes=classes.names,
         attributes=attributes.names,
-        images=labelled,
+        images=tuple(labelled),
         skipped=skipped,
-        dropped={WITHOUT_AREA: labels - sum(len(image.boxes) for image in labelled)},
+        dropped={WITHOUT_AREA: read - sum(len(image.boxes) for image in labelled)},
     )
     return data if only is None else data.subset(only)
 
@@ -142,14 +145,3 @@ def _attribute_ids(item: dict[str, object], attributes: _Names) -> tuple[int, ..
             raise BadItem(f"attribute is not among the file's attributes: {name!r:.40}")
         ids.append(attributes.by_name[name])
     return tuple(dict.fromkeys(ids))
-
-
-def _labelled(image_id: str, file: Path, entry: Annotated[_Image, Label]) -> LabelledImage:
-    ordered = sorted(entry.boxes, key=lambda numbered: numbered[0])
-    return labelled_image(
-        image_id,
-        file,
-        width=entry.image.width,
-        height=entry.image.height,
-        labels=[label for _, label in ordered],
-    )

@@ -48,8 +48,12 @@ def read_json_list(path: Path) -> Iterator[object]:
     while not closed:
         with _json_errors(where):
             value, position = decoder.raw_decode(text, position)
-            position, closed = _after_value(text, position)
+            end = _after_space(text, position)
+            closed = text[end : end + 1] == "]"
+            if not closed and text[end : end + 1] != ",":
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
         yield value
+        position = end if closed else _after_space(text, end + 1)
     if _after_space(text, position + 1) != len(text):
         raise _not_json(where, "text after the list")
 
@@ -63,8 +67,11 @@ def read_text(path: Path) -> str:
         raise InputError(f"no file {name}; check the path") from error
     except OSError as error:
         raise InputError(f"cannot read {name} ({error.strerror}); check the path") from error
-    if content.startswith(_GZIP_MAGIC):
-        content = _decompress(content, name)
+    try:
+        if content.startswith(_GZIP_MAGIC):
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
     try:
         return content.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
@@ -94,23 +101,6 @@ def _json_errors(where: str) -> Iterator[None]:
 def _after_space(text: str, position: int) -> int:
     found = _WHITE_SPACE.match(text, position)
     return found.end() if found else position
-
-
-def _after_value(text: str, position: int) -> tuple[int, bool]:
-    """Return the position of the next value and False, or of the end of the list and True."""
-    position = _after_space(text, position)
-    if text[position : position + 1] == "]":
-        return position, True
-    if text[position : position + 1] != ",":
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-    return _after_space(text, position + 1), False
-
-
-def _decompress(content: bytes, name: str) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
 
 
 def _refuse_constant(constant: str) -> NoReturn:
