@@ -9,19 +9,10 @@ from a2cap.data.config import DataConfig, PreprocessConfig
 
 
 def test_no_path_is_set_by_default_and_captions_have_up_to_twenty_tokens():
-    data, preprocess = DataConfig(), PreprocessConfig()
-    assert data.model_dump() == {
-        "images": None,
-        "annotations": None,
-        "split_list": None,
-        "instances": None,
-        "word_groups": None,
-    }
-    assert preprocess.model_dump() == {
-        "vocabulary": "karpathy",
-        "min_count": None,
-        "max_length": 20,
-    }
+    paths = ("images", "annotations", "split_list", "instances", "word_groups")
+    assert DataConfig().model_dump() == dict.fromkeys(paths)
+    expected = {"vocabulary": "karpathy", "min_count": None, "max_length": 20}
+    assert PreprocessConfig().model_dump() == expected
 
 
 def test_every_vocabulary_preset_can_be_chosen():

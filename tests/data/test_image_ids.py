@@ -72,18 +72,11 @@ def test_an_id_has_at_most_511_bytes():
     ("path", "message"),
     [
         ("", "no file name in the image path '.'; name a file"),
-        (
-            "/etc/passwd",
-            "image path is absolute: '/etc/passwd'; give it relative to the image folder",
-        ),
-        (
-            "../../etc/passwd",
-            "image path leaves the image folder: '../../etc/passwd'; give it without '..'",
-        ),
-        (
-            "a/../42.jpg",
-            "image path leaves the image folder: 'a/../42.jpg'; give it without '..'",
-        ),
+        ("/a.jpg", "image path is absolute: '/a.jpg'; give it relative to the image folder"),
+        *[
+            (path, f"image path leaves the image folder: {path!r}; give it without '..'")
+            for path in ("../../etc/passwd", "a/../42.jpg")
+        ],
         ("a\0.jpg", "image path contains a NUL character: 'a\\x00.jpg'; rename the file"),
         ("a\udce9.jpg", "image path is not UTF-8: 'a\\udce9.jpg'; rename the file"),
     ],

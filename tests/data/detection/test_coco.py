@@ -36,23 +36,17 @@ def read(path, **options):
     return read_coco(path, path.parent / "images", **options)
 
 
-def test_images_are_ordered_by_id_and_boxes_by_annotation_id(tmp_path):
+def test_images_and_categories_are_ordered_by_id_and_boxes_by_annotation_id(tmp_path):
     path = instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5], category_id=3))
     found = read(path)
     assert [image.image_id for image in found.images] == ["000000000007", "000000000042"]
-    assert found.images[1].boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
-    assert found.images[1].file == tmp_path / "images/42.jpg"
-    assert (found.images[1].width, found.images[1].height) == (100, 50)
-
-
-def test_classes_are_the_categories_ordered_by_id(tmp_path):
-    found = read(instances(tmp_path, box(1), box(2, category_id=3)))
+    without_boxes, image = found.images
+    assert without_boxes.boxes.shape == (0, 4)
+    assert image.boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
+    assert image.file == tmp_path / "images/42.jpg"
+    assert (image.width, image.height) == (100, 50)
     assert found.classes == ("hot dog", "dog")
-    assert found.images[1].class_ids.tolist() == [1, 0]
-
-
-def test_an_image_without_boxes_is_kept(tmp_path):
-    assert read(instances(tmp_path, box())).images[0].boxes.shape == (0, 4)
+    assert image.class_ids.tolist() == [0, 1]
 
 
 def test_crowds_are_kept_and_marked(tmp_path):
@@ -69,14 +63,8 @@ def test_boxes_without_area_are_dropped_and_counted(tmp_path):
 
 
 def test_attributes_are_read_if_the_file_lists_them(tmp_path):
-    path = instances(
-        tmp_path,
-        box(1, attributes=["small", "red", "small"]),
-        box(2, attributes=[]),
-        box(3),
-        attributes=ATTRIBUTES,
-    )
-    found = read(path)
+    boxes = [box(1, attributes=["small", "red", "small"]), box(2, attributes=[]), box(3)]
+    found = read(instances(tmp_path, *boxes, attributes=ATTRIBUTES))
     assert found.attributes == ("red", "small")
     assert found.images[1].attribute_ids == ((1, 0), (), ())
 
@@ -173,12 +161,10 @@ def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
 def test_generated_scenes_are_detection_data(tmp_path):
     write_scenes(tmp_path / "scenes", count=3, side=96)
     document = json.loads((tmp_path / "scenes/instances.json").read_text())
-    found = read_coco(tmp_path / "scenes/instances.json", tmp_path / "scenes/images")
+    found = read(tmp_path / "scenes/instances.json")
     boxes = np.concatenate([image.boxes for image in found.images])
-    expected = np.array([item["bbox"] for item in document["annotations"]], dtype=np.float32)
-    np.testing.assert_allclose(boxes[:, :2], expected[:, :2].clip(0), atol=1e-4)
-    np.testing.assert_allclose(
-        boxes[:, 2:], (expected[:, :2] + expected[:, 2:]).clip(max=96), atol=1e-4
-    )
+    sides = np.array([item["bbox"] for item in document["annotations"]], dtype=np.float32)
+    corners = np.hstack([sides[:, :2], sides[:, :2] + sides[:, 2:]]).clip(0, 96)
+    np.testing.assert_allclose(boxes, corners, atol=1e-4)
     assert found.classes == tuple(item["name"] for item in document["categories"])
     assert [image.file.is_file() for image in found.images] == [True] * 3

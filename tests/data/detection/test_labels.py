@@ -23,9 +23,9 @@ def data(*identities):
     return DetectionData(("cat",), (), tuple(image(identity) for identity in identities))
 
 
-def test_arrays_have_the_documented_shapes_and_types():
-    found = image("1", Label((1, 2, 3, 4), 5, (7, 0)), Label((0, 0, 9, 9), 0, crowd=True))
-    assert found.boxes.tolist() == [[1, 2, 3, 4], [0, 0, 9, 9]]
+def test_boxes_are_clipped_and_arrays_have_the_documented_shapes_and_types():
+    found = image("1", Label((1, 2, 3, 4), 5, (7, 0)), Label((-5, 10, 120, 60), 0, crowd=True))
+    assert found.boxes.tolist() == [[1, 2, 3, 4], [0, 10, 100, 50]]
     assert (found.boxes.dtype, found.boxes.shape) == (np.float32, (2, 4))
     assert (found.class_ids.dtype, found.class_ids.tolist()) == (np.int64, [5, 0])
     assert (found.crowd.dtype, found.crowd.tolist()) == (np.bool_, [False, True])
@@ -37,10 +37,6 @@ def test_an_image_without_boxes_has_empty_arrays():
     assert (found.boxes.dtype, found.boxes.shape) == (np.float32, (0, 4))
     assert (found.class_ids.dtype, found.class_ids.shape) == (np.int64, (0,))
     assert (found.crowd.dtype, found.crowd.shape) == (np.bool_, (0,))
-
-
-def test_boxes_are_clipped_to_their_image():
-    assert image("1", Label((-5, 10, 120, 60), 0)).boxes.tolist() == [[0, 10, 100, 50]]
 
 
 def test_boxes_without_area_inside_the_image_are_removed_with_their_labels():
