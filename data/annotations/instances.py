@@ -89,10 +89,8 @@ def load_instances(
     """Load a file with lists of images, annotations, and what else is `required` or `optional`."""
     document = read_json(path)
     try:
-        for key in ("images", "annotations", *required):
-            list_member(document, key)
-        for key in optional:
-            if key in cast("dict[str, object]", document):
+        for key in ("images", "annotations", *required, *optional):
+            if key not in optional or key in cast("dict[str, object]", document):
                 list_member(document, key)
     except BadItem as error:
         raise InputError(

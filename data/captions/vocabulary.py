@@ -147,7 +147,13 @@ class Vocabulary:
         """Load a file that `save` wrote; raises InputError for any other."""
         document = read_json(path)
         try:
-            words = _checked_words(list_member(document, "words"))
+            words = tuple(map(str, texts := list_member(document, "words")))
+            if list(words) != texts:
+                raise BadItem("a word is not a string")
+            if words[: len(SPECIALS)] != SPECIALS:
+                raise BadItem(f"the words do not start with {' '.join(SPECIALS)}")
+            if len(set(words)) < len(words):
+                raise BadItem("duplicate word")
             preset = text_member(document, "preset")
             if preset not in PRESETS:
                 raise BadItem(f"unknown preset {preset!r}")
@@ -172,14 +178,3 @@ def _preset(name: str) -> VocabularyPreset:
             f"unknown vocabulary preset: {name!r}; use one of {', '.join(sorted(PRESETS))}"
         )
     return PRESETS[name]
-
-
-def _checked_words(words: Sequence[object]) -> tuple[str, ...]:
-    texts = tuple(word for word in words if isinstance(word, str))
-    if len(texts) < len(words):
-        raise BadItem("a word is not a string")
-    if texts[: len(SPECIALS)] != SPECIALS:
-        raise BadItem(f"the words do not start with {' '.join(SPECIALS)}")
-    if len(set(texts)) < len(texts):
-        raise BadItem("duplicate word")
-    return texts

@@ -8,7 +8,7 @@ many attributes the last are dropped, not arbitrary ones.
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,7 +174,12 @@ class _Reader:
         except BadItem as error:
             self.skipped.append(SkippedItem(identity, str(error)))
             return
-        labels = self._labels(objects, self.attributes.get(number, {}))
+        labels = []
+        for index, entry in enumerate(objects):
+            try:
+                labels += self._labels(entry, self.attributes.get(number, {}))
+            except BadItem as error:
+                raise BadItem(f"objects[{index}]: {error}") from error
         image = labelled_image(identity, file, width=width, height=height, labels=labels)
         self.dropped[WITHOUT_AREA] += len(labels) - len(image.boxes)
         if len(image.boxes):
@@ -192,21 +197,8 @@ class _Reader:
         except (OSError, Image.DecompressionBombError) as error:
             raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
 
-    def _labels(
-        self, objects: Iterable[object], attributes: Mapping[int | str, list[str]]
-    ) -> list[Label]:
-        labels = []
-        for index, item in enumerate(objects):
-            try:
-                label = self._label(item, attributes)
-            except BadItem as error:
-                raise BadItem(f"objects[{index}]: {error}") from error
-            if label is not None:
-                labels.append(label)
-        return labels
-
-    def _label(self, item: object, attributes: Mapping[int | str, list[str]]) -> Label | None:
-        """Return the object's label, None if it is not listed."""
+    def _labels(self, item: object, attributes: Mapping[int | str, list[str]]) -> list[Label]:
+        """Return the object's label, none if it is not listed."""
         identity, names = key_member(item, "object_id"), list_member(item, "names")
         x, y, width, height = pixel_numbers([member(item, key) for key in "xywh"], "'x y w h'")
         first = names[0] if names and isinstance(names[0], str) else ""
@@ -214,14 +206,11 @@ class _Reader:
         class_id = self.classes.ids.get(name)
         if class_id is None:
             self.dropped[UNKNOWN_OBJECT] += 1
-            return None
+            return []
         # the published order: adjectives of the name before the annotated attributes
         attribute_names = (*adjectives, *attributes.get(identity, ()))
-        return Label(
-            box=(x, y, x + width, y + height),
-            class_id=class_id,
-            attribute_ids=self._attribute_ids(attribute_names),
-        )
+        ids = self._attribute_ids(attribute_names)
+        return [Label((x, y, x + width, y + height), class_id, ids)]
 
     def _attribute_ids(self, names: Sequence[str]) -> tuple[int, ...]:
         listed = [self.listed.ids[name] for name in names if name in self.listed.ids]

@@ -1,4 +1,4 @@
-"""Error messages of calls."""
+"""Error messages of calls, and the files that they are about."""
 
 import json
 
@@ -19,6 +19,13 @@ def written(folder, content, name="x.json"):
     path = folder / name
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
+
+
+def touch(folder, *names):
+    """Make empty files."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 def bad_item(path, position, reason):

@@ -6,19 +6,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, results_id
-from tests.data.messages import message_of
+from tests.data.messages import message_of, touch
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="/\0."), min_size=1, max_size=60
 ).filter(str.strip)
-
-
-def touch(folder, *names):
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
 
 
 @given(NUMBERS, st.sampled_from(["", "COCO_val2014_", "COCO_train2014_", "COCO_a_b_"]))

@@ -13,7 +13,7 @@ from a2cap.data.annotations.read import (
     tokenize,
 )
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons, sentence
-from tests.data.messages import message_of, written
+from tests.data.messages import message_of, touch, written
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 needs_shared = [
@@ -82,13 +82,6 @@ def test_up_to_ten_or_a_thousandth_of_the_items_may_be_skipped(total, limit):
         "'p0' (empty), 'p1' (empty), 'p2' (empty), 'p3' (empty), 'p4' (empty), …; "
         "fix or remove them"
     )
-
-
-def touch(folder, *names):
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
 
 
 def resolve(folder, *files):

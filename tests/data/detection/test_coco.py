@@ -6,7 +6,7 @@ import pytest
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import WITHOUT_AREA
 from a2cap.data.scenes.generate import write_scenes
-from tests.data.messages import bad_item, message_of, written
+from tests.data.messages import bad_item, message_of, touch, written
 
 NO_LIST = "'attributes' is not a list"
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 3, "name": "hot dog"}]
@@ -25,9 +25,7 @@ def box(order=1, image=42, **changes):
 
 def instances(folder, *annotations, files=("42.jpg", "7.jpg"), **changes):
     """The path of instances.json with images 42 and 7, which have files."""
-    (folder / "images").mkdir(exist_ok=True)
-    for file in files:
-        (folder / "images" / file).touch()
+    touch(folder / "images", *files)
     own = {"images": [image(42), image(7)], "categories": CATEGORIES}
     return written(folder, own | {"annotations": annotations} | changes)
 

@@ -20,18 +20,16 @@ def test_case_space_and_empty_lines_are_ignored(tmp_path):
     assert found.ids == {"dog": 0, "doggy": 0, "cat": 1}
 
 
-def test_a_name_of_two_classes_is_rejected(tmp_path):
-    path = written(tmp_path, "dog,hound\ncat\nwolf,Hound\n")
-    assert message_of(read_name_list, path) == (
-        f"line 3 of {str(path)!r} repeats 'hound', a name of 'dog'; keep one"
-    )
-
-
-def test_a_list_without_names_is_rejected(tmp_path):
-    path = written(tmp_path, " \n,\n")
-    assert message_of(read_name_list, path) == (
-        f"no names in {str(path)!r}; write one class per line, synonyms separated by commas"
-    )
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dog,hound\ncat\nwolf,Hound\n", "line 3 of {} repeats 'hound', a name of 'dog'; keep one"),
+        (" \n,\n", "no names in {}; write one class per line, synonyms separated by commas"),
+    ],
+)
+def test_a_list_without_names_or_with_a_name_of_two_classes_is_rejected(tmp_path, text, message):
+    path = written(tmp_path, text)
+    assert message_of(read_name_list, path) == message.format(repr(str(path)))
 
 
 @pytest.mark.shared
