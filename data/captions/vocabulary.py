@@ -129,9 +129,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
-    def __contains__(self, word: object) -> bool:
-        return word in self._ids
-
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of words and preset, equal on every machine."""

@@ -37,7 +37,6 @@ def test_decoding_inverts_encoding_for_known_words(words):
     assert max(numbers) < len(vocabulary) == len(words) + 4
     assert [vocabulary.word(number) for number in numbers] == words
     assert vocabulary.decode(numbers) == " ".join(words)
-    assert all(word in vocabulary for word in words)
 
 
 @settings(max_examples=30)
@@ -62,7 +61,6 @@ def test_words_are_sorted_by_count_then_alphabetically():
 def test_an_unknown_word_is_encoded_as_unk():
     assert counted(dog=1).encode(["dog", "cat"]) == [4, UNK]
     assert counted(dog=1).decode([4, UNK]) == "dog <unk>"
-    assert "cat" not in counted(dog=1)
 
 
 def test_decoding_stops_at_eos_and_omits_pad_and_bos():
@@ -75,7 +73,6 @@ def test_the_text_of_a_special_token_is_an_unknown_word():
     vocabulary = Vocabulary.from_counts(dict.fromkeys([*SPECIALS, "dog"], 9))
     assert vocabulary.words == (*SPECIALS, "dog")
     assert vocabulary.encode(SPECIALS) == [UNK] * 4
-    assert "<eos>" not in vocabulary
 
 
 @pytest.mark.parametrize("number", [-1, 5])
