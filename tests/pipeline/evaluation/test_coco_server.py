@@ -5,12 +5,10 @@ import shutil
 import zipfile
 
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning import caption_stores as stored_captioning
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.evaluation.coco_server import (
     TEST,
     VAL,
@@ -20,7 +18,8 @@ from a2cap.pipeline.evaluation.coco_server import (
     read_image_info,
     write_submission,
 )
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
+from tests.pipeline.experiments import a2
 
 VAL_IDS, TEST_IDS = [1, 3, 40], [2, 20]
 
@@ -36,13 +35,7 @@ CAPTIONS = {server_set: dict.fromkeys(ids, "a dog") for server_set, ids in IDS.i
 @pytest.fixture
 def write(tmp_path):
     """Write JSON files into one folder and return their paths."""
-
-    def write_file(name, value):
-        path = tmp_path / name
-        path.write_text(json.dumps(value))
-        return path
-
-    return write_file
+    return lambda name, value: written(tmp_path, value, name)
 
 
 @pytest.fixture
@@ -66,10 +59,15 @@ def submit(infos, tmp_path):
 
     def run(*arguments):
         named = ["--name", "a2", "--val-info", infos[0], "--test-info", infos[1]]
-        words = ["submit", *named, "--output", tmp_path / "a2.zip", *arguments]
-        return CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+        return a2("submit", *named, "--output", tmp_path / "a2.zip", *arguments)
 
     return run
+
+
+def error_of(answer, code=1):
+    """Return the last line of a failed command's standard error."""
+    assert answer.exit_code == code
+    return answer.stderr.splitlines()[-1]
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_the_archive_contains_both_files_under_the_server_s_names(submit, ready,
 def test_the_default_output_is_the_name_in_the_current_folder(infos, ready, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = ["--name", "my-model_2", "--val-info", infos[0], "--test-info", infos[1]]
-    answer = CliRunner().invoke(cli, list(map(str, ["submit", *named, *ready])))
+    answer = a2("submit", *named, *ready)
     assert answer.exit_code == 0, answer.stderr
     assert list(archived("my-model_2.zip")) == [
         "captions_val2014_my-model_2_results.json",
@@ -203,10 +201,8 @@ def test_empty_captions_are_rejected(submit, ready, write):
         "1 of 3 captions of val2014 are empty: 000000000003; give each at least one word"
     )
     test = write("t.json", [{"image_id": 2, "caption": "a"}, {"image_id": 20, "caption": ""}])
-    answer = submit(*ready)
-    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (
-        1,
-        f"a2: 1 captions in {str(test)!r} are empty: 000000000020; caption every image",
+    assert error_of(submit(*ready)) == (
+        f"a2: 1 captions in {str(test)!r} are empty: 000000000020; caption every image"
     )
 
 
@@ -284,9 +280,7 @@ def test_captions_come_from_exactly_one_source(submit, ready):
         [*ready, "--model", "m", "--features", "f"],
         [*ready, "--model", "m"],
     ):
-        answer = submit(*options)
-        assert answer.exit_code == 2
-        assert answer.stderr.splitlines()[-1] == (
+        assert error_of(submit(*options), 2) == (
             "Error: captions come from --val-results and --test-results, or from --model and "
             "--features; name both options of one pair"
         )
@@ -337,9 +331,7 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
     ]
     assert sorted(captions) == sorted(VAL_IDS + TEST_IDS)
     monkeypatch.setattr(stored_captioning, "best_nonempty", lambda beams: beams[0].caption)
-    answer = submit(*trained, "--force")
-    assert answer.exit_code == 1
-    assert answer.stderr.splitlines()[-1] == (
+    assert error_of(submit(*trained, "--force")) == (
         "a2: 3 of 3 captions of val2014 are empty: 000000000001, 000000000003, 000000000040; "
         "give each at least one word"
     )
@@ -349,9 +341,7 @@ def test_images_without_features_are_reported_before_a_model_is_loaded(
     submit, trained, write, tmp_path
 ):
     write("image_info_test2014.json", {"images": [{"id": n} for n in (2, 91, 90)]})
-    answer = submit("--model", tmp_path, *trained[2:])
-    assert answer.exit_code == 1
-    assert answer.stderr.splitlines()[-1] == (
+    assert error_of(submit("--model", tmp_path, *trained[2:])) == (
         "a2: no features for 2 of 3 images of test2014: 000000000090, 000000000091; "
         'run "a2 extract" on them, and name its store too'
     )
@@ -374,9 +364,7 @@ def test_features_of_another_extractor_are_rejected(experiment, submit, trained,
     metadata["config"]["confidence"] = 0.7
     metadata["weights_sha256"] = "0" * 64
     (store / "extractor.json").write_text(json.dumps(metadata))
-    answer = submit(*trained[:2], "--features", store, *trained[4:], "--force")
-    assert answer.exit_code == 1
-    assert answer.stderr.splitlines()[-1] == (
+    assert error_of(submit(*trained[:2], "--features", store, *trained[4:], "--force")) == (
         f"a2: features of {str(store)!r} and {str(trained[1])!r} come from different extractors "
         "(extractor.json differs in weights_sha256, config.confidence); "
         "extract with the model's weights and configuration"

@@ -13,16 +13,7 @@ from a2cap.pipeline.metrics.meteor import meteor_statistics, meteor_values
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder, tokenize
 from tests.data.messages import message_of
-
-CANDIDATES = ["a man riding a horse", "two dogs in the snow", "a cat", "", "a bus is parked now"]
-REFERENCES = [
-    ["a man rides a brown horse", "the man is on a horse", "a person riding a horse"],
-    ["two dogs play in the snow", "a pair of dogs running through snow"],
-    ["a red bus on a street", "the bus is parked", "a bus"],
-    ["a plate of food", "food on a table"],
-    ["a bus is parked now"],
-]
-NAMES = [str(index) for index in range(len(CANDIDATES))]
+from tests.pipeline.metrics.captions import CANDIDATES, NAMES, REFERENCES
 
 
 def link(source: str, target: str) -> None:

@@ -9,19 +9,10 @@ from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.score import METRICS, cider, score
 from tests.data.messages import message_of
+from tests.pipeline.metrics import captions
 
-REFERENCES = {
-    "1": ["a man rides a brown horse", "the man is on a horse", "a person riding a horse"],
-    "2": ["two dogs play in the snow", "a pair of dogs running through snow"],
-    "3": ["a red bus on a street", "the bus is parked", "a bus"],
-    "4": ["a plate of food", "food on a table"],
-}
-CANDIDATES = {
-    "1": "a man riding a horse",
-    "2": "two dogs in the snow",
-    "3": "a cat",
-    "4": "",
-}
+CANDIDATES = {str(number): caption for number, caption in enumerate(captions.CANDIDATES[:4], 1)}
+REFERENCES = {str(number): group for number, group in enumerate(captions.REFERENCES[:4], 1)}
 
 
 @pytest.fixture

@@ -140,21 +140,14 @@ def test_every_image_is_listed_with_its_captions_and_scores(tmp_path):
     assert page.data["metrics"] == ["BLEU-4", "CIDEr"]
     assert page.data["images"] == [
         {
-            "id": "000000000003",
-            "caption": "caption 3",
-            "references": ["reference 3 a", "reference 3 b"],
-            "beams": [["caption 3", -1.5], ["second beam", -2.25]],
-            "scores": [0.25, 0.3],
+            "id": f"{n:012d}",
+            "caption": f"caption {n}",
+            "references": [f"reference {n} a", f"reference {n} b"],
+            "beams": [[f"caption {n}", -1.5], ["second beam", -2.25]],
+            "scores": [0.25, n / 10],
             "grounding": None,
-        },
-        {
-            "id": "000000000001",
-            "caption": "caption 1",
-            "references": ["reference 1 a", "reference 1 b"],
-            "beams": [["caption 1", -1.5], ["second beam", -2.25]],
-            "scores": [0.25, 0.1],
-            "grounding": None,
-        },
+        }
+        for n in (3, 1)
     ]
     assert page.details == []
 
@@ -249,7 +242,7 @@ def test_statistics_of_the_captions_are_listed(tmp_path):
     assert (page.text("dt")[0], page.text("dd")[0]) == ("different words", "812")
 
 
-def test_figures_are_put_format_figures_with_the_parts_of_spice_behind():
+def test_figures_are_formatted_with_the_parts_of_spice_last():
     figures = {"vocabulary": 1812, "words_mean": 9.26}
     assert format_figures(figures, {"Object": 0.35}) == {
         "vocabulary": "1,812",
@@ -258,31 +251,25 @@ def test_figures_are_put_format_figures_with_the_parts_of_spice_behind():
     }
 
 
-def test_metrics_are_shown_with_the_baseline_and_their_ratio(tmp_path):
-    page = written(tmp_path, report([image(1)]))
-    assert page.text("th")[:7] == [
-        *("metric", "this run", "features zeroed", "ratio"),
-        *("BLEU-4", "CIDEr", "SPICE"),
-    ]
-    assert page.text("td") == ["0.2700", "–", "–", "0.8000", "0.4000", "2.00×", "not run: no jars"]
+BASELINE_HEADS = ["metric", "this run", "features zeroed", "ratio"]
 
 
-def test_without_a_baseline_there_are_two_columns(tmp_path):
-    page = written(tmp_path, report([image(1)], baseline=None))
-    assert page.text("th")[:3] == ["metric", "this run", "BLEU-4"]
-    assert page.text("td") == ["0.2700", "0.8000", "not run: no jars"]
-
-
-def test_confidence_intervals_are_shown_with_their_metrics(tmp_path):
-    content = report([image(1)], baseline=None, intervals={"CIDEr": (0.7512, 0.8499)})
-    page = written(tmp_path, content)
-    assert page.text("th")[:3] == ["metric", "this run", "95 %"]
-    assert page.text("td") == ["0.2700", "–", "0.8000", "0.751–0.850", "not run: no jars"]
-
-
-def test_a_baseline_of_zero_has_no_ratio(tmp_path):
-    page = written(tmp_path, report([image(1)], baseline={"CIDEr": 0.0}))
-    assert page.text("td")[3:6] == ["0.8000", "0.0000", "–"]
+@pytest.mark.parametrize(
+    ("changes", "heads", "bleu", "cider"),
+    [
+        ({}, BASELINE_HEADS, ["–", "–"], ["0.4000", "2.00×"]),
+        ({"baseline": {"CIDEr": 0.0}}, BASELINE_HEADS, ["–", "–"], ["0.0000", "–"]),
+        ({"baseline": None}, ["metric", "this run"], [], []),
+        (
+            {"baseline": None, "intervals": {"CIDEr": (0.7512, 0.8499)}},
+            *(["metric", "this run", "95 %"], ["–"], ["0.751–0.850"]),
+        ),
+    ],
+)
+def test_metrics_are_shown_with_intervals_and_ratios(tmp_path, changes, heads, bleu, cider):
+    page = written(tmp_path, report([image(1)], **changes))
+    assert page.text("th")[: len(heads) + 3] == [*heads, "BLEU-4", "CIDEr", "SPICE"]
+    assert page.text("td") == ["0.2700", *bleu, "0.8000", *cider, "not run: no jars"]
 
 
 def test_the_grounding_is_in_the_summary_and_with_each_image(tmp_path):
@@ -297,10 +284,11 @@ def test_the_grounding_is_in_the_summary_and_with_each_image(tmp_path):
     assert page.all("option", value="grounding")
 
 
-def test_without_boxes_the_report_has_no_grounding(tmp_path):
+def test_without_boxes_and_groups_of_words_the_report_has_no_such_sections(tmp_path):
     page = written(tmp_path, report([image(1)]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
     assert not page.all("option", value="grounding")
+    assert page.text("caption") == ["Metrics"]
 
 
 def test_groups_of_words_have_a_table(tmp_path):
@@ -321,23 +309,13 @@ def test_groups_of_words_have_a_table(tmp_path):
         *("words", "pairs with nouns", *heads, *columns, "colours", "kinds")
     ]
     assert page.text("td")[-16:] == [
-        *(
-            "1",
-            "1.000",
-            "1.000",
-            "1.000",
-            "1.000",
-        ),  # the last is the baseline's, which has red too
+        # The last is the baseline's, which has red too.
+        *("1", "1.000", "1.000", "1.000", "1.000"),
         *("1", "1.000", "1", "1.000"),  # the baseline's red cup is in no reference
         *("1", "1.000", "1.000", "1.000", "0.000", "0", "0"),
     ]
     [why] = {mark["title"] for mark in page.all("span") if "kinds" in mark.get("title", "")}
     assert why == "pairs of other groups are about 'kinds'"
-
-
-def test_without_groups_of_words_there_is_no_table_of_them(tmp_path):
-    page = written(tmp_path, report([image(1)]))
-    assert page.text("caption") == ["Metrics"]
 
 
 def test_images_can_be_ordered_by_every_metric(tmp_path):
