@@ -58,23 +58,18 @@ def runs_of(captions: Iterable[str]) -> Runs:
 
 
 def usable_pairs(table: Path, runs: Runs) -> Iterator[bytes]:
-    """Yield the pairs of the table whose phrases have no other runs, each in three lines.
+    """Yield the pairs of the table whose phrases have no other runs: probability, phrase, phrase.
 
     The order of the table is kept, because the jar may break ties by it.
     """
     for lines in _line_blocks(table):
-        yield from _usable(lines, runs)
-
-
-def _usable(lines: list[bytes], runs: Runs) -> Iterator[bytes]:
-    """Yield the usable pairs of a block, each in three lines: probability, phrase, phrase."""
-    firsts, seconds = lines[1::3], lines[2::3]
-    usable = {phrase for phrase in set(firsts) if _occurs(phrase, runs)}
-    rows = [row for row, phrase in enumerate(firsts) if phrase in usable]
-    others = {phrase for phrase in {seconds[row] for row in rows} if _occurs(phrase, runs)}
-    for row in rows:
-        if seconds[row] in others:
-            yield b"%s\n%s\n%s\n" % (lines[3 * row], firsts[row], seconds[row])
+        firsts, seconds = lines[1::3], lines[2::3]
+        usable = {phrase for phrase in set(firsts) if _occurs(phrase, runs)}
+        rows = [row for row, phrase in enumerate(firsts) if phrase in usable]
+        others = {phrase for phrase in {seconds[row] for row in rows} if _occurs(phrase, runs)}
+        for row in rows:
+            if seconds[row] in others:
+                yield b"%s\n%s\n%s\n" % (lines[3 * row], firsts[row], seconds[row])
 
 
 def _occurs(phrase: bytes, runs: Runs) -> bool:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from a2cap.data.annotations.layouts import IN_NO_SPLIT
 from a2cap.data.annotations.read import (
-    AnnotatedImage,
     Annotations,
     SkippedItem,
     check_skip_limit,
@@ -70,19 +69,12 @@ def preprocess(
         max_length=config.max_length,
     )
     events.write("vocabulary", words=len(vocabulary))
-    _write_references(directory, found.images, vocabulary)
-    return unusable
-
-
-def _write_references(
-    directory: Path, images: Sequence[AnnotatedImage], vocabulary: Vocabulary
-) -> None:
-    """Write the PTB tokens of all references, so that training needs no JVM, and frequencies."""
-    raw = {p.image_id: [caption.raw for caption in p.captions] for p in images}
-    references = tokenize(raw)
+    # PTB tokens of all references, so that training needs no JVM.
+    references = tokenize({p.image_id: [c.raw for c in p.captions] for p in found.images})
     write_json(directory / REFERENCES, references)
-    training = {p.image_id: references[p.image_id] for p in images if p.split == "train"}
+    training = {p.image_id: references[p.image_id] for p in found.images if p.split == "train"}
     count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
+    return unusable
 
 
 def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
