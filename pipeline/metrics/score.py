@@ -103,7 +103,7 @@ def score(
         if isinstance(outcome, _Measurement):
             found[family] = outcome
             continue
-        names = _metric_names(family)
+        names = SUMMED[family][0] if family in SUMMED else (family,)
         logger.warning("%s could not run: %s", ", ".join(names), outcome)
         not_run |= dict.fromkeys(names, str(outcome) or type(outcome).__name__)
     return _scores(captions.image_ids, found, not_run)
@@ -241,10 +241,6 @@ def _spice(captions: _Captions, advance: Advance) -> _Measurement:
     found = spice_values(captions.candidates, captions.references, advance=advance)
     measured = _averaged("SPICE", [spice.overall for spice in found])
     return replace(measured, parts=[spice.parts for spice in found])
-
-
-def _metric_names(family: str) -> tuple[str, ...]:
-    return SUMMED[family][0] if family in SUMMED else (family,)
 
 
 def _summed(family: str, statistics: Floats) -> _Measurement:

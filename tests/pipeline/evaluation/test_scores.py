@@ -7,7 +7,7 @@ import pytest
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
 
 
 def test_written_scores_are_read_back_as_a_baseline(tmp_path):
@@ -24,8 +24,7 @@ def test_written_scores_are_read_back_as_a_baseline(tmp_path):
 
 
 def test_a_baseline_may_have_no_groups_of_words(tmp_path):
-    path = tmp_path / "metrics.json"
-    path.write_text('{"metrics": {"CIDEr": 1}}')
+    path = written(tmp_path, {"metrics": {"CIDEr": 1}})
     assert read_baseline(path).metrics == {"CIDEr": 1.0}
     assert read_baseline(path).word_groups == {}
 
@@ -34,8 +33,7 @@ def test_a_baseline_may_have_no_groups_of_words(tmp_path):
     "content", ["[]", "{}", '{"metrics": []}', '{"metrics": {}, "word_groups": {"kinds": {}}}']
 )
 def test_a_baseline_without_metrics_is_rejected(tmp_path, content):
-    path = tmp_path / "other.json"
-    path.write_text(content)
+    path = written(tmp_path, content)
     assert message_of(read_baseline, path) == (
         f"evaluate.baseline contains no metrics: {str(path)!r}; name a metrics.json"
     )
