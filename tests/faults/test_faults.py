@@ -69,13 +69,14 @@ record.write_json = lambda path, value: write(path, value | {"process": os.getpi
 """
 
 CHANGE_AN_INPUT = """
-import a2cap.pipeline.captioning.saved_captioner as saved_model
-link = saved_model._link
+import os
+link = os.link
 def link_and_change(source, target):
     link(source, target)
     listed = source.with_name("skipped.jsonl")
-    listed.write_text(2 * listed.read_text())
-saved_model._link = link_and_change
+    if listed.is_file():
+        listed.write_text(2 * listed.read_text())
+os.link = link_and_change
 """
 
 
