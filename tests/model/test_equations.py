@@ -205,7 +205,7 @@ def transcribe(captioner, images, *, perturbed):
     )
 
 
-def compare(captioner, images):
+def assert_equal_to_transcription(captioner, images):
     captioner.schedule_step.fill_(STEP)
     memory = images.encoded(captioner)
     losses = two_losses(captioner, memory, images.captions)
@@ -230,12 +230,12 @@ def test_both_losses_equal_an_independent_transcription_of_the_paper(
     tiny, images, fusion, network, renormalised
 ):
     options = {"mask_network": network, "mask_slots": 5, "renormalise_aligned": renormalised}
-    compare(tiny(fusion=fusion, **options), images)
+    assert_equal_to_transcription(tiny(fusion=fusion, **options), images)
 
 
 @pytest.mark.parametrize("reading", READINGS, ids="-".join)
 def test_every_reading_of_open_points_equals_its_transcription(tiny, images, reading):
-    compare(tiny(**reading), images)
+    assert_equal_to_transcription(tiny(**reading), images)
 
 
 def test_the_passes_of_the_transcription_differ(tiny, images):

@@ -52,8 +52,11 @@ def test_a_rank_waits_for_the_next_job():
     assert found == [ONE]
 
 
-def test_a_single_process_broadcasts_to_nobody():
+def test_a_single_process_broadcasts_to_nobody(monkeypatch):
+    sent = []
+    monkeypatch.setattr(JobQueue, "put", lambda queue, job: sent.append(job))
     broadcast_job(ONE)
+    assert sent == []
 
 
 @pytest.fixture
