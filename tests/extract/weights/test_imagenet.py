@@ -11,7 +11,7 @@ from tests.extract.tiny import tiny_meta
 META = tiny_meta(classes=2, sizes=(32,), side=64)
 
 
-def begun(depth, state):
+def initialised(depth, state):
     architecture = Architecture(depth, classes=2, attributes=0, anchors=1, proposal_width=4)
     detector = random_detector(architecture, META, generator=torch.Generator().manual_seed(0))
     return detector, initialise_from(detector, resnet_tensors(state), name="imagenet.pth")
@@ -28,7 +28,7 @@ def shaken(network):
 
 def test_a_resnet_18_computes_what_torchvisions_does():
     network = shaken(resnet18(weights=None))
-    detector, _ = begun(18, network.state_dict())
+    detector, _ = initialised(18, network.state_dict())
     image = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1)) * 255  # BGR
     mean, deviation = (torch.tensor(row).view(1, 3, 1, 1) for row in (DETECTRON2_MEAN, DEVIATION))
     rgb = ((image - mean) / deviation).flip(1)
@@ -51,7 +51,7 @@ def test_only_the_heads_are_not_initialised(depth, network):
     with torch.device("meta"):
         state = network(weights=None).state_dict()
     state = {key: torch.zeros(tensor.shape) for key, tensor in state.items()}
-    _, left = begun(depth, state)
+    _, left = initialised(depth, state)
     assert {key.rsplit(".", 1)[0] for key in left} == {
         "proposal_generator.rpn_head.conv",
         "proposal_generator.rpn_head.objectness_logits",
