@@ -1,6 +1,7 @@
 """Regions of one image, as extractors make them and feature stores keep them."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,7 @@ def top_scoring(regions: Regions, most: int | None) -> Regions:
         return regions
     # back in the original order, which attention files and captions of a store rely on
     kept = np.sort(np.argsort(-regions.scores, kind="stable")[:most])
-    attribute_ids = regions.attribute_ids
-    return replace(
-        regions,
-        boxes=regions.boxes[kept],
-        features=regions.features[kept],
-        scores=regions.scores[kept],
-        class_ids=regions.class_ids[kept],
-        attribute_ids=None if attribute_ids is None else attribute_ids[kept],
-    )
+    arrays: dict[str, Any] = {
+        name: value[kept] for name, value in vars(regions).items() if isinstance(value, np.ndarray)
+    }
+    return replace(regions, **arrays)

@@ -4,11 +4,11 @@ COCO has no attributes. If the file lists some, `"attributes": [{"id": 1, "name"
 categories, an annotation's `"attributes": [names]` are read too, as generated scenes have them.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from a2cap.data.annotations.instances import Sides, load_instances, read_annotated
 from a2cap.data.annotations.json_items import (
@@ -45,7 +45,11 @@ def read_coco(
         instances,
         document,
         image=_read_image,
-        box=partial(_read_label, classes=classes, attributes=attributes),
+        box=partial(
+            _read_label,
+            class_ids={number: index for index, number in enumerate(classes)},
+            attribute_ids={name: index for index, name in enumerate(attributes.values())},
+        ),
     )
     if only is not None:
         wanted = frozenset(only)
@@ -61,13 +65,15 @@ def read_coco(
     for identity in sorted(found):
         entry = entries[identity]
         labels = [label for _, label in sorted(entry.boxes, key=itemgetter(0))]
-        size = {"width": entry.image.width, "height": entry.image.height}
-        labelled.append(labelled_image(identity, found[identity], **size, labels=labels))
+        _, width, height = entry.image
+        labelled.append(
+            labelled_image(identity, found[identity], width=width, height=height, labels=labels)
+        )
     # labelled_image drops boxes without area
     read = sum(len(entries[identity].boxes) for identity in found)
     data = DetectionData(
-        classes=classes.names,
-        attributes=attributes.names,
+        classes=tuple(classes.values()),
+        attributes=tuple(attributes.values()),
         images=tuple(labelled),
         skipped=skipped,
         dropped={WITHOUT_AREA: read - sum(len(image.boxes) for image in labelled)},
@@ -75,17 +81,7 @@ def read_coco(
     return data if only is None else data.subset(only)
 
 
-@dataclass(frozen=True)
-class _Names:
-    """Names ordered by id, and the index of each id and of each name."""
-
-    names: tuple[str, ...]
-    by_id: dict[int, int]
-    by_name: dict[str, int]
-
-
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """File name and size of an image in the annotations."""
 
     file: str
@@ -93,7 +89,8 @@ class _Image:
     height: int
 
 
-def _read_names(document: dict[str, object], key: str, *, path: Path) -> _Names:
+def _read_names(document: dict[str, object], key: str, *, path: Path) -> dict[int, str]:
+    """Return the names of the items under `key` by id, ordered by id; none without the key."""
     found: dict[int, str] = {}
 
     def add(item: object) -> None:
@@ -105,12 +102,7 @@ def _read_names(document: dict[str, object], key: str, *, path: Path) -> _Names:
         found[number] = name
 
     read_each(list_member(document, key) if key in document else (), add, path=path, key=key)
-    names = tuple(found[number] for number in sorted(found))
-    return _Names(
-        names=names,
-        by_id={number: index for index, number in enumerate(sorted(found))},
-        by_name={name: index for index, name in enumerate(names)},
-    )
+    return dict(sorted(found.items()))
 
 
 def _read_image(item: object) -> _Image:
@@ -121,27 +113,31 @@ def _read_image(item: object) -> _Image:
 
 
 def _read_label(
-    item: dict[str, object], sides: Sides, *, classes: _Names, attributes: _Names
+    item: dict[str, object],
+    sides: Sides,
+    *,
+    class_ids: Mapping[int, int],
+    attribute_ids: Mapping[str, int],
 ) -> Label:
     category = integer_member(item, "category_id")
-    if category not in classes.by_id:
+    if category not in class_ids:
         raise BadItem(f"'category_id' is not among the categories: {category}")
     x, y, width, height = sides
     return Label(
         box=(x, y, x + width, y + height),
-        class_id=classes.by_id[category],
-        attribute_ids=_attribute_ids(item, attributes),
+        class_id=class_ids[category],
+        attribute_ids=_attribute_ids(item, attribute_ids),
         crowd=item.get("iscrowd", 0) == 1,
     )
 
 
-def _attribute_ids(item: dict[str, object], attributes: _Names) -> tuple[int, ...]:
+def _attribute_ids(item: dict[str, object], attribute_ids: Mapping[str, int]) -> tuple[int, ...]:
     # Other tools write attributes of another form without listing them in the file.
-    if not attributes.names or "attributes" not in item:
+    if not attribute_ids or "attributes" not in item:
         return ()
     ids = []
     for name in list_member(item, "attributes"):
-        if not isinstance(name, str) or name not in attributes.by_name:
+        if not isinstance(name, str) or name not in attribute_ids:
             raise BadItem(f"attribute is not among the file's attributes: {name!r:.40}")
-        ids.append(attributes.by_name[name])
+        ids.append(attribute_ids[name])
     return tuple(dict.fromkeys(ids))

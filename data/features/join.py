@@ -68,8 +68,7 @@ def _common_width(store: Path, files: Mapping[Shard, FeatureFile]) -> int:
         if file.seal.count
     }
     if len(shapes) > 1:
-        (width, dtype), (other_width, other_dtype) = list(shapes)[:2]
-        first, second = list(shapes.values())[:2]
+        (((width, dtype), first), ((other_width, other_dtype), second)) = list(shapes.items())[:2]
         raise StoreError(
             f"shards {first} and {second} of {str(store)!r} differ: features of "
             f"{width} {dtype} and of {other_width} {other_dtype}; extract all with one extractor"

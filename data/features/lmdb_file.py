@@ -61,20 +61,19 @@ class FeatureFile:
                 found = transaction.stat()["entries"]
             if found != self.seal.count:
                 return [self._problem(f"has {found} images, its seal {self.seal.count}")]
-            return self._data_problems() if data else []
+            if not data:
+                return []
+            problems = []
+            if sha256_of(self.path / DATA_FILE) != self.seal.file_sha256:
+                problems.append(self._problem("is not the file that was sealed"))
+            if logical_digest(_note_damage(self.records(), problems)) != self.seal.digest:
+                problems.append(self._problem("contains other records than were sealed"))
+            return problems
         except StoreError as error:
             return [str(error)]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_environment": None}
-
-    def _data_problems(self) -> list[str]:
-        problems = []
-        if sha256_of(self.path / DATA_FILE) != self.seal.file_sha256:
-            problems.append(self._problem("is not the file that was sealed"))
-        if logical_digest(_note_damage(self.records(), problems)) != self.seal.digest:
-            problems.append(self._problem("contains other records than were sealed"))
-        return problems
 
     def _problem(self, what: str) -> str:
         return f'{str(self.path)!r} {what}; run "a2 extract --force"'
@@ -107,7 +106,10 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
     """Return the environment of this process for a data file."""
     status = (path / DATA_FILE).stat()
     key = (os.getpid(), status.st_dev, status.st_ino)
-    _close_inherited()
+    # an environment inherited through a fork counts as open in the child, but must not be used
+    for (process, *_), inherited in list(_environments.items()):
+        if process != os.getpid():
+            inherited.close()
     environment = _environments.get(key)
     if environment is None:
         if status.st_size != seal.bytes:
@@ -128,13 +130,6 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
             raise _damage_error(path, error) from error
         _environments[key] = environment
     return environment
-
-
-def _close_inherited() -> None:
-    # an environment inherited through a fork counts as open in the child, but must not be used
-    for (process, *_), environment in list(_environments.items()):
-        if process != os.getpid():
-            environment.close()
 
 
 def _damage_error(path: Path, problem: lmdb.Error | str) -> StoreError:

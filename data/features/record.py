@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from a2cap.data.errors import StoreError
+from a2cap.data.image_ids import LONGEST_ID
 from a2cap.data.regions import Regions
 
 FeatureType = Literal["float16", "float32"]
@@ -24,7 +25,6 @@ Record = tuple[memoryview, memoryview]
 
 _CHECKSUM = struct.Struct("<I")
 _LARGEST_FLOAT16 = 65504.0
-_LONGEST_KEY = 511  # LMDB's limit, in bytes
 
 
 def record_key(image_id: str) -> bytes:
@@ -33,9 +33,9 @@ def record_key(image_id: str) -> bytes:
         key = image_id.encode()
     except UnicodeEncodeError as error:
         raise StoreError(f"image id {image_id!r} is not UTF-8; rename the image") from error
-    if not 1 <= len(key) <= _LONGEST_KEY:
+    if not 1 <= len(key) <= LONGEST_ID:
         raise StoreError(
-            f"image id {image_id!r} has {len(key)} bytes; rename the image to 1 to {_LONGEST_KEY}"
+            f"image id {image_id!r} has {len(key)} bytes; rename the image to 1 to {LONGEST_ID}"
         )
     return key
 

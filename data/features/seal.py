@@ -39,7 +39,7 @@ class StoreSeal(BaseModel):
     shards: tuple[str, ...] = ()
     """Digests of the shards in order; empty for a store in one data file."""
     extra: dict[str, str] = {}
-    """Further entries of the extraction, such as the fingerprint of its weights."""
+    """Not written any more; seals of earlier stores contain it."""
 
 
 def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> str:

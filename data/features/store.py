@@ -6,7 +6,7 @@ from pathlib import Path
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_file import FeatureFile
-from a2cap.data.features.record import FeatureType, Record, decode_regions, record_key
+from a2cap.data.features.record import Record, decode_regions, record_key
 from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
 from a2cap.data.features.shard import Shard, complete_shards, owner
 from a2cap.data.regions import Regions
@@ -31,11 +31,6 @@ class FeatureStore:
     def feature_width(self) -> int:
         """F, the features per region."""
         return self.seal.feature_width
-
-    @property
-    def dtype(self) -> FeatureType:
-        """Data type of the features."""
-        return self.seal.dtype
 
     @property
     def digest(self) -> str:

@@ -4,9 +4,9 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import lmdb
 
@@ -20,13 +20,7 @@ from a2cap.data.features.record import (
     encode_regions,
     record_key,
 )
-from a2cap.data.features.seal import (
-    DATA_FILE,
-    SEAL_FILE,
-    StoreSeal,
-    logical_digest,
-    write_seal,
-)
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, StoreSeal, logical_digest, write_seal
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.regions import Regions
 
@@ -65,19 +59,14 @@ class FeatureWriter:
         self._on_commit = on_commit
         self._pending: dict[bytes, bytes] = {}
         self._environment: lmdb.Environment | None = _open(path, map_size)
-        self._ids = self._read_ids()
+        self._ids = {bytes(key).decode() for key, _ in self._records()}
         self._width = self._read_width()
         self._committed_at = time.monotonic()
 
     def __enter__(self) -> "FeatureWriter":
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         try:
             self.flush()
         except StoreError as unsaved:
@@ -110,7 +99,8 @@ class FeatureWriter:
         self._check_width(regions.features.shape[1], image_id)
         self._pending[key] = value
         self._ids.add(image_id)
-        if self._commit_is_due():
+        waited = time.monotonic() - self._committed_at
+        if len(self._pending) >= self._commit_every or waited >= self._commit_seconds:
             self.flush()
 
     def flush(self) -> None:
@@ -121,7 +111,7 @@ class FeatureWriter:
             except lmdb.MapFullError:  # the transaction was rolled back, all images are pending
                 self._double_map()
 
-    def seal(self, extra: Mapping[str, str] | None = None) -> StoreSeal:
+    def seal(self) -> StoreSeal:
         """Seal the store, which makes it readable and final.
 
         Raises StoreError if a record on the disk does not match its checksum.
@@ -138,12 +128,9 @@ class FeatureWriter:
             bytes=data.stat().st_size,
             digest=digest,
             file_sha256=sha256_of(data),
-            extra=dict(extra or {}),
         )
-        try:
+        with self._write_errors():
             write_seal(self.path, seal)
-        except OSError as error:
-            raise self._write_error(error) from error
         return seal
 
     def close(self) -> None:
@@ -157,19 +144,10 @@ class FeatureWriter:
             raise StoreError(f"{str(self.path)!r} is closed; open it again to write")
         return self._environment
 
-    def _commit_is_due(self) -> bool:
-        waited = time.monotonic() - self._committed_at
-        return len(self._pending) >= self._commit_every or waited >= self._commit_seconds
-
     def _commit(self) -> None:
-        try:
-            with self._require_open().begin(write=True) as transaction:
-                for key, value in self._pending.items():
-                    transaction.put(key, value, overwrite=False)
-        except lmdb.MapFullError:
-            raise
-        except lmdb.Error as error:
-            raise self._write_error(error) from error
+        with self._write_errors(), self._require_open().begin(write=True) as transaction:
+            for key, value in self._pending.items():
+                transaction.put(key, value, overwrite=False)
         self._pending.clear()
         self._committed_at = time.monotonic()
         if self._on_commit is not None:
@@ -177,19 +155,23 @@ class FeatureWriter:
 
     def _double_map(self) -> None:
         environment = self._require_open()
-        try:
+        with self._write_errors():
             environment.set_mapsize(2 * environment.info()["map_size"])
-        except lmdb.Error as error:
-            raise self._write_error(error) from error
 
-    def _write_error(self, error: OSError | lmdb.Error) -> StoreError:
-        kept = len(self._ids) - len(self._pending)
-        code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
-        reason = _REASONS.get(code or 0, str(error))
-        return StoreError(
-            f"cannot write {str(self.path)!r}: {reason}; {kept} images are kept, "
-            "free disk space and run again to resume"
-        )
+    @contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        """Turn a failed write into a StoreError with the number of images kept."""
+        try:
+            yield
+        except lmdb.MapFullError:
+            raise
+        except (OSError, lmdb.Error) as error:
+            kept = len(self._ids) - len(self._pending)
+            code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
+            raise StoreError(
+                f"cannot write {str(self.path)!r}: {_REASONS.get(code or 0, str(error))}; "
+                f"{kept} images are kept, free disk space and run again to resume"
+            ) from error
 
     def _check_width(self, width: int, image_id: str) -> None:
         if self._width == 0:
@@ -199,10 +181,6 @@ class FeatureWriter:
                 f"region width of image {image_id!r} is {width}, "
                 f"of {str(self.path)!r} {self._width}; extract all images with one extractor"
             )
-
-    def _read_ids(self) -> set[str]:
-        with self._require_open().begin() as transaction, transaction.cursor() as cursor:
-            return {key.decode() for key in cursor.iternext(values=False)}
 
     def _read_width(self) -> int:
         """Return F of the records of an earlier run, 0 if there are none; check their dtype."""

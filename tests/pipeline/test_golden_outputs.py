@@ -151,7 +151,7 @@ def of_calibrate(directory):
 
 def of_extract(directory):
     store = FeatureStore(directory / "features.lmdb")
-    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.dtype}
+    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.seal.dtype}
     for image_id in list(store)[::5]:
         regions = store[image_id]
         found[image_id] = {

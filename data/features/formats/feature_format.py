@@ -5,10 +5,11 @@ images have to be given.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,19 +79,29 @@ class ContentChecksum:
         return f"{self._sum % (1 << 256):064x}"
 
 
+def read_or_skip(name: str, read: Callable[[], ImageFeatures]) -> ImageFeatures | SkippedItem:
+    """Return the image that `read` reads, or a SkippedItem of this name if it is damaged."""
+    try:
+        return read()
+    except KeyError as error:
+        return SkippedItem(name, str(error.args[0]))  # str(error) would add quotes
+    except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
+        return SkippedItem(name, str(error))
+
+
 def make_regions(
     boxes: NDArray[np.float32],
     features: NDArray[np.float32],
     *,
-    width: int,
-    height: int,
+    size: tuple[int, int],
     scores: NDArray[np.float32] | None = None,
     class_ids: NDArray[np.int32] | None = None,
     attribute_ids: NDArray[np.int32] | None = None,
 ) -> Regions:
     """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
 
-    boxes: (R, 4) float32; features: (R, F) float32; raises InputError for other shapes.
+    boxes: (R, 4) float32; features: (R, F) float32; size: width and height of the image. Raises
+    InputError for other shapes.
     """
     if features.ndim != 2 or boxes.shape != (len(features), 4):
         raise InputError(
@@ -104,8 +115,8 @@ def make_regions(
         scores=np.zeros(count, np.float32) if scores is None else scores,
         class_ids=np.full(count, UNKNOWN_CLASS, np.int32) if class_ids is None else class_ids,
         attribute_ids=attribute_ids,
-        width=width,
-        height=height,
+        width=size[0],
+        height=size[1],
     )
 
 

@@ -6,6 +6,7 @@ by which M2 sorts regions. M2 replaces missing features by random ones; this rea
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -19,6 +20,7 @@ from a2cap.data.features.formats.feature_format import (
     decimal_id,
     image_size,
     make_regions,
+    read_or_skip,
 )
 from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
@@ -36,24 +38,19 @@ class M2Source:
         self.path = path
         self._sizes = sizes
         with _open(path) as file:
-            self._names = [n.removesuffix(_FEATURES) for n in file if n.endswith(_FEATURES)]
+            self._names = _image_names(file)
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         with _open(self.path) as file:
             for name in self._names:
-                try:
-                    yield self._read(file, name)
-                except KeyError as error:
-                    yield SkippedItem(name, str(error.args[0]))
-                except (OSError, InputError) as error:
-                    yield SkippedItem(name, str(error))
+                yield read_or_skip(name, partial(self._read, file, name))
 
     def __len__(self) -> int:
         return len(self._names)
 
     def _read(self, file: h5py.File, name: str) -> ImageFeatures:
         image_id = image_id_of(f"{name}.jpg")
-        width, height = image_size(image_id, self._sizes)
+        size = image_size(image_id, self._sizes)
         features = np.asarray(file[name + _FEATURES], np.float32)
         boxes = np.asarray(file[name + _BOXES], np.float32)
         scores = class_ids = None
@@ -61,9 +58,7 @@ class M2Source:
             probabilities = np.asarray(file[name + _PROBABILITIES], np.float32)
             scores = probabilities.max(axis=1)
             class_ids = probabilities.argmax(axis=1).astype(np.int32)
-        regions = make_regions(
-            boxes, features, width=width, height=height, scores=scores, class_ids=class_ids
-        )
+        regions = make_regions(boxes, features, size=size, scores=scores, class_ids=class_ids)
         return ImageFeatures(image_id, regions)
 
 
@@ -77,9 +72,7 @@ class M2Target:
         self._path = path
         self._partial = path.with_name(f"{path.name}.partial")
         self._file = self._open_partial()
-        self._done = {
-            name.removesuffix(_FEATURES) for name in self._file if name.endswith(_FEATURES)
-        }
+        self._done = set(_image_names(self._file))
         self._unflushed = 0
 
     def __contains__(self, image_id: object) -> bool:
@@ -93,12 +86,10 @@ class M2Target:
         known = regions.class_ids >= 0
         probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
         # features last: their presence marks a complete image
-        for suffix, array in (
-            (_PROBABILITIES, probabilities),
-            (_BOXES, regions.boxes),
-            (_FEATURES, regions.features.astype(np.float32)),
-        ):
-            if name + suffix in self._file:
+        arrays = {_PROBABILITIES: probabilities, _BOXES: regions.boxes}
+        arrays[_FEATURES] = regions.features.astype(np.float32)
+        for suffix, array in arrays.items():
+            if name + suffix in self._file:  # of an image that a killed run did not complete
                 del self._file[name + suffix]
             self._file[name + suffix] = array
         self._done.add(name)
@@ -126,6 +117,10 @@ class M2Target:
             logger.debug("%s", error)
             self._partial.unlink()
             return h5py.File(self._partial, "w")
+
+
+def _image_names(file: h5py.File) -> list[str]:
+    return [name.removesuffix(_FEATURES) for name in file if name.endswith(_FEATURES)]
 
 
 def _open(path: Path) -> h5py.File:

@@ -9,7 +9,6 @@ its `info` is a pickle and is neither read nor written.
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from a2cap.data.features.formats.feature_format import (
     decimal_id,
     image_size,
     make_regions,
+    read_or_skip,
 )
 from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
@@ -42,12 +42,7 @@ class NpzSource:
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         for path in self._files:
-            try:
-                yield self._read(path)
-            except KeyError as error:
-                yield SkippedItem(path.name, str(error.args[0]))
-            except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
-                yield SkippedItem(path.name, str(error))
+            yield read_or_skip(path.name, partial(self._read, path))
 
     def __len__(self) -> int:
         return len(self._files)
@@ -110,11 +105,11 @@ def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
 
 def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
     image_id = image_id_of(f"{path.stem}.jpg")
-    width, height = image_size(image_id, sizes)
+    size = image_size(image_id, sizes)
     with np.load(path) as arrays:
         features = np.asarray(arrays["feat"], np.float32)
     corners = np.asarray(np.load(boxes / f"{path.stem}.npy"), np.float32)
-    return ImageFeatures(image_id, make_regions(corners, features, width=width, height=height))
+    return ImageFeatures(image_id, make_regions(corners, features, size=size))
 
 
 def read_milvlg(path: Path) -> ImageFeatures:
@@ -122,8 +117,8 @@ def read_milvlg(path: Path) -> ImageFeatures:
     with np.load(path) as arrays:
         boxes = np.asarray(arrays["bbox"], np.float32)
         features = np.asarray(arrays["x"], np.float32)
-        width, height = int(arrays["image_w"]), int(arrays["image_h"])
-    regions = make_regions(boxes, features, width=width, height=height)
+        size = int(arrays["image_w"]), int(arrays["image_h"])
+    regions = make_regions(boxes, features, size=size)
     return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
 
 

@@ -6,9 +6,9 @@ before the width. Published files often contain broken lines: each is skipped wi
 """
 
 import base64
-import binascii
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,26 +17,23 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageFeatures, decimal_id, make_regions
+from a2cap.data.features.formats.feature_format import (
+    ImageFeatures,
+    decimal_id,
+    make_regions,
+    read_or_skip,
+)
 from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
 
 Columns = Literal["caffe", "lxmert"]
 
-CAFFE_COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
-LXMERT_COLUMNS = (
-    "img_id",
-    "img_h",
-    "img_w",
-    "objects_id",
-    "objects_conf",
-    "attrs_id",
-    "attrs_conf",
-    "num_boxes",
-    "boxes",
-    "features",
-)
-_BY_COUNT: dict[int, Columns] = {len(CAFFE_COLUMNS): "caffe", len(LXMERT_COLUMNS): "lxmert"}
+_REGIONS = ("num_boxes", "boxes", "features")
+_OBJECTS = ("objects_id", "objects_conf", "attrs_id", "attrs_conf")
+_COLUMNS: dict[Columns, tuple[str, ...]] = {
+    "caffe": ("image_id", "image_w", "image_h", *_REGIONS),
+    "lxmert": ("img_id", "img_h", "img_w", *_OBJECTS, *_REGIONS),
+}
 
 
 class TsvSource:
@@ -44,14 +41,14 @@ class TsvSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.columns = columns_of(path)
+        self._columns = _COLUMNS[_layout(path)]
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         seen: set[str] = set()
         width = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                item = _read_line(line, number, self.columns)
+                item = read_or_skip(f"line {number}", partial(_image, line, self._columns))
                 if isinstance(item, ImageFeatures):
                     width = width or item.regions.features.shape[1]
                     reason = _rejection(item, seen, width)
@@ -99,13 +96,9 @@ class TsvTarget:
         self._file.close()
 
     def _caffe(self, image_id: str, regions: Regions) -> list[bytes]:
-        numbers = (
-            decimal_id(image_id, target=self._path),
-            regions.width,
-            regions.height,
-            len(regions),
-        )
-        return [*(str(number).encode() for number in numbers), *_arrays(regions)]
+        number = decimal_id(image_id, target=self._path)
+        fields = (number, regions.width, regions.height, len(regions))
+        return [*(str(field).encode() for field in fields), *_arrays(regions)]
 
     def _lxmert(self, image_id: str, regions: Regions) -> list[bytes]:
         count = len(regions)
@@ -124,17 +117,17 @@ class TsvTarget:
         ]
 
 
-def columns_of(path: Path) -> Columns:
+def _layout(path: Path) -> Columns:
     """Detect the columns of a file; raise InputError if its first line has neither."""
     with path.open("rb") as file:
-        first = file.readline()
-    count = len(first.split(b"\t"))
-    if count not in _BY_COUNT:
-        raise InputError(
-            f"first line of {path.name!r} has {count} columns, not {len(CAFFE_COLUMNS)} (caffe) or "
-            f"{len(LXMERT_COLUMNS)} (LXMERT); name a file of one of them"
-        )
-    return _BY_COUNT[count]
+        count = len(file.readline().split(b"\t"))
+    for layout, columns in _COLUMNS.items():
+        if count == len(columns):
+            return layout
+    raise InputError(
+        f"first line of {path.name!r} has {count} columns, not 6 (caffe) or 10 (LXMERT); "
+        "name a file of one of them"
+    )
 
 
 def _rejection(item: ImageFeatures, seen: set[str], width: int) -> str | None:
@@ -148,49 +141,40 @@ def _rejection(item: ImageFeatures, seen: set[str], width: int) -> str | None:
     return None
 
 
-def _read_line(line: bytes, number: int, columns: Columns) -> ImageFeatures | SkippedItem:
-    names = CAFFE_COLUMNS if columns == "caffe" else LXMERT_COLUMNS
+def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
+    """Read a line; raise ValueError if it is damaged."""
     values = line.rstrip(b"\r\n").split(b"\t")
-    if len(values) != len(names):
-        return SkippedItem(f"line {number}", f"{len(values)} of {len(names)} columns")
-    try:
-        return _image(dict(zip(names, values, strict=True)))
-    except (ValueError, binascii.Error, InputError) as error:
-        return SkippedItem(f"line {number}", str(error))
-
-
-def _image(row: dict[str, bytes]) -> ImageFeatures:
+    if len(values) != len(columns):
+        raise ValueError(f"{len(values)} of {len(columns)} columns")
+    row = dict(zip(columns, values, strict=True))
+    # the first three columns have other names in LXMERT's layout
     name = (row.get("image_id") or row["img_id"]).decode()
-    width = int(row.get("image_w") or row["img_w"])
-    height = int(row.get("image_h") or row["img_h"])
-    count = int(row["num_boxes"])
-    features = _decode(row["features"], "<f4", count, "features")
-    is_lxmert = "objects_id" in row
-    # negative ids mark unknown attributes
-    attributes = _decode(row["attrs_id"], "<i8", count, "attrs_id")[:, 0] if is_lxmert else None
+    size = int(row.get("image_w") or row["img_w"]), int(row.get("image_h") or row["img_h"])
+    features = _decode(row, "features", "<f4").astype(np.float32)
+    boxes = _decode(row, "boxes", "<f4", width=4).astype(np.float32)
+    scores = class_ids = attribute_ids = None
+    if "objects_id" in row:
+        scores = _decode(row, "objects_conf", "<f4", width=1)[:, 0].astype(np.float32)
+        class_ids = _decode(row, "objects_id", "<i8", width=1)[:, 0].astype(np.int32)
+        attribute_ids = _decode(row, "attrs_id", "<i8")[:, 0].astype(np.int32)
+        if attribute_ids.min() < 0:  # marks unknown attributes
+            attribute_ids = None
     regions = make_regions(
-        _decode(row["boxes"], "<f4", count, "boxes", width=4).astype(np.float32),
-        features.astype(np.float32),
-        width=width,
-        height=height,
-        scores=_column(row, "objects_conf", "<f4", count) if is_lxmert else None,
-        class_ids=_column(row, "objects_id", "<i8", count).astype(np.int32) if is_lxmert else None,
-        attribute_ids=None
-        if attributes is None or attributes.min() < 0
-        else attributes.astype(np.int32),
+        boxes,
+        features,
+        size=size,
+        scores=scores,
+        class_ids=class_ids,
+        attribute_ids=attribute_ids,
     )
     return ImageFeatures(image_id_of(f"{name}.jpg"), regions)
 
 
-def _column(row: dict[str, bytes], name: str, dtype: str, count: int) -> NDArray[np.float32]:
-    return _decode(row[name], dtype, count, name, width=1)[:, 0]
-
-
 def _decode(
-    encoded: bytes, dtype: str, count: int, name: str, *, width: int | None = None
-) -> NDArray[np.float32]:
-    """Decode a base64 column to (count, width); raise ValueError for a wrong number of bytes."""
-    data = base64.b64decode(encoded, validate=True)
+    row: Mapping[str, bytes], name: str, dtype: str, *, width: int | None = None
+) -> NDArray[np.generic]:
+    """Decode a base64 column to (num_boxes, width); raise ValueError for a wrong size."""
+    count, data = int(row["num_boxes"]), base64.b64decode(row[name], validate=True)
     size = np.dtype(dtype).itemsize * max(count, 1)
     if count < 1 or not data or len(data) % size or (width and len(data) != size * width):
         raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import WITHOUT_AREA
 from a2cap.data.scenes.generate import write_scenes
@@ -47,50 +48,37 @@ def test_images_and_categories_are_ordered_by_id_and_boxes_by_annotation_id(tmp_
     assert image.class_ids.tolist() == [0, 1]
 
 
-def test_crowds_are_kept_and_marked(tmp_path):
+def test_crowds_are_marked_and_boxes_without_area_dropped_and_counted(tmp_path):
     found = read(instances(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
     assert found.images[1].crowd.tolist() == [True, False, False]
-
-
-def test_boxes_without_area_are_dropped_and_counted(tmp_path):
+    assert found.dropped == {WITHOUT_AREA: 0}
     path = instances(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
     found = read(path)
     assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
     assert found.dropped == {WITHOUT_AREA: 2}
-    assert read(instances(tmp_path, box())).dropped == {WITHOUT_AREA: 0}
 
 
-def test_attributes_are_read_if_the_file_lists_them(tmp_path):
+def test_attributes_are_read_only_if_the_file_lists_them(tmp_path):
     boxes = [box(1, attributes=["small", "red", "small"]), box(2, attributes=[]), box(3)]
     found = read(instances(tmp_path, *boxes, attributes=ATTRIBUTES))
     assert found.attributes == ("red", "small")
     assert found.images[1].attribute_ids == ((1, 0), (), ())
-
-
-def test_attributes_are_ignored_if_the_file_lists_none(tmp_path):
     found = read(instances(tmp_path, box(1, attributes={"occluded": False})))
     assert (found.attributes, found.images[1].attribute_ids) == ((), ((),))
 
 
-def test_only_the_requested_images_are_read(tmp_path):
+def test_only_the_requested_images_are_read_and_all_must_be_in_the_file(tmp_path):
     path = instances(tmp_path, box(), box(2, 7), files=["42.jpg"])
     found = read(path, only={"000000000042"})
     assert [image.image_id for image in found.images] == ["000000000042"]
     assert found.skipped == ()
-
-
-def test_a_requested_image_that_is_not_in_the_file_is_rejected(tmp_path):
-    assert message_of(read, instances(tmp_path, box()), only={"000000000042", "x"}) == (
-        "no labelled image 'x' (1 of 2 are missing); remove its id from the list, or add its labels"
-    )
+    assert message_of(read, path, only={"000000000042", "x"}).startswith("no labelled image 'x' ")
 
 
 def test_an_image_without_a_file_is_skipped_with_its_file_name(tmp_path):
     found = read(instances(tmp_path, box(), files=["42.jpg"]))
     assert [image.image_id for image in found.images] == ["000000000042"]
-    assert [(item.image_id, item.reason) for item in found.skipped] == [
-        ("000000000007", "no file '7.jpg'")
-    ]
+    assert found.skipped == (SkippedItem("000000000007", "no file '7.jpg'"),)
 
 
 def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):

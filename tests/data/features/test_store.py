@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
-from a2cap.data.features.seal import StoreSeal, read_seal
+from a2cap.data.features.seal import read_seal
 from a2cap.data.features.store import FeatureStore
 from tests.data.features.stores import (
     change_seal,
@@ -82,10 +81,8 @@ def test_any_set_of_ids_is_read_in_sorted_order(tmp_path_factory, ids):
 def test_a_store_has_the_properties_of_its_seal(path):
     store = FeatureStore(path)
     assert store.seal == read_seal(path)
-    assert StoreSeal.model_validate_json(store.seal.model_dump_json()) == store.seal
-    assert (store.feature_width, store.dtype) == (8, "float32")
+    assert (store.feature_width, store.seal.dtype) == (8, "float32")
     assert store.digest == store.seal.digest
-    assert store.path == path
 
 
 def test_up_to_five_missing_images_are_named_with_their_count(path):
@@ -122,20 +119,18 @@ def test_a_damaged_seal_is_refused(path, text):
     )
 
 
-@pytest.mark.parametrize(
-    "change", [lambda n: 0, lambda n: 10, lambda n: n // 2, lambda n: n - 1, lambda n: n + 1]
-)
-def test_a_file_of_another_size_is_refused_before_it_is_mapped(path, change):
+def test_a_file_of_another_size_is_refused_before_it_is_mapped(path):
     store = FeatureStore(path)
     size = (path / "data.mdb").stat().st_size
-    os.truncate(path / "data.mdb", change(size))
-    message = (
-        f"'features.lmdb' has {change(size)} bytes, its seal {size}; "
-        'copy it again, or run "a2 extract --force"'
-    )
-    assert len(store) == 4
-    assert refusal(store.__getitem__, IDS[0]) == message
-    assert FeatureStore(path).verify() == [message]
+    for found in (size + 1, size - 1, size // 2, 10, 0):
+        os.truncate(path / "data.mdb", found)
+        message = (
+            f"'features.lmdb' has {found} bytes, its seal {size}; "
+            'copy it again, or run "a2 extract --force"'
+        )
+        assert len(store) == 4
+        assert refusal(store.__getitem__, IDS[0]) == message
+        assert FeatureStore(path).verify() == [message]
 
 
 def test_a_file_that_is_not_lmdb_is_refused(path):
@@ -213,13 +208,6 @@ def test_a_rewritten_store_at_the_same_path_is_another_store(path):
     assert list(before) == IDS
 
 
-def test_a_pickled_store_can_be_read(path):
-    store = FeatureStore(path)
-    assert has_features(store, IDS[0])
-    copy = pickle.loads(pickle.dumps(store))
-    assert has_features(copy, IDS[1]) and has_features(store, IDS[2])
-
-
 def read_all(store, ids, answers):
     answers.put(has_features(store, *ids))
 
@@ -253,10 +241,12 @@ def test_the_environment_of_a_parent_process_is_closed_and_opened_again(path, mo
         inherited.begin()
 
 
-def test_a_store_is_read_in_a_spawned_process(path):
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(1) as pool:
-        assert pool.apply(list, (FeatureStore(path.absolute()),)) == IDS
+def test_an_opened_store_is_pickled_and_read_in_a_spawned_process(path):
+    store = FeatureStore(path.absolute())
+    assert has_features(store, IDS[0])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(list, (store,)) == IDS
+    assert has_features(store, IDS[1])
 
 
 def test_reading_does_not_change_the_files(path):

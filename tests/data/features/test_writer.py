@@ -37,11 +37,10 @@ def test_the_seal_describes_the_data_file_with_features_as_float16_by_default(tm
     path = tmp_path / "s"
     with FeatureWriter(path) as writer:
         writer.add("1", make_regions("1"))
-        seal = writer.seal({"extractor": "abc"})
+        seal = writer.seal()
     data = (path / "data.mdb").read_bytes()
     assert seal.bytes == len(data)
     assert seal.file_sha256 == hashlib.sha256(data).hexdigest()
-    assert seal.extra == {"extractor": "abc"}
     assert json.loads((path / "seal.json").read_text()) == seal.model_dump(mode="json")
     assert sorted(file.name for file in path.iterdir()) == ["data.mdb", "lock.mdb", "seal.json"]
     assert FeatureStore(path)["1"].features.dtype == np.float16
@@ -84,20 +83,14 @@ def stored_now(path):
     return int(subprocess.check_output([sys.executable, "-c", script, str(path)]))
 
 
-def test_images_are_committed_every_commit_every_images(tmp_path):
-    with FeatureWriter(tmp_path / "s", commit_every=4) as writer:
+def test_images_are_committed_every_commit_every_images_and_each_commit_is_reported(tmp_path):
+    counts = []
+    with FeatureWriter(tmp_path / "s", commit_every=4, on_commit=counts.append) as writer:
         for image_id in IDS[:7]:
             writer.add(image_id, make_regions(image_id))
         assert stored_now(tmp_path / "s") == 4
         writer.flush()
         assert stored_now(tmp_path / "s") == 7
-
-
-def test_each_commit_is_reported_with_the_number_of_stored_images(tmp_path):
-    counts = []
-    with FeatureWriter(tmp_path / "s", commit_every=4, on_commit=counts.append) as writer:
-        for image_id in IDS[:7]:
-            writer.add(image_id, make_regions(image_id))
     assert counts == [4, 7]
 
 
@@ -200,26 +193,20 @@ def test_a_path_that_is_not_a_folder_is_refused(tmp_path):
     assert message.endswith("; choose another path or fix this one")
 
 
-def test_a_truncated_unsealed_store_is_refused_before_it_is_read(tmp_path):
+def test_a_damaged_unsealed_store_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "s"
     write_store(path, IDS, sealed=False)
     size = (path / "data.mdb").stat().st_size
-    os.truncate(path / "data.mdb", size - 4096)
-    assert refusal(FeatureWriter, path) == (
-        f"{str(path)!r} is damaged: {size} bytes of it are in use, it has {size - 4096}; "
-        'run "a2 extract --force" to replace it'
-    )
-
-
-def test_an_unsealed_store_with_a_damaged_tree_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "s"
-    write_store(path, IDS, sealed=False)
-    zero_tree(path / "data.mdb")
-    assert re.fullmatch(
-        rf"{re.escape(repr(str(path)))} is damaged: page \d+ of its tree is corrupt; "
-        'run "a2 extract --force" to replace it',
-        refusal(FeatureWriter, path),
-    )
+    for damage, reason in (
+        (zero_tree, r"page \d+ of its tree is corrupt"),
+        (lambda file: os.truncate(file, size - 4096), f"{size} bytes .* it has {size - 4096}"),
+    ):
+        damage(path / "data.mdb")
+        assert re.fullmatch(
+            rf"{re.escape(repr(str(path)))} is damaged: {reason}; "
+            'run "a2 extract --force" to replace it',
+            refusal(FeatureWriter, path),
+        )
 
 
 def test_a_record_damaged_on_the_disk_prevents_the_seal(tmp_path):

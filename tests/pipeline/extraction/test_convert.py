@@ -101,7 +101,7 @@ def test_the_probabilities_of_m2_preserve_classes_and_scores(store, sizes, tmp_p
 
 def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, tmp_path):
     made = convert(store, tmp_path / "half", form="a2")
-    assert FeatureStore(tmp_path / "half").dtype == "float16"
+    assert FeatureStore(tmp_path / "half").seal.dtype == "float16"
     assert made.checksum != convert(store, tmp_path / "whole", form="a2", dtype="float32").checksum
 
 
