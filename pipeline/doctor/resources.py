@@ -25,7 +25,7 @@ from a2cap.pipeline.engine.artifacts import (
     VOCABULARY,
 )
 from a2cap.pipeline.engine.stage import StagePaths
-from a2cap.pipeline.extraction.disk_space import check_feature_space
+from a2cap.pipeline.extraction.inputs import check_feature_space
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages import preprocess

@@ -45,15 +45,11 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Conversion:
-    """The summary of a finished conversion.
-
-    count: images; regions: fewest and most per image; checksum: of the content, equal in every
-    format; skipped: images that could not be read.
-    """
+    """The summary of a finished conversion."""
 
     count: int
-    regions: tuple[int, int]
-    checksum: str
+    regions: tuple[int, int]  # fewest and most per image
+    checksum: str  # of the content, equal in every format
     skipped: list[SkippedItem]
 
 

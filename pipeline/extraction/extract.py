@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -24,23 +24,16 @@ from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.extraction.disk_space import check_feature_space
-from a2cap.pipeline.extraction.inputs import ExtractionInputs
+from a2cap.pipeline.extraction.inputs import ExtractionInputs, check_feature_space
 from a2cap.pipeline.runtime.device import prepare_device
 
 logger = logging.getLogger(__name__)
 
-GivenBoxes = Mapping[str, NDArray[np.float32]]
-"""Image id -> (R, 4) float32 x1 y1 x2 y2 in pixels."""
+GivenBoxes = Mapping[str, NDArray[np.float32]]  # image id -> (R, 4) x1 y1 x2 y2 in pixels
+Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
-Pixels = NDArray[np.uint8]
-"""(H, W, 3), channels blue, green, red."""
-
-_BATCHES_AHEAD = 2
-"""Batches that are decoded before they are needed."""
-
-_BATCH_SIZE = 16
-"""Images per batch with given boxes; a batch of detected regions is one image."""
+_BATCHES_AHEAD = 2  # decoded before they are needed
+_BATCH_SIZE = 16  # images with given boxes; a batch of detected regions is one image
 
 
 def extract_features(
@@ -52,7 +45,7 @@ def extract_features(
     """
     extraction = Extraction.load(inputs, events)
     save_extractor(extraction.extractor, directory)
-    # A seal without a manifest: the last run died between the two, and sealing again is cheap.
+    # a seal without a manifest: the last run died between the two, and sealing again is cheap
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
     with extraction.open_store(directory / FEATURES) as writer:
         skipped = extraction.fill(writer)
@@ -89,13 +82,6 @@ def given_boxes(boxes: Path | None, images: Mapping[str, Path | None]) -> GivenB
             f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
         )
     return given
-
-
-@dataclass(frozen=True)
-class _DecodedImage:
-    image_id: str
-    pixels: Pixels
-    boxes: NDArray[np.float32] | None
 
 
 @dataclass
@@ -141,49 +127,46 @@ class Extraction:
             for image_id in missing:  # first, so that too many fail before any work
                 self._skip(image_id, InputError("image file not found"))
             for decoded in _decode_ahead(batch for batch in batches if batch.keys() - done):
-                self._add(list(self._decoded_images(decoded)), writer)
+                self._add(self._readable(decoded), writer)
                 progress.advance(len(decoded.keys() - done))
         return self.skipped
 
     def _batches(self) -> Iterator[dict[str, Path]]:
-        """Yield the image files in batches, only those of the shard if there is one.
-
-        An image's features depend in the last bit on its batch. So the batches depend neither on
-        what is done nor on the number of shards: a batch belongs to the shard of its first image.
-        """
+        """Yield the image files in batches, only those of the shard if there is one."""
+        # An image's features depend in the last bit on its batch. So the batches depend neither on
+        # what is done nor on the number of shards: a batch belongs to the shard of its first image.
         size = 1 if self.boxes is None else _BATCH_SIZE
         files = iter([(name, path) for name, path in sorted(self.inputs.images.items()) if path])
         while batch := dict(islice(files, size)):
             if _is_in(next(iter(batch)), self.shard):
                 yield batch
 
-    def _decoded_images(
-        self, decoded: Mapping[str, Pixels | InputError]
-    ) -> Iterator[_DecodedImage]:
-        """Yield the decoded images; skip the others."""
+    def _readable(self, decoded: Mapping[str, Pixels | InputError]) -> dict[str, Pixels]:
+        """Return the decoded images; skip the others."""
+        readable: dict[str, Pixels] = {}
         for image_id, pixels in decoded.items():
             if isinstance(pixels, InputError):
                 self._skip(image_id, pixels)
             else:
-                boxes = None if self.boxes is None else self.boxes[image_id]
-                yield _DecodedImage(image_id, pixels, boxes)
+                readable[image_id] = pixels
+        return readable
 
-    def _add(self, batch: Sequence[_DecodedImage], writer: FeatureWriter) -> None:
+    def _add(self, batch: Mapping[str, Pixels], writer: FeatureWriter) -> None:
         """Extract a batch; if one of its images fails, extract each alone and skip that one."""
+        boxes = [None if self.boxes is None else self.boxes[image_id] for image_id in batch]
         try:
-            found = self.extractor.extract_many(
-                [image.pixels for image in batch], [image.boxes for image in batch]
-            )
+            found = self.extractor.extract_many(list(batch.values()), boxes)
         except InputError as error:
             if len(batch) == 1:
-                self._skip(batch[0].image_id, error)
+                self._skip(next(iter(batch)), error)
                 return
-            for image in batch:
-                self._add([image], writer)
+            for image_id, pixels in batch.items():
+                self._add({image_id: pixels}, writer)
             return
-        for image, regions in zip(batch, found, strict=True):
-            if image.image_id not in writer:
-                writer.add(image.image_id, regions)
+        for image_id, regions in zip(batch, found, strict=True):
+            # a batch that was interrupted half-way is extracted again as a whole
+            if image_id not in writer:
+                writer.add(image_id, regions)
 
     def _skip(self, image_id: str, error: InputError) -> None:
         self.skipped.append(SkippedItem(image_id, str(error)))
@@ -214,12 +197,11 @@ def _decode_ahead(
 ) -> Iterator[dict[str, Pixels | InputError]]:
     """Yield decoded batches in order; a thread decodes the next ones during extraction."""
     with ThreadPoolExecutor(1, thread_name_prefix="images") as reader:
-        ahead: deque[Future[dict[str, Pixels | InputError]]] = deque()
-        for batch in batches:
-            ahead.append(reader.submit(_decode, batch))
-            if len(ahead) > _BATCHES_AHEAD:
-                yield ahead.popleft().result()
+        # lazily: Executor.map would decode all images into memory
+        started = (reader.submit(_decode, batch) for batch in batches)
+        ahead = deque(islice(started, _BATCHES_AHEAD))
         while ahead:
+            ahead.extend(islice(started, 1))
             yield ahead.popleft().result()
 
 

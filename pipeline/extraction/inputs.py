@@ -1,23 +1,31 @@
-"""Inputs of an extraction, passed as one value to every function that reads them."""
+"""Inputs of an extraction, and the disk space that its features need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2cap.data.errors import StoreError
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 
 @dataclass(frozen=True)
 class ExtractionInputs:
-    """Inputs of an extraction.
-
-    images: image id -> file, None if it is missing; boxes: the COCO instances file with given
-    boxes, None if regions are detected.
-    """
+    """Inputs of an extraction."""
 
     config: ExtractConfig
     weights: Path
-    images: Mapping[str, Path | None]
-    boxes: Path | None
+    images: Mapping[str, Path | None]  # by image id; None if the file is missing
+    boxes: Path | None  # COCO instances with given boxes; None if regions are detected
     runtime: RuntimeConfig
+
+
+def check_feature_space(least: int, most: int, *, free: int) -> str:
+    """Return the estimate of a store as text; raise StoreError if `least` exceeds `free` bytes."""
+    # only the minimum: a store whose number of regions is not known must not be rejected
+    if least > free:
+        raise StoreError(
+            f"disk too small for the features: at least {least / 1e9:.1f} GB needed, "
+            f"{free / 1e9:.1f} GB free; free disk space, or lower extract.min_regions"
+        )
+    return f"features take {least / 1e9:.1f} to {most / 1e9:.1f} GB, {free / 1e9:.1f} GB free"

@@ -62,7 +62,7 @@ def start_logging(path: Path) -> None:
         before=lambda self: [key.decode() for key in self._pending],
         after=lambda ids, _: log("committed", ids),
     )
-    observe(EXTRACT, before=lambda _, batch, *__: log("extracted", [one.image_id for one in batch]))
+    observe(EXTRACT, before=lambda _, batch, *__: log("extracted", list(batch)))
     observe(RESUME, after=lambda _, self: log("resumed", self.position.step))
     for update in UPDATES:
         observe(update, after=lambda _, __, ___, number: log("step", number))
