@@ -23,21 +23,14 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 
-_COLUMNS = 6
-"""Words per row."""
-
-_PANEL = 1.7
-"""Inches per panel."""
-
-_LONGEST_SIDE = 320
-"""Pixels of a panel's image; more are invisible and make the file large."""
-
-_DARKEST, _BRIGHTEST = 0.25, 1.0
-"""Brightness of a region without attention and of the top-scoring one."""
+_COLUMNS = 6  # words per row
+_PANEL = 1.7  # inches
+_LONGEST_SIDE = 320  # pixels of a panel's image; more are invisible and make the file large
+_DARKEST, _BRIGHTEST = 0.25, 1.0  # of a region without attention and of the top-scoring one
 
 
 class FigurePaths:

@@ -19,8 +19,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
-from a2cap.pipeline.captioning.given_boxes import GivenBoxes
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.saved_captioner import (
     EXTRACTOR,
     EXTRACTOR_WEIGHTS,
@@ -35,15 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """Captions of an image, best first, and its R regions.
+    """Captions of an image, and its regions."""
 
-    attention: over the regions at each word of the top-scoring caption; None unless requested, and
-    for a captioner without attention.
-    """
-
-    beams: list[Beam]
+    beams: list[Beam]  # best first
     regions: Regions
-    attention: "CaptionAttention | None" = None
+    attention: "CaptionAttention | None" = None  # of the first beam, on request
 
 
 def caption_files(
@@ -58,9 +53,9 @@ def caption_files(
 ) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
     """Yield each image with its captions, or with the error for which it was skipped.
 
-    Up to batch_size images are decoded together, the first alone, then 2, 4, …, so that the first
-    captions come early. Raises A2Error before any work for an unusable model, and ConfigError if
-    boxes are missing for a model trained on given boxes or given for another one.
+    Up to batch_size images are decoded together. Raises A2Error before any work for an unusable
+    model, and ConfigError if boxes are missing for a model trained on given boxes or given for
+    another one.
     """
     device = prepare_device(runtime)
     loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
@@ -120,7 +115,7 @@ class _Decoder:
 
 def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:
     """Yield groups of 1, 2, 4, … up to batch_size images."""
-    rest, count = iter(images), 1
+    rest, count = iter(images), 1  # the first alone, so that its caption comes early
     while group := list(islice(rest, count)):
         yield group
         count = min(2 * count, batch_size)
@@ -138,7 +133,7 @@ def _extract(
         found = extractor(read_image(image.path), boxes)
     except A2Error as error:
         return error
-    # Round and select as in training, whose regions came from a store of this dtype.
+    # round and select as in training, whose regions came from a store of this dtype
     stored = replace(found, features=found.features.astype(extractor.config.dtype))
     return top_scoring(stored, max_regions)
 
@@ -148,15 +143,13 @@ def _batch(images: Sequence[Regions]) -> Batch:
 
 
 def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:
-    if config.boxes == "given":
-        if boxes is None:
-            raise ConfigError(
-                f"the captioner in {str(model)!r} was trained on given boxes; "
-                "name the images' boxes with --boxes FILE (COCO instances)"
-            )
-        return GivenBoxes(boxes)
-    if boxes is not None:
+    if boxes is None and config.boxes == "given":
+        raise ConfigError(
+            f"the captioner in {str(model)!r} was trained on given boxes; "
+            "name the images' boxes with --boxes FILE (COCO instances)"
+        )
+    if boxes is not None and config.boxes != "given":
         raise ConfigError(
             f"the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out"
         )
-    return None
+    return None if boxes is None else GivenBoxes(boxes)

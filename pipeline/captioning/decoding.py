@@ -15,13 +15,10 @@ from a2cap.model.decoding.config import DecodingConfig
 
 @dataclass(frozen=True)
 class Beam:
-    """One caption as text and its score: log p(caption) in nats, length-normalised if configured.
-
-    Collapsed repeats do not change the score.
-    """
+    """One caption as text, and its score."""
 
     caption: str
-    score: float
+    score: float  # log p(caption) in nats, length-normalised if configured; of repeats too
 
 
 @torch.inference_mode()

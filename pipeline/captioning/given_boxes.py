@@ -1,6 +1,7 @@
-"""User-supplied boxes of images that are captioned by path."""
+"""Images as a user named them, and the user-supplied boxes that belong to them."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,23 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import read_boxes
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import image_id
-from a2cap.pipeline.captioning.named_image import NamedImage
 
-_MAX_LISTED = 3
-"""Images of the same name that a message lists."""
+_MAX_LISTED = 3  # images of the same name in a message
+
+
+@dataclass(frozen=True)
+class NamedImage:
+    """A path to an image; `relative` is its path below the folder that was named instead."""
+
+    path: Path
+    relative: Path | None = None
 
 
 class GivenBoxes:
     """Boxes of a COCO instances file, found by file name.
 
-    An image in a named folder is found by its path in that folder. Any other is found by the end of
-    its path: "pets/dog.jpg" in the file matches "photos/pets/dog.jpg", but not "dog.jpg" in another
-    folder. COCO's numbers match in any folder.
+    An image in a named folder is found by its path in that folder, any other by the end of its
+    path: "pets/dog.jpg" in the file matches "photos/pets/dog.jpg". COCO's numbers match anywhere.
     """
 
     def __init__(self, path: Path) -> None:

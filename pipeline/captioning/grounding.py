@@ -2,9 +2,7 @@
 
 Liu et al., "Attention Correctness in Neural Image Captioning" (AAAI 2017, arXiv:1605.09553), for
 attention over regions: at each word that names a category with annotated boxes in the image, the
-share of the attention on regions that overlap such a box by an IoU of at least 0.5, the threshold
-of Zhou et al., "Grounded Video Description" (CVPR 2019, arXiv:1812.06587). The share of uniform
-attention is reported too, because it depends on the regions alone.
+share of the attention on regions that overlap such a box.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +16,7 @@ from a2cap.data.boxes import box_iou
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.metrics.word_pairs import plurals
 
-MIN_IOU = 0.5
+MIN_IOU = 0.5  # as in Zhou et al., "Grounded Video Description" (CVPR 2019, arXiv:1812.06587)
 
 _OTHER_NAMES = {
     "person": (
@@ -43,15 +41,11 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Grounding:
-    """Mean share of the attention on the named objects, over `words` words; all in [0, 1].
-
-    original, aligned: of the two kinds of attention, rows scaled to a sum of 1; uniform: of uniform
-    attention over all regions.
-    """
+    """Mean share of the attention on the named objects, over `words` words; all in [0, 1]."""
 
     original: float
-    aligned: float
-    uniform: float
+    aligned: float  # rows of both kinds are scaled to a sum of 1
+    uniform: float  # of uniform attention over all regions
     words: int
 
 
@@ -65,7 +59,7 @@ class CategoryNames:
                 *first, last = name.split()
                 for form in (last, *plurals(last)):
                     self._categories.setdefault((*first, form), category)
-        # A category's own name overrides synonyms and plurals of other categories.
+        # a category's own name overrides synonyms and plurals of other categories
         self._categories |= {tuple(name.split()): name for name in categories}
         self._longest = max(map(len, self._categories), default=0)
 

@@ -50,14 +50,11 @@ Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
 
 @dataclass(frozen=True)
 class LoadedCaptioner(Generic[Captioner_co]):
-    """A captioner in evaluation mode with its vocabulary.
+    """A captioner in evaluation mode with its vocabulary."""
 
-    captioner: a single model or an `Ensemble`; description: of the first model.
-    """
-
-    captioner: Captioner_co
+    captioner: Captioner_co  # a single model or an `Ensemble`
     vocabulary: Vocabulary
-    description: ModelDescription
+    description: ModelDescription  # of the first model
 
 
 def new_captioner(description: ModelDescription) -> TransformerCaptioner:

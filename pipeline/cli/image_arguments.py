@@ -7,7 +7,7 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import list_images
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import NamedImage
 
 STANDARD_INPUT = Path("-")
 

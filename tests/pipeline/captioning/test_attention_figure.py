@@ -13,7 +13,7 @@ from a2cap.data.regions import Regions
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import NamedImage
 
 REGIONS = Regions(
     boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),

@@ -18,7 +18,7 @@ from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.captioning.given_boxes import GivenBoxes
-from a2cap.pipeline.captioning.named_image import NamedImage
+from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 
 
 @pytest.fixture
