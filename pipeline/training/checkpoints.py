@@ -28,8 +28,7 @@ logger = logging.getLogger(__name__)
 TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
 FILES = (TENSORS, STATE)
 
-_KEPT = 2
-"""Newest checkpoints that are kept besides the best one."""
+_KEPT = 2  # newest checkpoints, besides the best one
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
-import numpy as np
 import torch
 
 from a2cap.data.batches.loader import loader_error
@@ -31,7 +30,7 @@ from a2cap.pipeline.training.checkpoints import (
     restore_rng_states,
     rng_states,
 )
-from a2cap.pipeline.training.optimizer import Part, Update
+from a2cap.pipeline.training.optimizer import Part, Update, derived_seed
 from a2cap.pipeline.training.record import TrainingRecord, training_record
 from a2cap.pipeline.training.task import TrainingTask
 
@@ -40,21 +39,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Position:
-    """Progress of a training, part of every checkpoint.
-
-    sums: of `Update.means` over this epoch, by name; amount, seconds: of this epoch; best: the
-    highest score; stale: epochs since then.
-    """
+    """Progress of a training, part of every checkpoint."""
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
+    batch: int = 0  # of this epoch, like the next three
+    sums: dict[str, float] = field(default_factory=dict)  # of `Update.means`
     amount: int = 0
     seconds: float = 0.0
-    best: float = -1.0
+    best: float = -1.0  # the highest validation score
     best_step: int | None = None
-    stale: int = 0
+    stale: int = 0  # epochs since the best one
 
 
 def run_training(
@@ -98,6 +93,7 @@ class Training(Generic[Part]):
         self._config = task.config
         self._ranks = ranks
         self._device = next(task.network.parameters()).device
+        self._environment = environment(self._device, ranks=ranks.count)
         self._checkpoints = Checkpoints(directory / "checkpoints", command=task.command)
         self._record = record
         self.position = Position()
@@ -113,7 +109,7 @@ class Training(Generic[Part]):
     def resume(self) -> None:
         """Restore the newest checkpoint that verifies, if there is one."""
         if not self._ranks.is_main:  # otherwise all ranks would draw the same dropout
-            torch.manual_seed(_dropout_seed(self._config.seed, self._ranks.rank))
+            torch.manual_seed(derived_seed(self._config.seed, self._ranks.rank, 0))
         found = self._newest_checkpoint()
         if found is None:
             return
@@ -128,7 +124,7 @@ class Training(Generic[Part]):
         self._checkpoints.drop_old(self.position.best_step)
         self._record.events.write("resume", step=found.step)
         logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
-        changes = environment_changes(state["surroundings"], self._environment())
+        changes = environment_changes(state["surroundings"], self._environment)
         if changes:
             logger.warning(
                 "train: %s since the checkpoint; the result will not equal that of an "
@@ -188,29 +184,25 @@ class Training(Generic[Part]):
         if rank < len(saved):
             restore_rng_states(saved[rank])
         else:
-            torch.manual_seed(_dropout_seed(self._config.seed, rank, self.position.step))
+            torch.manual_seed(derived_seed(self._config.seed, rank, self.position.step))
 
     def _add(self, updates: Sequence[Update]) -> None:
         """Add measurements to the epoch's sums; raise A2Error if one is not finite."""
         for update in updates:
-            self._require_finite(update)
+            if not update.finite:
+                # the images of all ranks, since losses are summed before anyone reads them
+                shares = self._ranks.all_gather(update.image_ids)
+                images = ", ".join(name for share in shares for name in share)
+                raise A2Error(
+                    f"loss is not finite at step {update.number}: {update.summary()} "
+                    f"(images {images}); the last good checkpoint is kept, "
+                    f"lower {self._task.section}.lr and train again"
+                )
             for name, value in update.means.items():
                 self.position.sums[name] = self.position.sums.get(name, 0.0) + value
             self.position.amount += update.amount
             if self._record is not None:
                 self._record.update(update)
-
-    def _require_finite(self, update: Update) -> None:
-        if update.finite:
-            return
-        # the images of all ranks, since losses are summed before anyone reads them
-        shares = self._ranks.all_gather(update.image_ids)
-        images = ", ".join(name for share in shares for name in share)
-        raise A2Error(
-            f"loss is not finite at step {update.number}: {update.summary()} "
-            f"(images {images}); the last good checkpoint is kept, "
-            f"lower {self._task.section}.lr and train again"
-        )
 
     def _end_epoch(self) -> None:
         """Validate, write the epoch's line and a checkpoint, and log the result."""
@@ -218,15 +210,21 @@ class Training(Generic[Part]):
         self._add(task.optimizer.flush())
         task.network.eval()
         figures = task.validation.figures()
+        speed = f"{task.unit}_per_second"
         line = {
             "epoch": position.epoch + 1,
             "step": position.step,
             **{name: total / len(task.batches) for name, total in position.sums.items()},
             **figures,
-            f"{task.unit}_per_second": round(position.amount / max(position.seconds, 1e-9)),
+            speed: round(position.amount / max(position.seconds, 1e-9)),
         }
         if self._record is not None:
-            self._record_epoch(self._record, line, figures)
+            # before the checkpoint: a run that dies in between writes the line again
+            self._record.epoch(line)
+            self._record.scalars("train", {speed: line[speed]}, position.step)
+            board = {**figures, **task.validation.scalars()}
+            self._record.scalars("validation", board, position.step)
+            task.validation.warn(line)
         score = figures[task.validation.score]
         better = score > position.best  # strictly: the first of equal epochs stays the best
         self.position = Position(
@@ -245,19 +243,10 @@ class Training(Generic[Part]):
             task.validation.score,
             score,
             " (best)" if better else "",
-            f"{line[f'{task.unit}_per_second']:,.0f}",
+            f"{line[speed]:,.0f}",
             task.unit,
             format_duration((self._config.epochs - self.position.epoch) * position.seconds),
         )
-
-    def _record_epoch(
-        self, record: TrainingRecord, line: dict[str, float], figures: dict[str, float]
-    ) -> None:
-        step, speed = self.position.step, f"{self._task.unit}_per_second"
-        record.epoch(line)
-        record.scalars("train", {speed: line[speed]}, step)
-        record.scalars("validation", {**figures, **self._task.validation.scalars()}, step)
-        self._task.validation.warn(line)
 
     def _save(self) -> None:
         """Write a checkpoint; all ranks wait until it is on disk."""
@@ -272,18 +261,9 @@ class Training(Generic[Part]):
                     "optimisation": self._task.optimizer.state_dict(),
                     "position": asdict(self.position),
                     "random": random,
-                    "surroundings": self._environment(),
+                    "surroundings": self._environment,
                 },
                 best_step=self.position.best_step,
             )
             self._record.events.write("checkpoint", step=self.position.step)
         self._ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
-
-    def _environment(self) -> dict[str, str]:
-        return environment(self._device, ranks=self._ranks.count)
-
-
-def _dropout_seed(seed: int, rank: int, step: int = 0) -> int:
-    """Return the 64-bit dropout seed of a rank other than the main one."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(rank, step))
-    return int(sequence.generate_state(1, np.uint64)[0])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,19 +19,14 @@ Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Update:
-    """Measurements of one update over the global batch: all its parts on all ranks.
+    """Measurements of one update over the global batch: all its parts on all ranks."""
 
-    number: 1 is the first; image_ids: of this rank; amount: tokens or images learnt from; means:
-    figures that metrics.jsonl averages over the epoch, among them `loss`; scalars: figures for
-    TensorBoard; gradient_norm: before clipping.
-    """
-
-    number: int
-    image_ids: tuple[str, ...]
-    amount: int
-    means: dict[str, float]
-    scalars: dict[str, float]
-    gradient_norm: float
+    number: int  # 1 is the first
+    image_ids: tuple[str, ...]  # of this rank
+    amount: int  # tokens or images learnt from
+    means: dict[str, float]  # averaged over the epoch for metrics.jsonl, among them `loss`
+    scalars: dict[str, float]  # for TensorBoard
+    gradient_norm: float  # before clipping
 
     @property
     def finite(self) -> bool:
@@ -90,8 +86,9 @@ class Optimizer(ABC, Generic[Part]):
         norms: list[Tensor] = []
         for number, (parameters, _) in enumerate(self.sides):
             self._ranks.sum_gradients(parameters)
-            if divisors:
-                _divide(parameters, divisors[number])
+            for parameter in parameters if divisors else ():
+                if parameter.grad is not None:
+                    parameter.grad /= divisors[number].to(parameter.grad.dtype)
             # each side by itself: a large mask gradient must not shrink the caption gradient
             norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
         return torch.stack(norms).square().sum().sqrt()
@@ -113,7 +110,8 @@ def adam_sides(
     return [(side, torch.optim.Adam(side, lr=0.0, betas=betas, fused=True)) for side in found]
 
 
-def _divide(parameters: Sequence[nn.Parameter], divisor: Tensor) -> None:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad /= divisor.to(parameter.grad.dtype)
+def derived_seed(seed: int, *key: int) -> int:
+    """Return a 64-bit seed for one purpose of a training, such as one update of one rank."""
+    # spawn keys keep purposes apart, which sums such as seed + step would not
+    sequence = np.random.SeedSequence(seed, spawn_key=key)
+    return int(sequence.generate_state(1, np.uint64)[0])

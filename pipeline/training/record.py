@@ -11,8 +11,7 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training.optimizer import Update
 
-BOARD_EVERY = 20
-"""Updates between TensorBoard scalars."""
+_BOARD_EVERY = 20  # updates between TensorBoard scalars
 _SECONDS_BETWEEN_EVENTS = 10.0
 
 
@@ -40,7 +39,7 @@ class TrainingRecord:
 
     def update(self, update: Update) -> None:
         """Write the figures of every 20th update to TensorBoard."""
-        if update.number % BOARD_EVERY == 0:
+        if update.number % _BOARD_EVERY == 0:
             norm = {"gradient_norm": update.gradient_norm}
             self.scalars("train", {**update.scalars, **norm}, update.number)
 

@@ -61,15 +61,11 @@ class Validation(Protocol):
 
 @dataclass(frozen=True)
 class TrainingTask(Generic[Part]):
-    """One training: the network, its data, its updates and its validation.
+    """One training: the network, its data, its updates and its validation."""
 
-    section: of the configuration, and command: that trains, both for error messages; unit: of
-    `Update.amount`, for the reported speed.
-    """
-
-    section: str
+    section: str  # of the configuration; for error messages, like the command
     command: str
-    unit: str
+    unit: str  # of `Update.amount`, for the reported speed
     config: TrainingConfig
     network: nn.Module
     batches: Batches[Any, Part]

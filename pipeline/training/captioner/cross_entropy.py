@@ -17,11 +17,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.transformer.compile import compile_layers
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import TwoLosses, two_losses
-from a2cap.pipeline.captioning.saved_captioner import (
-    ModelDescription,
-    new_captioner,
-    save_captioner,
-)
+from a2cap.pipeline.captioning.saved_captioner import ModelDescription, new_captioner
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -29,14 +25,12 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.task import CaptionValidation, captioner_task
-from a2cap.pipeline.training.loop import run_training
+from a2cap.pipeline.training.captioner.task import CaptionValidation, train_and_save
 from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
 
 logger = logging.getLogger(__name__)
 
-_GPU_READ_INTERVAL = 20
-"""Updates on a GPU between two reads of their measurements."""
+_GPU_READ_INTERVAL = 20  # updates on a GPU between two reads of their measurements
 
 
 def train_captioner(
@@ -44,9 +38,8 @@ def train_captioner(
 ) -> None:
     """Train a new captioner; write it, its checkpoints and `metrics.jsonl` into `directory`.
 
-    Every rank calls this; only the main rank writes. Raises StoreError if images have no features,
-    InputError if vocabulary and captions do not match, A2Error on a loss that is not finite,
-    Interrupted after saving.
+    Every rank calls this; only the main rank writes. Raises A2Error for unusable inputs and on a
+    loss that is not finite, Interrupted after saving.
     """
     config, ranks, device = job.train, Ranks.current(), prepare_device(runtime)
     data = read_training_data(job.features, job.captions)
@@ -64,27 +57,28 @@ def train_captioner(
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
     optimizer = CrossEntropyOptimizer(captioner, config, ranks)
-    validation = CaptionValidation(captioner, data, config, config.max_regions, ranks)
-    task = captioner_task("train", optimizer, validation, runtime, grouping=config.grouping)
-    best = run_training(task, ranks=ranks, directory=directory, events=events)
-    if ranks.is_main:
-        save_captioner(directory, best, description, data.vocabulary, features=job.features)
+    validation = CaptionValidation(captioner, data, config, description, ranks)
+    train_and_save(
+        "train",
+        optimizer,
+        validation,
+        runtime,
+        directory=directory,
+        events=events,
+        grouping=config.grouping,
+    )
 
 
 @dataclass(frozen=True)
 class _PendingUpdate:
-    """An update whose measurements have not been read yet.
-
-    values: (M,) float32, this rank's share of the means over tokens; gradient_norm: a scalar, of
-    all ranks.
-    """
+    """An update whose measurements have not been read yet."""
 
     number: int
     image_ids: tuple[str, ...]
-    values: Tensor
+    values: Tensor  # (M,) float32, this rank's share of the means over tokens
     tokens: int
     lr: float
-    gradient_norm: Tensor
+    gradient_norm: Tensor  # a scalar, of all ranks
 
 
 class CrossEntropyOptimizer(Optimizer[Batch]):
@@ -131,10 +125,16 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         pending, self._pending = self._pending, []
         values = self._ranks.sum(torch.stack([update.values for update in pending])).tolist()
         norms = torch.stack([update.gradient_norm for update in pending]).tolist()
-        return [
-            self._measured(update, dict(zip(self._names, measured, strict=True)), norm)
-            for update, measured, norm in zip(pending, values, norms, strict=True)
-        ]
+        updates = []
+        for update, measured, norm in zip(pending, values, norms, strict=True):
+            found = dict(zip(self._names, measured, strict=True))
+            means = {"loss": found["caption_loss"], "mask_loss": found.get("mask_loss", 0.0)}
+            means |= {name: found[name] for name in ("mean_mask",) if name in found}
+            scalars = {**found, "lr": update.lr}
+            updates.append(
+                Update(update.number, update.image_ids, update.tokens, means, scalars, norm)
+            )
+        return updates
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -144,13 +144,6 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         gated = self._captioner.config.alignment.fusion == "gate"
         masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
         return ("caption_loss", *masks, *(("mean_gate",) if gated else ()))
-
-    def _measured(self, update: _PendingUpdate, measured: dict[str, float], norm: float) -> Update:
-        means = {"loss": measured["caption_loss"], "mask_loss": measured.get("mask_loss", 0.0)}
-        if "mean_mask" in measured:
-            means["mean_mask"] = measured["mean_mask"]
-        scalars = {**measured, "lr": update.lr}
-        return Update(update.number, update.image_ids, update.tokens, means, scalars, norm)
 
     def _backward(self, part: Batch, weight: float) -> Tensor:
         """Add the gradients of a part; return its weighted measurements, (M,) float32."""
@@ -187,11 +180,9 @@ def _measurements(losses: TwoLosses) -> list[Tensor]:
 
 
 def learning_rate(config: TrainConfig, step: int, *, width: int) -> float:
-    """Return the rate of update `step` (1 is the first) for a captioner of model width D.
-
-    noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) (Vaswani et al. 2017, section 5.3).
-    """
+    """Return the rate of update `step` (1 is the first) for a captioner of model width D."""
     if config.schedule == "constant":
         return config.lr
+    # Vaswani et al. 2017, section 5.3
     rate: float = width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
     return config.lr * rate

@@ -14,14 +14,14 @@ from a2cap.pipeline.engine.run import read_skipped
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The opened data; skipped: ids that extraction left out; validation: ids to validate on."""
+    """The opened data of a training."""
 
     store: FeatureStore
     captions: CaptionFile
     references: dict[str, list[str]]
     vocabulary: Vocabulary
-    skipped: frozenset[str]
-    validation: list[str]
+    skipped: frozenset[str]  # ids that extraction left out
+    validation: list[str]  # ids to validate on
 
 
 def read_training_data(features: Path, captions: Path) -> TrainingData:

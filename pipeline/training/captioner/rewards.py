@@ -1,7 +1,4 @@
-"""Rewards of self-critical training, from tables that preprocessing wrote.
-
-References are PTB tokens, so that training needs no JVM.
-"""
+"""Rewards of self-critical training, from tables that preprocessing wrote."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,9 +35,9 @@ class ImageRewards:
                 'run "a2 preprocess --force"'
             )
         image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
-        tokens = load_reference_tokens(captions / REFERENCES)
-        # Words outside the vocabulary keep a number of their own, which no caption can contain;
-        # as <unk> they would match a generated <unk>.
+        tokens = load_reference_tokens(captions / REFERENCES)  # PTB tokens: training needs no JVM
+        # words outside the vocabulary keep a number of their own, which no caption can contain;
+        # as <unk> they would match a generated <unk>
         numbers = {
             word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
         }
@@ -50,24 +47,16 @@ class ImageRewards:
                 for image_id in image_ids
             ]
         )
-        reward = CaptionReward(
-            _weights(frequencies, per_caption=config.idf == "caption"),
-            references,
-            eos=config.eos,
-            bleu_weight=config.bleu_weight,
+        per_caption = config.idf == "caption"
+        weights = InverseDocumentFrequencies(
+            torch.from_numpy(frequencies.ngrams),
+            torch.from_numpy(frequencies.caption_counts if per_caption else frequencies.counts),
+            documents=frequencies.captions if per_caption else frequencies.documents,
         )
+        reward = CaptionReward(weights, references, eos=config.eos, bleu_weight=config.bleu_weight)
         return cls(reward.to(device), image_ids)
 
     def __call__(self, image_ids: Sequence[str], captions: Tensor) -> Tensor:
         """Return the rewards, (B, K) float64, of captions (B, K, L) int64."""
         numbers = [self._numbers[image_id] for image_id in image_ids]
         return self._reward(torch.tensor(numbers, device=captions.device), captions)
-
-
-def _weights(found: DocumentFrequencies, *, per_caption: bool) -> InverseDocumentFrequencies:
-    counts = found.caption_counts if per_caption else found.counts
-    return InverseDocumentFrequencies(
-        torch.from_numpy(found.ngrams),
-        torch.from_numpy(counts),
-        documents=found.captions if per_caption else found.documents,
-    )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
-from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
+from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -23,9 +22,8 @@ from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.task import CaptionValidation, captioner_task
-from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
+from a2cap.pipeline.training.captioner.task import CaptionValidation, train_and_save
+from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides, derived_seed
 
 _SUMS = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
 
@@ -35,9 +33,8 @@ def refine_captioner(
 ) -> None:
     """Train a captioner further; write it, checkpoints and `metrics.jsonl` into `directory`.
 
-    Every rank calls this; only the main rank writes. Raises StoreError if images have no features
-    or features of another width than the model's, A2Error if model and captions do not match and
-    on a loss that is not finite, Interrupted after saving.
+    Every rank calls this; only the main rank writes. Raises A2Error for unusable inputs, for a
+    model that does not fit them, and on a loss that is not finite, Interrupted after saving.
     """
     config, ranks, device = job.scst, Ranks.current(), prepare_device(runtime)
     data = read_training_data(job.features, job.captions)
@@ -51,15 +48,8 @@ def refine_captioner(
     torch.manual_seed(config.seed)
     rewards = ImageRewards.read(job.captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
-    validation = CaptionValidation(
-        loaded.captioner, data, config, loaded.description.max_regions, ranks
-    )
-    task = captioner_task("scst", optimizer, validation, runtime)
-    best = run_training(task, ranks=ranks, directory=directory, events=events)
-    if ranks.is_main:
-        save_captioner(
-            directory, best, loaded.description, loaded.vocabulary, features=job.features
-        )
+    validation = CaptionValidation(loaded.captioner, data, config, loaded.description, ranks)
+    train_and_save("scst", optimizer, validation, runtime, directory=directory, events=events)
 
 
 class SelfCriticalOptimizer(Optimizer[Batch]):
@@ -89,7 +79,8 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         self._zero_grad()
         # an RNG of its own: the global one belongs to dropout
         generator = torch.Generator(self._device)
-        generator.manual_seed(_seed(self._config.seed, number, self._ranks.rank))
+        seed = derived_seed(self._config.seed, number, self._ranks.rank)
+        generator.manual_seed(seed >> 1)  # a generator takes 63 bits
         sums = torch.zeros(len(_SUMS), dtype=torch.float64)
         for part in parts:
             sums += self._backward(part.to(self._device, non_blocking=True), generator)
@@ -164,9 +155,3 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         with forward_precision(self._config.precision, self._device):
             loss = perturbed_pass_loss(self._captioner, memory, batch.tokens)
         return loss, (batch.tokens != self._captioner.special.pad).sum()
-
-
-def _seed(seed: int, number: int, rank: int) -> int:
-    """Return the 63-bit seed of an update's samples."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(number, rank))
-    return int(sequence.generate_state(1, np.uint64)[0] >> 1)

@@ -1,49 +1,61 @@
 """Training task of a captioner: batches of images with captions, validated by CIDEr."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from a2cap.data.batches.collate import Batch, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Share, image_batches
+from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.saved_captioner import ModelDescription, save_captioner
+from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.captioner.alignment_monitor import (
-    validation_divergences,
-    warn_of_idle_masks,
-)
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
+from a2cap.pipeline.training.loop import run_training
 from a2cap.pipeline.training.optimizer import Optimizer
 from a2cap.pipeline.training.task import Batches, TrainingTask
 
-_VALIDATION_BATCH = 50
-"""Validation images decoded at once."""
+logger = logging.getLogger(__name__)
+
+_MONITORED_IMAGES = 20  # validation images over which the divergence of attention is averaged
+_LEAST_KEPT, _MOST_KEPT = 0.5, 0.98  # range of the mean mask in which alignment works
+_VALIDATION_BATCH = 50  # images decoded at once
 
 
-def captioner_task(
+def train_and_save(
     section: str,
     optimizer: Optimizer[Batch],
     validation: "CaptionValidation",
     runtime: RuntimeConfig,
     *,
+    directory: Path,
+    events: EventLog,
     grouping: Grouping = "image",
-) -> TrainingTask[Batch]:
-    """Return the task that trains the validated captioner; section: of the configuration."""
+) -> None:
+    """Train the validated captioner, and write that of the best epoch into `directory`.
+
+    section: of the configuration, for error messages.
+    """
     ranks, data, config = validation.ranks, validation.data, validation.config
     dataset = CaptionDataset(
         data.store.path,
         data.captions,
         "train",
         captions_per_image=config.captions_per_image,
-        max_regions=validation.max_regions,
+        max_regions=validation.description.max_regions,
         seed=config.seed,
         grouping=grouping,
         skipped=data.skipped,
@@ -56,9 +68,13 @@ def captioner_task(
         workers=runtime.workers,
         pin_memory=validation.device.type == "cuda",
     )
-    return TrainingTask(
+    task = TrainingTask(
         section, "a2 train", "tokens", config, validation.captioner, batches, optimizer, validation
     )
+    best = run_training(task, ranks=ranks, directory=directory, events=events)
+    if ranks.is_main:
+        features = data.store.path.parent  # the extractor's files are beside the store
+        save_captioner(directory, best, validation.description, data.vocabulary, features=features)
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ class CaptionValidation:
     captioner: TransformerCaptioner
     data: TrainingData
     config: CaptionerTrainingConfig
-    max_regions: int | None
+    description: ModelDescription
     ranks: Ranks
 
     @property
@@ -91,7 +107,7 @@ class CaptionValidation:
                 data.store.path,
                 chosen[ranks.rank :: ranks.count],
                 batch_size=_VALIDATION_BATCH,
-                max_regions=self.max_regions,
+                max_regions=self.description.max_regions,
             ),
             data.vocabulary,
             DecodingConfig(
@@ -106,13 +122,46 @@ class CaptionValidation:
         references = {image_id: data.references[image_id] for image_id in chosen}
         return ranks.broadcast({self.score: cider(candidates, references)})
 
+    @torch.inference_mode()
     def scalars(self) -> dict[str, float]:
-        """Return the JSD of aligned from original attention by layer, over a few images."""
+        """Return JSD(alpha, alpha^a) in nats per layer, over tokens of references (Eq. 13).
+
+        Uses the first reference of the first 20 validation images.
+        """
         if not self.captioner.has_masks:
             return {}
-        found = validation_divergences(self.captioner, self.data, max_regions=self.max_regions)
+        chosen = self.data.validation[:_MONITORED_IMAGES]
+        # the batches of a loader, so that regions are limited and padded as in training
+        [batch] = image_batches(
+            self.data.store.path,
+            chosen,
+            batch_size=len(chosen),
+            max_regions=self.description.max_regions,
+        )
+        references = [self.data.references[name][0].split() for name in chosen]
+        captions = [
+            torch.tensor([*self.data.vocabulary.encode(words), EOS]) for words in references
+        ]
+        tokens = pad_sequence(captions, batch_first=True, padding_value=PAD).to(self.device)
+        images = batch.to(self.device)
+        memory = self.captioner.encode(images.features, images.boxes, images.region_mask)
+        found = divergence_by_layer(self.captioner, memory, tokens)
         return {f"JSD/layer_{number}": value for number, value in enumerate(found, start=1)}
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """Warn if the masks hide almost nothing, or most of every image."""
-        warn_of_idle_masks(line.get("mean_mask", math.nan))
+        """Log a warning if the masks hide almost nothing, or most of every image."""
+        mean_mask = line.get("mean_mask", math.nan)  # every comparison with nan is False
+        if mean_mask > _MOST_KEPT:
+            logger.warning(
+                "mean mask is %.4f: masks above %s hardly change attention; "
+                "lower model.alignment.penalty_weight",
+                mean_mask,
+                _MOST_KEPT,
+            )
+        elif mean_mask < _LEAST_KEPT:
+            logger.warning(
+                "mean mask is %.4f: masks below %s hide most of every image; "
+                "raise model.alignment.penalty_weight",
+                mean_mask,
+                _LEAST_KEPT,
+            )

@@ -21,34 +21,25 @@ from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.detections import Detections
 
-_MOST_DETECTIONS = 100
-"""Detections per class and image."""
-
-_ALL, _SMALL, _MEDIUM, _LARGE = range(4)
-_AT_50, _AT_75 = 0, 5
-"""Indices of the overlaps 0.5 and 0.75 in pycocotools' 0.5, 0.55, ..., 0.95."""
+_MOST_DETECTIONS = 100  # per class and image
+_ALL, _SMALL, _MEDIUM, _LARGE = range(4)  # areas, in the order of pycocotools
+_AT_50, _AT_75 = 0, 5  # overlaps, indices in pycocotools' 0.5, 0.55, ..., 0.95
 
 _Table = NDArray[np.float64]
-_Annotations = list[dict[str, object]]
-"""Boxes in COCO's form."""
+_Annotations = list[dict[str, object]]  # boxes in COCO's form
 
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """Figures in [0, 1], each a mean over the classes that have a box to find.
+    """Figures in [0, 1], each a mean over the classes that have a box to find."""
 
-    ap: mean over the overlaps 0.5, 0.55, ..., 0.95; ap50, ap75: at one of them; ap_small,
-    ap_medium, ap_large: of boxes up to 32 x 32 pixels, up to 96 x 96, and above, None without such
-    boxes; per_class: AP at 0.5 by class name.
-    """
-
-    ap: float
+    ap: float  # mean over the overlaps 0.5, 0.55, ..., 0.95
     ap50: float
     ap75: float
-    ap_small: float | None
-    ap_medium: float | None
+    ap_small: float | None  # of boxes up to 32 x 32 pixels, None without such boxes
+    ap_medium: float | None  # up to 96 x 96
     ap_large: float | None
-    per_class: Mapping[str, float]
+    per_class: Mapping[str, float]  # AP at 0.5 by class name
 
 
 def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
@@ -146,12 +137,10 @@ def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **valu
 
 
 def _precision(truth: _Annotations, found: _Annotations) -> _Table:
-    """Return the precision of one class, (10 overlaps, 101 recalls, 4 areas).
-
-    Only images that contain the class or a detection of it are evaluated.
-    """
+    """Return the precision of one class, (10 overlaps, 101 recalls, 4 areas)."""
     # All classes at once give the same numbers, but pycocotools then keeps an entry for each class
-    # in each image: with 1,600 classes nearly all are empty.
+    # in each image, with 1,600 classes nearly all empty: so only images with the class, class by
+    # class.
     images = list({item["image_id"]: None for item in (*truth, *found)})
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(_indexed(truth, images), _indexed(found, images), "bbox")
@@ -174,8 +163,7 @@ def _indexed(annotations: _Annotations, images: Sequence[object]) -> COCO:
 
 
 def _mean_of_known(precision: _Table) -> float | None:
-    """Return the mean without the -1 of classes that have no box of such an area."""
-    known = precision[precision >= 0]
+    known = precision[precision >= 0]  # -1: the class has no box of such an area
     return float(known.mean()) if len(known) else None
 
 

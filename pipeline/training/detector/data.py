@@ -1,6 +1,6 @@
 """Labelled images of the section `detector`, for training and validation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,21 +52,15 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
     lists.setdefault(validation, []).append("validation_ids")
-    return {
-        field: _listed(find_images(_folder(getattr(config, field), field)), config, listed_by)
-        for field, listed_by in lists.items()
-    }
-
-
-def _listed(
-    images: Mapping[str, Path], config: DetectorConfig, lists: Sequence[str]
-) -> dict[str, Path]:
-    """Return the images on the lists of these fields; all images if a field is not set."""
-    wanted: set[str] = set()
-    for field in lists:
-        listed = _ids(config, field)
-        wanted |= set(images) if listed is None else listed
-    return {name: path for name, path in images.items() if name in wanted}
+    found = {}
+    for field, listed_by in lists.items():
+        images = find_images(_folder(getattr(config, field), field))
+        wanted: set[str] = set()
+        for name in listed_by:
+            listed = _ids(config, name)
+            wanted |= images.keys() if listed is None else listed  # no list: all images
+        found[field] = {name: path for name, path in images.items() if name in wanted}
+    return found
 
 
 def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:

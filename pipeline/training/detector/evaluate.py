@@ -41,16 +41,13 @@ def evaluate_detector(
 def _require_same_names(path: Path, data: DetectionData) -> None:
     """Raise ConfigError if the class names beside the weights differ from the labels'."""
     names = path.with_name(DETECTOR_NAMES)
-    if not names.is_file():
-        return
-    found = read_json(names)
+    found = read_json(names) if names.is_file() else None  # published weights have no such file
     known = found.get("classes") if isinstance(found, dict) else None
     if not isinstance(known, list) or len(known) != len(data.classes):
         return
-    differing = [pair for pair in zip(known, data.classes, strict=True) if pair[0] != pair[1]]
-    if differing:
-        theirs, ours = differing[0]
-        raise ConfigError(
-            f"classes of {str(path)!r} and of the labels differ: {theirs!r} and {ours!r}; "
-            "use the labels they were trained with"
-        )
+    for theirs, ours in zip(known, data.classes, strict=True):
+        if theirs != ours:
+            raise ConfigError(
+                f"classes of {str(path)!r} and of the labels differ: {theirs!r} and {ours!r}; "
+                "use the labels they were trained with"
+            )

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,10 +12,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
-from a2cap.pipeline.training.optimizer import Optimizer, Update
-
-MOMENTUM = 0.9
-"""Momentum of SGD, as published."""
+from a2cap.pipeline.training.optimizer import Optimizer, Update, derived_seed
 
 LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
 """Fields of DetectorLosses."""
@@ -25,9 +21,8 @@ LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
 class DetectorOptimizer(Optimizer[DetectorPart]):
     """Updates of a detector.
 
-    Only the sampled anchors and regions and the statistics of learnt normalisations depend on the
-    number of parts and ranks: those statistics are of one part, and the running ones are averaged
-    over ranks, so that all ranks keep the same network.
+    Only the sampled anchors and regions and the statistics of learnt normalisations, each of one
+    part, depend on the number of parts and ranks.
     """
 
     def __init__(
@@ -94,12 +89,11 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
 
     def _generator(self, number: int, index: int) -> torch.Generator:
         """Return the RNG that samples anchors and regions in one part of an update."""
-        key = (self._ranks.rank, number, index)
-        sequence = np.random.SeedSequence(self._config.seed, spawn_key=key)
-        seed = int(sequence.generate_state(1, np.uint64)[0] >> 1)
-        return torch.Generator().manual_seed(seed)
+        seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
+        return torch.Generator().manual_seed(seed >> 1)  # a generator takes 63 bits
 
     def _average_statistics(self) -> None:
+        # running statistics have no gradient to share, and all ranks must keep the same network
         if self._ranks.count > 1:
             for statistic in self._statistics:
                 statistic.copy_(self._ranks.sum(statistic) / self._ranks.count)
@@ -122,7 +116,7 @@ def _torch_optimizer(
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if config.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, momentum=MOMENTUM)
+        return torch.optim.SGD(groups, lr=0.0, momentum=0.9)  # as published
     return torch.optim.AdamW(groups, lr=0.0)
 
 

@@ -34,8 +34,7 @@ from a2cap.pipeline.training.task import Batches, TrainingTask
 
 logger = logging.getLogger(__name__)
 
-_TORCHVISION_KEYS = ("conv1.weight", "layer1.0.conv1.weight")
-"""Keys that identify torchvision's ResNets."""
+_TORCHVISION_KEYS = ("conv1.weight", "layer1.0.conv1.weight")  # in all of its ResNets
 
 
 def train_detector(
@@ -44,8 +43,7 @@ def train_detector(
     """Train a detector; write it, its figures, checkpoints and `metrics.jsonl` into `directory`.
 
     Every rank calls this; only the main rank writes. Returns the data it was trained on. Raises
-    InputError and ConfigError for unusable data, WeightsError if `start` does not fit, A2Error on
-    a loss that is not finite, Interrupted after saving.
+    A2Error for unusable data or weights and on a loss that is not finite, Interrupted after saving.
     """
     device, ranks = prepare_device(runtime), Ranks.current()
     data = read_detector_data(config)

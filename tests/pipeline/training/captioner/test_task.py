@@ -1,8 +1,10 @@
+"""Tests of the warnings of a captioner's validation."""
+
 import math
 
 import pytest
 
-from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_masks
+from a2cap.pipeline.training.captioner.task import CaptionValidation
 
 
 @pytest.mark.parametrize(
@@ -23,5 +25,5 @@ from a2cap.pipeline.training.captioner.alignment_monitor import warn_of_idle_mas
     ],
 )
 def test_idle_masks_log_a_warning(caplog, mean, words):
-    warn_of_idle_masks(mean)
+    CaptionValidation.warn(None, {"mean_mask": mean})
     assert caplog.messages == ([] if words is None else [words])
