@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from a2cap.data.scenes.captions import generate_captions
-from a2cap.data.scenes.generate import make_scene, raw_text
+from a2cap.data.scenes.scene import make_scene, raw_text
 from a2cap.pipeline.evaluation.results import read_references, read_results
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import METRICS, score

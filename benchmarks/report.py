@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.scenes.generate import draw, make_scene, raw_text
+from a2cap.data.scenes.scene import draw, make_scene, raw_text
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Report, ReportImage, write_report
 from benchmarks.measure import print_machine, print_table

@@ -48,23 +48,19 @@ def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) 
         for image_id, attention in images:
             image_ids.append(image_id)
             shapes.append(attention.original.shape)
-            for name in _columns(attention):  # appended, because the number of rows is unknown
-                _append(file, name, getattr(attention, name))
+            for name, values in vars(attention).items():
+                # without a mask, `aligned` is the same as `original`
+                is_copy = name == "aligned" and attention.keep is None
+                if values is not None and not is_copy:
+                    _append(file, name, values)
         write_texts(file, "image_ids", image_ids)
         sizes = np.array(shapes, dtype=np.int32).reshape(-1, 2)
         file.create_dataset("words", data=sizes[:, 0], track_times=False)
         file.create_dataset("regions", data=sizes[:, 1], track_times=False)
 
 
-def _columns(attention: CaptionAttention) -> Iterator[str]:
-    yield "original"
-    if attention.keep is not None:
-        yield from ("aligned", "keep")
-    if attention.gate is not None:
-        yield "gate"
-
-
 def _append(file: h5py.File, name: str, values: NDArray[np.float32]) -> None:
+    # the number of rows is unknown before the last image
     if name not in file:
         options = {"maxshape": (None,), "chunks": (_CHUNK,), "track_times": False}
         file.create_dataset(name, (0,), np.float16, **options)

@@ -43,16 +43,8 @@ class DocumentFrequencies:
     def save(self, path: Path) -> None:
         """Write an .npz; equal values give equal bytes, unlike numpy's own savez."""
         words = np.frombuffer(json.dumps(self.words).encode(), dtype=np.uint8)
-        arrays = {
-            "words": words,
-            "ngrams": self.ngrams,
-            "counts": self.counts,
-            "documents": np.int64(self.documents),
-            "caption_counts": self.caption_counts,
-            "captions": np.int64(self.captions),
-        }
         with zipfile.ZipFile(path, "w") as archive:
-            for name, array in arrays.items():
+            for name, array in (vars(self) | {"words": words}).items():
                 entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 content = io.BytesIO()
                 np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)

@@ -101,6 +101,7 @@ def _instance(one: SceneObject, *, number: int, image_id: int) -> dict[str, obje
         "id": number,
         "image_id": image_id,
         "category_id": CATEGORIES.index(one.category) + 1,
+        # the corners have two decimals, but their difference is not exact
         "bbox": [x1, y1, round(x2 - x1, 2), round(y2 - y1, 2)],
         "area": round(one.area, 2),
         "iscrowd": 0,

@@ -5,32 +5,14 @@ count is theirs. The objects of each word are the ground truth for studies of at
 never mention clutter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from a2cap.data.scenes.grammar import (
-    BETWEEN,
-    BETWEEN_ALIKE,
-    INSIDE,
-    LARGER,
-    LARGEST,
-    LARGEST_OF,
-    NUMBERS,
-    ONE,
-    PARTS,
-    RELATIONS,
-    SIZE_WORDS,
-    SMALLER,
-    SMALLEST,
-    SMALLEST_OF,
-    TEXTURE_WORDS,
-    THREE,
-    TWO,
-)
+from a2cap.data.scenes import grammar
 from a2cap.data.scenes.layout import choose
 from a2cap.data.scenes.objects import PLURALS, SceneObject
 from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation
@@ -63,23 +45,13 @@ class _Group:
     def category(self) -> str:
         return self.objects[0].category
 
-    @property
-    def size(self) -> str | None:
-        """Size of all members, None if they differ."""
-        return _only({obj.size for obj in self.objects})
-
-    @property
-    def texture(self) -> str | None:
-        """Texture of all members, None if they differ."""
-        return _only({obj.texture for obj in self.objects})
+    def common(self, property_name: Literal["size", "texture"]) -> str | None:
+        """Return the size or texture of all members, None if they differ."""
+        words = {getattr(obj, property_name) for obj in self.objects}
+        return words.pop() if len(words) == 1 else None
 
 
-def _only(words: set[str]) -> str | None:
-    return words.pop() if len(words) == 1 else None
-
-
-@dataclass(frozen=True)
-class _Sentence:
+class _Sentence(NamedTuple):
     """A pattern and the groups in its slots."""
 
     pattern: str
@@ -96,27 +68,26 @@ def generate_captions(
 def _sentences(objects: Sequence[SceneObject], rng: np.random.Generator) -> list[_Sentence]:
     """Sample a sentence of each type, then plain enumerations; return them in random order."""
     groups, categories = _groups_by_colour(objects), _groups_by_category(objects)
-    beside = _relation_sentences(groups)
+    beside = list(_relation_sentences(groups))
     sorts = (
         _enclosure_sentences(groups),
         beside,
-        beside if rng.random() < 0.5 else [],
+        beside if rng.random() < 0.5 else [],  # half of the images have a second relation
         [*_comparison_sentences(objects, groups), *_part_sentences(groups, categories)],
-        [_Sentence(p, (category,)) for category in categories for p in ONE]
-        + [_Sentence(p, tuple(groups[:3])) for p in THREE if len(groups) >= 3],
+        [one for category in categories for one in _with_patterns(grammar.ONE, category)]
+        + _with_patterns(grammar.THREE if len(groups) >= 3 else (), *groups[:3]),
     )
     chosen: list[_Sentence] = []  # an empty type is replaced by plain enumerations below
     for sort in sorts:
         chosen += _sample(1, sort, chosen, rng)
-    plain = ONE if len(groups) == 1 else TWO
-    sentences = [_Sentence(pattern, tuple(groups[:2])) for pattern in plain]
-    chosen += _sample(CAPTIONS_PER_SCENE - len(chosen), sentences, chosen, rng)
+    plain = _with_patterns(grammar.ONE if len(groups) == 1 else grammar.TWO, *groups[:2])
+    chosen += _sample(CAPTIONS_PER_SCENE - len(chosen), plain, chosen, rng)
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
 def _sample(
     count: int,
-    sentences: Sequence[_Sentence],
+    sentences: Iterable[_Sentence],
     before: Sequence[_Sentence],
     rng: np.random.Generator,
 ) -> list[_Sentence]:
@@ -124,7 +95,7 @@ def _sample(
     used = {sentence.pattern for sentence in before}
     new = [sentence for sentence in sentences if sentence.pattern not in used]
     found: dict[str, _Sentence] = {}
-    for i in rng.permutation(len(new)):
+    for i in rng.permutation(len(new)):  # the first of each pattern, so none is used twice
         found.setdefault(new[i].pattern, new[i])
     return list(found.values())[:count]
 
@@ -133,61 +104,54 @@ def _with_patterns(patterns: Iterable[str], *groups: _Group) -> list[_Sentence]:
     return [_Sentence(pattern, groups) for pattern in patterns]
 
 
-def _enclosure_sentences(groups: Sequence[_Group]) -> list[_Sentence]:
-    """Return every true "inside" and "between" of groups by colour."""
-    sentences = []
+def _enclosure_sentences(groups: Sequence[_Group]) -> Iterator[_Sentence]:
+    """Yield every true "inside" and "between" of groups by colour."""
     for a, b in permutations(groups, 2):
         if is_inside(a.objects, b.objects):
-            sentences += _with_patterns(INSIDE, a, b)
+            yield from _with_patterns(grammar.INSIDE, a, b)
         if len(b.members) == 2 and is_between(a.objects, b.objects[:1], b.objects[1:]):
-            sentences += _with_patterns(BETWEEN_ALIKE, a, b)
+            yield from _with_patterns(grammar.BETWEEN_ALIKE, a, b)
     for b, c in combinations(groups, 2):
         for a in groups:
             if a not in (b, c) and is_between(a.objects, b.objects, c.objects):
-                sentences += _with_patterns(BETWEEN, a, b, c)
-    return sentences
+                yield from _with_patterns(grammar.BETWEEN, a, b, c)
 
 
-def _relation_sentences(groups: Sequence[_Group]) -> list[_Sentence]:
-    """Return every true left, right, above and below of two groups by colour."""
-    sentences = []
+def _relation_sentences(groups: Sequence[_Group]) -> Iterator[_Sentence]:
+    """Yield every true left, right, above and below of two groups by colour."""
     for a, b in permutations(groups, 2):
         name = relation(a.objects, b.objects)
         if name is not None:
-            sentences += _with_patterns(RELATIONS[name], a, b)
-    return sentences
+            yield from _with_patterns(grammar.RELATIONS[name], a, b)
 
 
 def _comparison_sentences(
     objects: Sequence[SceneObject], groups: Sequence[_Group]
-) -> list[_Sentence]:
-    """Return the true superlatives of all objects and comparisons of two groups."""
-    sentences = []
+) -> Iterator[_Sentence]:
+    """Yield the true superlatives of all objects and comparisons of two groups."""
     largest, smallest = extremes(objects)
     for group in groups:
-        sentences += _with_patterns(LARGEST if group.members == (largest,) else (), group)
-        sentences += _with_patterns(SMALLEST if group.members == (smallest,) else (), group)
+        yield from _with_patterns(grammar.LARGEST if group.members == (largest,) else (), group)
+        yield from _with_patterns(grammar.SMALLEST if group.members == (smallest,) else (), group)
     for a, b in permutations(groups, 2):
         if is_larger(a.objects, b.objects):
-            sentences += [*_with_patterns(LARGER, a, b), *_with_patterns(SMALLER, b, a)]
-    return sentences
+            yield from _with_patterns(grammar.LARGER, a, b)
+            yield from _with_patterns(grammar.SMALLER, b, a)
 
 
-def _part_sentences(groups: Sequence[_Group], categories: Sequence[_Group]) -> list[_Sentence]:
-    """Return the numbers of a category by colour, and the colours of its largest and smallest."""
-    sentences = []
+def _part_sentences(groups: Sequence[_Group], categories: Sequence[_Group]) -> Iterator[_Sentence]:
+    """Yield the numbers of a category by colour, and the colours of its largest and smallest."""
     for whole in categories:
         parts = [group for group in groups if group.category == whole.category]
         for part in parts if len(parts) > 1 else ():
-            sentences += _with_patterns(PARTS, whole, part)
+            yield from _with_patterns(grammar.PARTS, whole, part)
         for position, patterns in zip(
-            extremes(whole.objects), (LARGEST_OF, SMALLEST_OF), strict=True
+            extremes(whole.objects), (grammar.LARGEST_OF, grammar.SMALLEST_OF), strict=True
         ):
             if position is not None:
                 one = whole.objects[position]
                 group = _Group((whole.members[position],), (one,), one.colour)
-                sentences += _with_patterns(patterns, whole, group)
-    return sentences
+                yield from _with_patterns(patterns, whole, group)
 
 
 def _groups_by_colour(objects: Sequence[SceneObject]) -> list[_Group]:
@@ -243,22 +207,21 @@ def _fill_slot(
     group: _Group, part: str, rng: np.random.Generator, *, max_adjectives: int
 ) -> list[Word]:
     """Return the count of a group, its colour, its count and noun, or its noun phrase."""
-    if part == "count":
-        return [Word(NUMBERS[len(group.members)], group.members)]
+    if not part:
+        return _noun_phrase(group, rng, max_adjectives=max_adjectives)
     if part == "colour":
         return [Word(str(group.colour), group.members)]
-    if part == "counted":
-        return [Word(NUMBERS[len(group.members)], group.members), _noun(group)]
-    return _noun_phrase(group, rng, max_adjectives=max_adjectives)
+    count = Word(grammar.NUMBERS[len(group.members)], group.members)
+    return [count] if part == "count" else [count, _noun(group)]
 
 
 def _noun(group: _Group) -> Word:
-    return Word(
-        group.category if len(group.members) == 1 else PLURALS[group.category], group.members
-    )
+    noun = group.category if len(group.members) == 1 else PLURALS[group.category]
+    return Word(noun, group.members)
 
 
 def _noun_phrase(group: _Group, rng: np.random.Generator, *, max_adjectives: int) -> list[Word]:
+    # the colour is last and always kept: without it the phrase would fit other objects
     adjectives = _adjectives(group, rng)[-max_adjectives:]
     content = [*(Word(text, group.members) for text in adjectives), _noun(group)]
     chance = rng.random()
@@ -270,17 +233,18 @@ def _noun_phrase(group: _Group, rng: np.random.Generator, *, max_adjectives: int
         case 2 if chance < 0.12:
             return [Word("a", ()), Word("pair", group.members), Word("of", ()), *content]
         case count:
-            return [Word(NUMBERS[count], group.members), *content]
+            return [Word(grammar.NUMBERS[count], group.members), *content]
 
 
 def _adjectives(group: _Group, rng: np.random.Generator) -> list[str]:
     """Sample size and texture if all members share them, and add the colour."""
     # medium and plain are rare, as people omit them
     words = []
-    if group.size is not None and rng.random() < (0.12 if group.size == "medium" else 0.5):
-        words.append(choose(SIZE_WORDS[group.size], rng))
-    if group.texture is not None and rng.random() < (0.08 if group.texture == "plain" else 0.4):
-        words.append(choose(TEXTURE_WORDS[group.texture], rng))
+    size, texture = group.common("size"), group.common("texture")
+    if size is not None and rng.random() < (0.12 if size == "medium" else 0.5):
+        words.append(choose(grammar.SIZE_WORDS[size], rng))
+    if texture is not None and rng.random() < (0.08 if texture == "plain" else 0.4):
+        words.append(choose(grammar.TEXTURE_WORDS[texture], rng))
     if group.colour is not None:
         words.append(group.colour)
     return words

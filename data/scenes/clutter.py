@@ -54,6 +54,7 @@ def place_clutter(
 
 def _chance(category: str, present: Set[str], *, planted: float) -> float:
     partner = {companion: partner for partner, companion in COMPANIONS.items()}.get(category)
+    # without planting, companions are ordinary clutter
     if not planted or partner is None:
         return CLUTTER_PROBABILITY
     return planted if partner in present else 0.0

@@ -67,13 +67,14 @@ def silhouette_mask(obj: SceneObject, *, side: int) -> NDArray[np.float32]:
     """Return the share of each pixel that an object covers: (side, side) float32 in [0, 1]."""
     coverage = np.zeros((side, side), np.float32)
     frame = _Frame.around(obj, side=side)
-    coverage[frame.rows, frame.columns] = frame.downsample(_fill(frame, outline(obj))) / 255
+    coverage[frame.window] = frame.downsample(_fill(frame, outline(obj))) / 255
     return coverage
 
 
 def footprint(obj: SceneObject, *, cells: int) -> NDArray[np.uint8]:
     """Rasterise an object of an image of side 1 on a grid: (cells, cells) uint8, 0 or 1."""
     grid = np.zeros((cells, cells), np.uint8)
+    # without antialiasing: a cell is covered or not, so that masks combine with & and |
     for part in outline(obj).parts:
         scaled = [(contour * cells - 0.5) * 2**_SUBPIXEL_BITS for contour in part]
         contours = [np.asarray(np.rint(contour), np.int32) for contour in scaled]
@@ -101,12 +102,8 @@ class _Frame:
         )
 
     @property
-    def rows(self) -> slice:
-        return slice(self.top, self.bottom)
-
-    @property
-    def columns(self) -> slice:
-        return slice(self.left, self.right)
+    def window(self) -> tuple[slice, slice]:
+        return slice(self.top, self.bottom), slice(self.left, self.right)
 
     @property
     def oversampled_shape(self) -> tuple[int, int]:
@@ -136,24 +133,25 @@ def _paint(canvas: NDArray[np.float32], obj: SceneObject, mask: NDArray[np.float
     frame = _Frame.around(obj, side=canvas.shape[0])
     silhouette = outline(obj)
     surface = _surface(obj, frame)
-    dark = _bgr(_blend(_rgb(obj), *_line_tone(obj)))
+    dark = _blend(_rgb(obj), *_line_tone(obj))
     for detail in silhouette.details:
         cv2.fillPoly(surface, [frame.fixed_point(detail)], dark, cv2.LINE_AA, _SUBPIXEL_BITS)
     if not obj.is_clutter:
         brush = np.ones((_OVERSAMPLING + 1, _OVERSAMPLING + 1), np.uint8)
+        # the outline is what an erosion by one pixel of the image removes
         filled = _fill(frame, silhouette)
         inner = cv2.erode(filled, brush, borderType=cv2.BORDER_CONSTANT, borderValue=0)
         surface[inner < 128] = dark
-    behind = canvas[frame.rows, frame.columns]
-    behind += (frame.downsample(surface) - behind) * mask[frame.rows, frame.columns, None]
+    behind = canvas[frame.window]
+    behind += (frame.downsample(surface) - behind) * mask[frame.window][..., None]
 
 
 def _surface(obj: SceneObject, frame: _Frame) -> ImageArray:
     """Draw colour, texture and light from above, oversampled: (H, W, 3)."""
     height, width = frame.oversampled_shape
     colour = _rgb(obj)
-    base = np.array(_bgr(colour), np.float32)
-    second = np.array(_bgr(_blend(colour, *_texture_tone(obj.colour))), np.float32)
+    base = np.array(colour[::-1], np.float32)
+    second = np.array(_blend(colour, *_texture_tone(obj.colour)), np.float32)
     share = _texture_share(obj, height=height, width=width)
     light = np.linspace(1.06, 0.9, height, dtype=np.float32)[:, None, None]
     surface = (base + share[..., None] * (second - base)) * light
@@ -165,6 +163,7 @@ def _texture_share(obj: SceneObject, *, height: int, width: int) -> NDArray[np.f
     if obj.texture == "plain":
         return np.zeros((height, width), np.float32)
     y, x = np.ogrid[:height, :width]
+    # five or six periods per object, none so fine that downsampling would blur it
     period = max(6.0 * _OVERSAMPLING, max(height, width) / 5.5)
     if obj.texture == "striped":
         return (((x + y) / period / 2**0.5) % 1 < 0.4).astype(np.float32)
@@ -175,8 +174,8 @@ def _texture_share(obj: SceneObject, *, height: int, width: int) -> NDArray[np.f
 def _background_canvas(background: Background, *, side: int) -> NDArray[np.float32]:
     rng = np.random.default_rng(background.seed)
     tint = TINTS[background.tint]
-    dark = np.array(_bgr(_blend(tint, _BLACK, 0.16)), np.float32)
-    light = np.array(_bgr(_blend(tint, _WHITE, 0.2)), np.float32)
+    dark = np.array(_blend(tint, _BLACK, 0.16), np.float32)
+    light = np.array(_blend(tint, _WHITE, 0.2), np.float32)
     share = _background_share(background.pattern, rng, side=side)
     return dark + share[..., None] * (light - dark)
 
@@ -206,7 +205,8 @@ def _cast_shadows(canvas: NDArray[np.float32], masks: Sequence[NDArray[np.float3
     offset = max(round(side / 64), 1)
     shade = np.zeros((side, side), np.float32)
     for mask in masks:
-        np.maximum(shade[offset:, offset:], mask[:-offset, :-offset], out=shade[offset:, offset:])
+        below = shade[offset:, offset:]
+        np.maximum(below, mask[:-offset, :-offset], out=below)
     soft = cv2.GaussianBlur(shade, (0, 0), side / 80)
     canvas *= (1 - 0.38 * soft)[..., None]
 
@@ -214,8 +214,9 @@ def _cast_shadows(canvas: NDArray[np.float32], masks: Sequence[NDArray[np.float3
 def _blend(
     colour: tuple[int, int, int], other: tuple[int, int, int], share: float
 ) -> tuple[int, int, int]:
+    """Mix two colours; red, green, blue become blue, green, red."""
     red, green, blue = (round(a + share * (b - a)) for a, b in zip(colour, other, strict=True))
-    return red, green, blue
+    return blue, green, red
 
 
 def _rgb(obj: SceneObject) -> tuple[int, int, int]:
@@ -230,7 +231,3 @@ def _line_tone(obj: SceneObject) -> tuple[tuple[int, int, int], float]:
 
 def _texture_tone(colour: str) -> tuple[tuple[int, int, int], float]:
     return (_BLACK, 0.25) if colour == "white" else (_WHITE, 0.5 if colour == "black" else 0.62)
-
-
-def _bgr(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    return colour[::-1]

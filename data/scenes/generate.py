@@ -26,9 +26,6 @@ from a2cap.data.scenes.annotations import coco_captions, instances, karpathy
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.grammar import WORD_GROUPS
 from a2cap.data.scenes.render import write_images
-from a2cap.data.scenes.scene import Scene, draw, make_scene, raw_text
-
-__all__ = ["SCENES_VERSION", "Scene", "draw", "make_scene", "raw_text", "write_scenes"]
 
 SMALLEST_SIDE, LARGEST_SIDE = 96, 640
 
@@ -60,6 +57,7 @@ def write_scenes(
     if _contains_scenes(folder, description):
         return False
     splits = _splits(count, seed=seed)
+    # held-out images show if a captioner learned to attend to the companion
     planted = [spurious if split == "train" else 0.0 for split in splits]
     target = folder.resolve()
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
@@ -79,7 +77,7 @@ def write_scenes(
         for name, content in contents.items():
             text = json.dumps(content, separators=(",", ":")) + "\n"
             (partial / f"{name}.json").write_text(text, encoding="utf-8")
-        partial.rename(target)
+        partial.rename(target)  # all files appear at once
     except OSError as error:
         raise InputError(
             f"scenes cannot be written to {str(folder)!r}: {error.strerror}; "
@@ -112,7 +110,7 @@ def _contains_scenes(folder: Path, description: dict[str, float]) -> bool:
     except (OSError, ValueError):
         found = "other files"
     if isinstance(found, dict):
-        found.pop("companions", None)
+        found.pop("companions", None)  # follow from the version
     if found != description:
         raise InputError(
             f"{str(folder)!r} already contains {found}, not the scenes {description}; "

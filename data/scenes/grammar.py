@@ -7,6 +7,7 @@ of the sentence, a word with ^ to those of {b}.
 
 from a2cap.data.scenes.objects import COLOURS, PLURALS, TEXTURES
 
+# the index is the number; no phrase refers to no object
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
 
 SIZE_WORDS = {
@@ -57,21 +58,16 @@ THREE = (
     "a scene of {a} plus {b} and {c}",
     "{a} {joins|join} {b} and {c}",
 )
+_LEFT = (
+    "{a} {is|are} to the *left of {b}",
+    "{a} *left of {b}",
+    "{a} {is|are} on the *left side of {b}",
+    "to the *left of {b} there {is|are} {a}",
+    "{a} {stands|stand} *left of {b}",
+)
 RELATIONS = {
-    "left": (
-        "{a} {is|are} to the *left of {b}",
-        "{a} *left of {b}",
-        "{a} {is|are} on the *left side of {b}",
-        "to the *left of {b} there {is|are} {a}",
-        "{a} {stands|stand} *left of {b}",
-    ),
-    "right": (
-        "{a} {is|are} to the *right of {b}",
-        "{a} *right of {b}",
-        "{a} {is|are} on the *right side of {b}",
-        "to the *right of {b} there {is|are} {a}",
-        "{a} {stands|stand} *right of {b}",
-    ),
+    "left": _LEFT,
+    "right": tuple(pattern.replace("left", "right") for pattern in _LEFT),
     "above": (
         "{a} {is|are} *above {b}",
         "{a} *above {b}",
@@ -109,6 +105,7 @@ BETWEEN_ALIKE = (
     "*between {b} there {is|are} {a}",
     "{b} with {a} *between them",
 )
+# superlatives refer to one object: their verb needs no agreement
 LARGEST = (
     "the *largest of all is {a}",
     "{a} is the *largest of all",
@@ -146,6 +143,7 @@ def _flat(words: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 WORD_GROUPS = {
+    # "fish" is its own plural
     "kinds": list(dict.fromkeys(form for pair in PLURALS.items() for form in pair)),
     "colours": list(COLOURS),
     "sizes": _flat(SIZE_WORDS),

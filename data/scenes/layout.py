@@ -175,18 +175,19 @@ def _find_position(
     """
     objects = layout.objects
     if arrangement == "inside" and style.relative and objects and objects[0].category in CONTAINERS:
-        inside = within(objects[0], rng, reach=CONTAINERS[objects[0].category])
+        inside = _around(*objects[0].centre, rng, reach=CONTAINERS[objects[0].category])
         for position in positions(style, inside, rng):
             if layout.keeps_visible(position, container=objects[0]):
                 return position
     if arrangement == "crowd" and objects and rng.random() < 0.75:
         back = objects[int(rng.integers(len(objects)))]
-        for position in positions(style, beside(back, rng), rng):
+        for position in positions(style, _beside(back, rng), rng):
             if layout.keeps_visible(position):
                 return position
     corner = anywhere(rng)
     if arrangement == "row" and style.relative and len(objects) > 1:
-        corner = midway(objects[0], objects[1], rng)
+        (x1, y1), (x2, y2) = objects[0].centre, objects[1].centre
+        corner = _around((x1 + x2) / 2, (y1 + y2) / 2, rng, reach=0.05)
     free = (position for position in positions(style, corner, rng) if layout.is_apart(position))
     if arrangement == "row" and len(objects) == 1:
         return max(free, key=lambda position: _axis_alignment(position, objects[0]), default=None)
@@ -220,7 +221,7 @@ def anywhere(rng: np.random.Generator) -> Corner:
     )
 
 
-def beside(back: SceneObject, rng: np.random.Generator) -> Corner:
+def _beside(back: SceneObject, rng: np.random.Generator) -> Corner:
     """Sample positions at which the box overlaps that of `back`."""
     x1, y1, x2, y2 = back.box
     return lambda width, height: (
@@ -229,21 +230,11 @@ def beside(back: SceneObject, rng: np.random.Generator) -> Corner:
     )
 
 
-def within(container: SceneObject, rng: np.random.Generator, *, reach: float) -> Corner:
-    """Sample positions at most `reach` from the centre of a container on each axis."""
-    x, y = container.centre
+def _around(x: float, y: float, rng: np.random.Generator, *, reach: float) -> Corner:
+    """Sample positions whose centre is at most `reach` from x y on each axis."""
     return lambda width, height: (
         x - width / 2 + rng.uniform(-reach, reach),
         y - height / 2 + rng.uniform(-reach, reach),
-    )
-
-
-def midway(first: SceneObject, second: SceneObject, rng: np.random.Generator) -> Corner:
-    """Sample positions near the middle between two objects."""
-    (x1, y1), (x2, y2) = first.centre, second.centre
-    return lambda width, height: (
-        (x1 + x2 - width) / 2 + rng.uniform(-0.05, 0.05),
-        (y1 + y2 - height) / 2 + rng.uniform(-0.05, 0.05),
     )
 
 

@@ -9,21 +9,12 @@ import numpy as np
 
 from a2cap.data.scenes.silhouettes import Silhouette, silhouette_of
 
-PLURALS = {
-    "ball": "balls",
-    "box": "boxes",
-    "star": "stars",
-    "ring": "rings",
-    "cross": "crosses",
-    "cup": "cups",
-    "house": "houses",
-    "tree": "trees",
-    "fish": "fish",
-    "kite": "kites",
-    "heart": "hearts",
-    "moon": "moons",
-}
-OBJECT_CATEGORIES = tuple(PLURALS)
+OBJECT_CATEGORIES = (
+    *("ball", "box", "star", "ring", "cross", "cup"),
+    *("house", "tree", "fish", "kite", "heart", "moon"),
+)
+PLURALS = {category: f"{category}s" for category in OBJECT_CATEGORIES}
+PLURALS |= {"box": "boxes", "cross": "crosses", "fish": "fish"}
 
 # No pink or brown: people also call them tints of red and shades of orange.
 COLOURS = {
@@ -120,6 +111,7 @@ def outline(obj: SceneObject) -> Silhouette:
     silhouette = _tilted(obj.category, obj.tilt)
     least, greatest = silhouette.bounds()
     corner, far_corner = np.array(obj.box[:2]), np.array(obj.box[2:])
+    # per axis, because the sides of the box are rounded
     scale = (far_corner - corner) / (greatest - least)
     return silhouette.transform(lambda contour: corner + (contour - least) * scale)
 

@@ -37,6 +37,7 @@ def is_between(
 
 def is_inside(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> bool:
     """Return True if `b` is one container whose box contains all boxes of `a`."""
+    # "inside two rings" would not say which
     if len(b) != 1 or b[0].category not in CONTAINERS:
         return False
     (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) = _bounding_box(a), b[0].box
@@ -50,7 +51,7 @@ def is_larger(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> bool:
 
 def extremes(objects: Sequence[SceneObject]) -> tuple[int | None, int | None]:
     """Return the indices of the clearly largest and the clearly smallest box, None without one."""
-    if len(objects) < 2:
+    if len(objects) < 2:  # nothing to compare with
         return None, None
     order = sorted(range(len(objects)), key=lambda i: objects[i].area)
     areas = [objects[i].area for i in order]

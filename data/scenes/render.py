@@ -58,6 +58,7 @@ def _map_in_pool(
     write: Callable[[int], list[Scene]], starts: Sequence[int], *, workers: int
 ) -> Iterator[list[Scene]]:
     """Map `write` over the starts in order, in several processes."""
+    # not forked: OpenCV may already have threads, which a fork does not copy
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
     try:
         # Processes inherit the mask: only this one receives Ctrl-C, and it then ends the others.
@@ -77,7 +78,7 @@ def _map_in_pool(
 
 def _init_worker() -> None:
     """Limit a worker to one core, and end it with its parent."""
-    cv2.setNumThreads(1)
+    cv2.setNumThreads(1)  # the processes use all cores already
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
@@ -85,7 +86,7 @@ def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        os._exit(1)  # sys.exit would end this thread alone
 
 
 def _write_batch(

@@ -66,7 +66,7 @@ def _box() -> Silhouette:
 
 
 def _star() -> Silhouette:
-    angles = np.deg2rad(np.arange(10) * 36 - 90)
+    angles = np.deg2rad(np.arange(10) * 36 - 90)  # y points down: the first tip is at the top
     radii = np.where(np.arange(10) % 2 == 0, 1.0, 0.45)
     return Silhouette(
         parts=((np.stack([np.cos(angles), np.sin(angles)], axis=1) * radii[:, None],),)
@@ -78,6 +78,7 @@ def _ring() -> Silhouette:
 
 
 def _cross() -> Silhouette:
+    # two parts: within one, cv2.fillPoly would leave a hole where contours overlap
     upright, beam = _rectangle(-0.33, -1, 0.33, 1), _rectangle(-1, -0.33, 1, 0.33)
     return Silhouette(parts=((upright,), (beam,)))
 

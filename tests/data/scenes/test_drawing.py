@@ -85,12 +85,6 @@ def test_the_background_is_visible_through_a_ring():
     assert mask[85, 75] == 0 and mask[85, 45] == 1
 
 
-def test_drawing_is_deterministic_and_returns_uint8_of_the_requested_side():
-    first, second = (draw_image([obj()], PLAIN, side=200) for _ in range(2))
-    assert first.shape == (200, 200, 3) and first.dtype == np.uint8
-    assert np.array_equal(first, second)
-
-
 def test_later_objects_are_on_top_and_channels_are_blue_green_red():
     below, above = obj("box", "red"), obj("box", "blue")
     image = draw_image([below, above], PLAIN, side=160)
