@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import CaptionedImage
     from a2cap.pipeline.config import Config
 
-_DECODING_FIELDS = (
-    "beam_size",
-    "diversity",
-    "ensemble_average",
-    "groups",
-    "length_penalty",
-    "max_length",
-    "no_repeat_ngram",
-)
-"""Fields of `evaluate` that change captions."""
-
 
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of decoding to a command."""
@@ -226,14 +215,17 @@ def _settings(
     overrides: tuple[str, ...], *, beam_size: int | None, device: str | None, at_least: int = 1
 ) -> "Config":
     """Load the configuration with at least so many beams; reject settings without effect."""
+    from a2cap.pipeline.captioning.config import CaptioningConfig
     from a2cap.pipeline.config import load_config, override
 
-    decoding = {f"evaluate.{name}" for name in _DECODING_FIELDS}
+    # the batch size is an option of its own, or that of the stores
+    decoding = sorted(CaptioningConfig.model_fields.keys() - {"batch_size"})
     for field in (setting.partition("=")[0].strip() for setting in overrides):
-        if field not in decoding and not field.startswith("runtime."):
+        section, _, name = field.partition(".")
+        if section != "runtime" and not (section == "evaluate" and name in decoding):
             raise ConfigError(
                 f"setting has no effect on these captions: {field!r}; remove it, or set a field of "
-                f"runtime or evaluate ({', '.join(_DECODING_FIELDS)})"
+                f"runtime or evaluate ({', '.join(decoding)})"
             )
     chosen = list(overrides)
     if beam_size is not None:

@@ -211,8 +211,8 @@ def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
     assert (answer.exit_code, answer.stderr) == (
         2,
         f"a2: setting has no effect on these captions: {field!r}; remove it, or set a field of "
-        "runtime or evaluate (beam_size, diversity, ensemble_average, groups, length_penalty, "
-        "max_length, no_repeat_ngram)\n",
+        "runtime or evaluate (beam_size, collapse_repeats, diversity, ensemble_average, groups, "
+        "length_penalty, max_length, no_repeat_ngram)\n",
     )
 
 
