@@ -100,12 +100,16 @@ def _trained(options: ExperimentOptions) -> Path:
 def _print_layers(analysed: "RunAnalysis") -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
+    columns = {
+        "attention": 16,
+        "aligned": 14,
+        "evidence": 13,
+        "divergence": 8,
+        "keep": 8,
+        "gate": 8,
+    }
     for layer in analysed.layers:
-        values = (layer.attention, layer.aligned, layer.evidence)
-        others = (layer.divergence, layer.keep, layer.gate)
-        widths = (16, 14, 13, 8, 8, 8)
-        row = "".join(
-            f"{'-' if value is None else format(value, '.4f'):>{width}}"
-            for value, width in zip((*values, *others), widths, strict=True)
-        )
+        values = {name: getattr(layer, name) for name in columns}
+        shown = {name: "-" if value is None else f"{value:.4f}" for name, value in values.items()}
+        row = "".join(f"{shown[name]:>{width}}" for name, width in columns.items())
         click.echo(f"{layer.layer:>5}{row}")

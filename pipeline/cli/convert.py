@@ -1,15 +1,11 @@
 """Command `a2 convert`: region features in third-party formats."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from a2cap.pipeline.cli.options import EXIT_SKIPPED, PATH, log, verbose_option
-
-if TYPE_CHECKING:
-    from a2cap.data.features.record import FeatureType
-    from a2cap.pipeline.extraction.convert import Format
 
 FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 
@@ -41,15 +37,7 @@ FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
     "--prefix", default="", help="Prefix of the number in LXMERT's image names: COCO_val2014_."
 )
 @verbose_option
-def convert(
-    source: Path,
-    target: Path,
-    form: "Format",
-    dtype: "FeatureType",
-    sizes: Path | None,
-    prefix: str,
-    verbose: bool,
-) -> None:
+def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     """Convert region features between formats.
 
     The format of SOURCE is recognised by its content: an a2 feature store, TSV of caffe's
@@ -66,7 +54,7 @@ def convert(
     from a2cap.pipeline.extraction.convert import skipped_file
 
     log(verbose)
-    made = converted(source, target, form=form, dtype=dtype, sizes=sizes, prefix=prefix)
+    made = converted(source, target, **options)
     fewest, most = made.regions
     click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")

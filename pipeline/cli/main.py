@@ -275,9 +275,8 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, report=print_outcome))
 
 
-_EXPERIMENT_COMMANDS = (analyze, clean, compare, doctor, verify)
-_OTHER_COMMANDS = (caption, convert, detector, scenes, submit, weights)
-for command in (*_EXPERIMENT_COMMANDS, *_OTHER_COMMANDS):
+_OF_AN_EXPERIMENT = (analyze, clean, compare, detector, doctor, verify)
+for command in (*_OF_AN_EXPERIMENT, caption, convert, scenes, submit, weights):
     cli.add_command(command)
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from a2cap.pipeline.engine.artifacts import METRICS as SCORES
+from a2cap.pipeline.engine.artifacts import REPORT, SKIPPED
+
 if TYPE_CHECKING:
     from a2cap.pipeline.engine.run import Outcome
     from a2cap.pipeline.engine.shards import ShardOutcome
     from a2cap.pipeline.experiment import Experiment
 
-_SKIPPED_SHOWN = 10
-"""Skipped items that are printed; skipped.jsonl lists all."""
-_CLASSES_SHOWN = 5
-"""Classes whose metrics are printed; figures.json lists all."""
+_SKIPPED_SHOWN = 10  # skipped.jsonl lists all
+_CLASSES_SHOWN = 5  # figures.json lists all
 
 
 def print_outcome(name: str, outcome: "Outcome") -> None:
@@ -25,8 +26,15 @@ def print_outcome(name: str, outcome: "Outcome") -> None:
     seconds = format_duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
-    if outcome.manifest.skipped:
-        _print_skipped(name, outcome)
+    if not outcome.manifest.skipped:
+        return
+    listed = outcome.directory / SKIPPED
+    click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
+    items = [json.loads(line) for line in listed.read_text().splitlines()]
+    for item in items[:_SKIPPED_SHOWN]:
+        click.echo(f"  {item['id']}: {item['reason']}", err=True)
+    if len(items) > _SKIPPED_SHOWN:
+        click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 
 
 def print_shard(outcome: "ShardOutcome") -> None:
@@ -38,18 +46,6 @@ def print_shard(outcome: "ShardOutcome") -> None:
     click.echo(f"extract: shard {outcome.shard} finished, waiting for {waiting}")
     if outcome.skipped:
         click.echo(f"extract: {outcome.skipped} skipped in shard {outcome.shard}", err=True)
-
-
-def _print_skipped(name: str, outcome: "Outcome") -> None:
-    from a2cap.pipeline.engine.artifacts import SKIPPED
-
-    listed = outcome.directory / SKIPPED
-    click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
-    items = [json.loads(line) for line in listed.read_text().splitlines()]
-    for item in items[:_SKIPPED_SHOWN]:
-        click.echo(f"  {item['id']}: {item['reason']}", err=True)
-    if len(items) > _SKIPPED_SHOWN:
-        click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 
 
 def print_status(
@@ -77,9 +73,9 @@ def print_status(
 
 def print_evaluation(directory: Path) -> None:
     """Print the scores of a finished evaluation and the path of its report."""
-    content = json.loads((directory / "metrics.json").read_text())
+    content = json.loads((directory / SCORES).read_text())
     print_scores(content["metrics"], content["not_run"])
-    click.echo(f"report: {directory / 'report.html'}")
+    click.echo(f"report: {directory / REPORT}")
 
 
 def print_detector(figures: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,15 +37,7 @@ from a2cap.pipeline.cli.options import FOLDER, log, verbose_option
     help="Number of drawing processes; it does not change the bytes.  [default: number of cores]",
 )
 @verbose_option
-def scenes(
-    folder: Path,
-    count: int,
-    seed: int,
-    side: int,
-    spurious: float,
-    workers: int | None,
-    verbose: bool,
-) -> None:
+def scenes(folder: Path, count: int, verbose: bool, **options: Any) -> None:
     """Draw a synthetic data set into a new FOLDER.
 
     Each image has five true captions of its known objects. FOLDER also gets Karpathy's
@@ -62,15 +55,7 @@ def scenes(
 
     log(verbose)
     with track("draw scenes", total=count) as progress:
-        written = write_scenes(
-            folder,
-            count=count,
-            seed=seed,
-            side=side,
-            spurious=spurious,
-            workers=workers,
-            progress=progress.advance,
-        )
+        written = write_scenes(folder, count=count, progress=progress.advance, **options)
         if not written:
             progress.advance(count)  # else the terminal keeps an empty bar
     if not written:

@@ -30,18 +30,16 @@ def list_weights(as_json: bool) -> None:
       a2 weights list
     """
     from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, downloaded_detector
-    from a2cap.pipeline.weights.spice import DOWNLOADS, downloaded_files, folder_of
+    from a2cap.pipeline.weights.spice import PURPOSE, SPICE, downloaded_spice, spice_folder
 
     rows = [
-        (name, wanted.purpose, folder_of(name) if downloaded_files(name) else None)
-        for name, wanted in DOWNLOADS.items()
+        (SPICE, PURPOSE, spice_folder() if downloaded_spice() else None),
+        *((name, bundled.purpose, bundled.path) for name, bundled in BUNDLED.items()),
+        *((name, known.purpose, downloaded_detector(name)) for name, known in PUBLISHED.items()),
     ]
-    rows += [(name, brought.purpose, brought.path) for name, brought in BUNDLED.items()]
-    rows += [(name, known.purpose, downloaded_detector(name)) for name, known in PUBLISHED.items()]
     if as_json:
-        keys = ("name", "purpose", "place")
-        listed = [(name, purpose, path and str(path)) for name, purpose, path in rows]
-        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in listed], indent=1))
+        listed = [{"name": n, "purpose": why, "place": path and str(path)} for n, why, path in rows]
+        click.echo(json.dumps(listed, indent=1))
         return
     for name, purpose, path in rows:
         click.echo(f"{name:<20} {purpose}")
@@ -66,21 +64,21 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
       a2 weights fetch airsplay-attributes
     """
     from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, download_detector
-    from a2cap.pipeline.weights.spice import DOWNLOADS, download_files
+    from a2cap.pipeline.weights.spice import SPICE, download_spice
 
     log(verbose)
-    if name in BUNDLED:
-        click.echo(f"{name}: {BUNDLED[name].path}")
-        return
-    if name in PUBLISHED:
-        if source is not None:
-            raise click.UsageError('--from is for spice; use "a2 weights import FILE" instead')
-        click.echo(f"{name}: {download_detector(name)}")
-        return
-    if name not in DOWNLOADS:
-        names = ", ".join([*DOWNLOADS, *BUNDLED, *PUBLISHED])
+    if name == SPICE:
+        paths = download_spice(source=source)
+    elif name in BUNDLED:
+        paths = [BUNDLED[name].path]
+    elif name not in PUBLISHED:
+        names = ", ".join([SPICE, *BUNDLED, *PUBLISHED])
         raise click.UsageError(f"unknown weights: {name!r}; choose one of {names}")
-    for path in download_files(name, source=source):
+    elif source is not None:
+        raise click.UsageError('--from is for spice; use "a2 weights import FILE" instead')
+    else:
+        paths = [download_detector(name)]
+    for path in paths:
         click.echo(f"{name}: {path}")
 
 

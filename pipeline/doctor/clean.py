@@ -42,14 +42,6 @@ class RemovableItem:
     why: str
 
 
-@dataclass(frozen=True)
-class _Use:
-    """The part of a stage that an experiment uses: the stage with its key, nothing, or unknown."""
-
-    stage: Stage | None = None
-    unknown: str | None = None
-
-
 def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
@@ -59,11 +51,13 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
         folder = experiment.artifacts / name
         if not _is_below(folder, experiment.artifacts):
             continue
-        use = _use(experiment, name)
+        used = _used_stage(experiment, name)
         for path in sorted(folder.iterdir()):
-            item = _judge(path, use, read_now)
             protected = any(file.is_relative_to(path.resolve()) for file in kept)
-            if item is not None and not protected and _is_below(path, experiment.artifacts):
+            if protected or not _is_below(path, experiment.artifacts):
+                continue
+            item = _judge(path, used)
+            if item is not None and not _digests(path) & read_now:
                 found.append(item)
     return found
 
@@ -90,8 +84,10 @@ def select_items(
 def remove_item(item: RemovableItem) -> None:
     """Delete one item under its stage's lock; raise LockedError if a process works on it."""
     final = _final(item.path)
-    with stage_lock(StagePaths(final).lock, what=f"{final.parent.name} {final.name}"):
-        _require_no_shard_lock(final)
+    own = StagePaths(final).lock
+    with stage_lock(own, what=f"{final.parent.name} {final.name}"):
+        if lock := _held(final, but=own):
+            raise _in_use(str(final), lock)
         if item.kind != LOCK:
             removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
             if removed != item.path:
@@ -104,68 +100,71 @@ def remove_item(item: RemovableItem) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _judge(path: Path, use: _Use, read_now: Collection[str]) -> RemovableItem | None:
+def _judge(path: Path, used: Stage | str | None) -> RemovableItem | None:
     """Classify a path in a stage's folder; None if it is not removable."""
     final = _final(path)
     if not is_key(final.name) or _held(final) is not None:
         return None
-    if not path.is_dir():
-        is_first = path == next(iter(_locks(final)), None)
-        if not is_first or any(other.is_dir() for other in _of_key(final)):
-            return None
-        return RemovableItem(path, LOCK, 0, "no result has this key")
-    verdict = _judge_folder(path, final, use)
-    if verdict is None or _digests(path) & set(read_now):
+    if path.is_dir():
+        verdict = _judge_folder(path, final, used)
+        return (
+            None if verdict is None else RemovableItem(path, verdict[0], size_of(path), verdict[1])
+        )
+    # one item for all locks of a key, which are removed together
+    is_first = path == next(iter(_locks(final)), None)
+    if not is_first or any(other.is_dir() for other in _of_key(final)):
         return None
-    return RemovableItem(path, verdict[0], size_of(path), verdict[1])
+    return RemovableItem(path, LOCK, 0, "no result has this key")
 
 
-def _judge_folder(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
+def _judge_folder(path: Path, final: Path, used: Stage | str | None) -> tuple[str, str] | None:
     """Return the kind of a folder and the reason; None if it is not removable."""
     ending = path.name.removeprefix(final.name)
     if ending in ("", ".partial"):
-        return _judge_work(path, final, use)
+        return _judge_work(path, final, used)
     if ending == _REMOVED:
         return LEFTOVER, "left by an interrupted deletion"
     if ending != ".replaced":
         return None
     if final.is_dir():
         return LEFTOVER, "replaced by --force"
+    # killed between two renames: this is the only result, and a rerun puts it back
     return UNDECIDED, "its replacement is not finished; run the stage again first"
 
 
-def _judge_work(path: Path, final: Path, use: _Use) -> tuple[str, str] | None:
-    if use.unknown is not None:
-        return UNDECIDED, f"unknown if it is used: {use.unknown}"
-    if use.stage is not None and use.stage.pre_image.key == final.name:
+def _judge_work(path: Path, final: Path, used: Stage | str | None) -> tuple[str, str] | None:
+    if isinstance(used, str):
+        return UNDECIDED, f"unknown if it is used: {used}"
+    if used is not None and used.pre_image.key == final.name:
         return None if path == final else (RESUMABLE, "the next run resumes it")
     kind = STALE if path == final else UNFINISHED
     before = _pre_image(path)
     if before is None:
         return kind, "its manifest is unreadable" if path == final else "has other settings"
-    if use.stage is None:
+    if used is None:
         return kind, "this experiment has no such stage"
-    return kind, "; ".join(difference(before, use.stage.pre_image))
+    return kind, "; ".join(difference(before, used.pre_image))
 
 
-def _use(experiment: Experiment, name: str) -> _Use:
+def _used_stage(experiment: Experiment, name: str) -> Stage | str | None:
+    """Return the experiment's stage of a name, None if it has none, or why that is not known."""
     # a detector is trained outside the experiment's own stages
     if name not in experiment.names and name != TRAIN_DETECTOR:
-        return _Use()
+        return None
     try:
-        return _Use(stage=experiment.stage(name))
+        return experiment.stage(name)
     except A2Error as error:
-        return _Use(unknown=str(error))
+        return str(error)
 
 
 def _inputs(config: Config) -> Iterator[Path]:
-    """List the files and folders that an experiment reads."""
-    data = config.data
-    named_in = (data.images, data.annotations, data.split_list, data.instances, data.word_groups)
-    yield from (value for _, value in config.detector if isinstance(value, Path))
-    weights = config.extract.weights
-    others = (None if weights is None else Path(weights), config.evaluate.baseline)
-    yield from (path for path in (*named_in, *others) if path is not None)
+    """List the files and folders that an experiment reads: every path of its configuration."""
+    for value in (value for _, section in config for _, value in section):
+        yield from (
+            p for p in (value if isinstance(value, tuple) else [value]) if isinstance(p, Path)
+        )
+    if config.extract.weights is not None:  # a name or a path
+        yield Path(config.extract.weights)
 
 
 def _read_by_running(artifacts: Path) -> set[str]:
@@ -198,22 +197,17 @@ def _refusal(name: str, candidates: Sequence[Path]) -> A2Error:
     for path in candidates:
         lock = _held(_final(path)) if path.parent.name in STAGES else None
         if lock is not None:
-            return LockedError(f"{name!r} is in use: {lock_holder(lock)}; wait for it, or stop it")
+            return _in_use(name, lock)
     return InputError(f'{name!r} is not removable; name a path that "a2 clean" lists')
 
 
-def _require_no_shard_lock(final: Path) -> None:
-    """Raise LockedError if a process works on a shard; the caller holds the stage's own lock."""
-    for lock in _locks(final):
-        if lock != StagePaths(final).lock and lock.suffix == ".lock" and is_locked(lock):
-            raise LockedError(
-                f"{str(final)!r} is in use: {lock_holder(lock)}; wait for it, or stop it"
-            )
+def _in_use(name: str, lock: Path) -> LockedError:
+    return LockedError(f"{name!r} is in use: {lock_holder(lock)}; wait for it, or stop it")
 
 
-def _held(final: Path) -> Path | None:
+def _held(final: Path, *, but: Path | None = None) -> Path | None:
     """Return a lock of a result or its shards that a process holds, or None."""
-    locks = (path for path in _locks(final) if path.suffix == ".lock")
+    locks = (path for path in _locks(final) if path.suffix == ".lock" and path != but)
     return next((lock for lock in locks if is_locked(lock)), None)
 
 

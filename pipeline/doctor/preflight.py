@@ -59,7 +59,7 @@ class PlannedRun:
     names: Sequence[str]
     force: bool = False
     output: Path | None = None
-    _pending: dict[str, bool] = field(default_factory=dict)
+    _states: dict[str, str] = field(default_factory=dict)
 
     @property
     def config(self) -> "Config":
@@ -73,19 +73,18 @@ class PlannedRun:
 
     def is_pending(self, stage: str) -> bool:
         """Return True if the stage has to run, or if that is not known yet."""
-        if stage not in self._pending:
-            self._pending[stage] = self.force or not self._has_result(stage)
-        return self._pending[stage]
-
-    def _has_result(self, stage: str) -> bool:
+        if self.force:
+            return True
         if self.output is not None:
-            return self.output.exists()
+            return not self.output.exists()
         if not any((self.experiment.artifacts / stage).glob("*/")):
-            return False  # known without the digests of all images, which can take minutes
-        try:
-            return self.experiment.status(stage).state == "done"
-        except A2Error:
-            return False
+            return True  # known without the digests of all images, which can take minutes
+        if stage not in self._states:
+            try:
+                self._states[stage] = self.experiment.status(stage).state
+            except A2Error:
+                self._states[stage] = "unknown"
+        return self._states[stage] != "done"
 
 
 def require_runnable(
@@ -101,6 +100,7 @@ def require_runnable(
     one A2Error.
     """
     checks = run_checks(PlannedRun(experiment, names, force=force, output=output))
+    # keyed by text, because several stages have the same problem
     problems = {str(check.problem): check.problem for check in checks if check.problem}
     if len(problems) == 1:
         raise next(iter(problems.values()))
@@ -270,8 +270,12 @@ def _folder(run: PlannedRun, stage: str) -> str:
 
 _Look = Callable[[PlannedRun, str], str]
 
-_MODEL_NEEDS: dict[str, _Look]
-_MODEL_NEEDS = {"device": _device, "memory": _memory, "disk": _disk, "folder": _folder}
+_MODEL_NEEDS: dict[str, _Look] = {
+    "device": _device,
+    "memory": _memory,
+    "disk": _disk,
+    "folder": _folder,
+}
 _NEEDS: dict[str, dict[str, _Look]] = {
     CALIBRATE: {"images": _images, "device": _device, "memory": _memory, "folder": _folder},
     EXTRACT: {"images": _images, "weights": _weights, "boxes": _boxes, **_MODEL_NEEDS},

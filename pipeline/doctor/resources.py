@@ -58,7 +58,7 @@ class Resources:
         """Return the disk space of the features; raise StoreError if it exceeds the free space."""
         least, most = self._feature_bytes()
         free = self._free(EXTRACT)
-        if least > free:
+        if least > free:  # only then, because the stage's key needs the digests of all images
             free += self._unfinished_bytes(EXTRACT)
         return check_feature_space(least, most, free=free)
 
@@ -91,37 +91,27 @@ class Resources:
         return training_disk(self._parameters)
 
     def check_memory(self, stage: str) -> str:
-        """Return the memory that a stage needs; raise A2Error if it exceeds the free memory.
-
-        On a CPU the ranks of this machine share the memory.
-        """
-        from a2cap.pipeline.doctor.estimates import (
-            detector_memory,
-            self_critical_memory,
-            training_memory,
-        )
+        """Return the memory that a stage needs; raise A2Error if it exceeds the free memory."""
+        from a2cap.pipeline.doctor import estimates
 
         if stage == TRAIN_XE:
-            needed = self._training_bytes(training_memory)
+            needed = self._training_bytes(estimates.training_memory)
             return self._check_available(needed, "training", "raise train.accumulate")
         if stage == TRAIN_SCST:
-            needed = self._training_bytes(self_critical_memory)
+            needed = self._training_bytes(estimates.self_critical_memory)
             return self._check_available(needed, "self-critical training", "raise scst.accumulate")
         extract = self._config.extract
         width = _known(lambda: self.feature_width)
-        needed = detector_memory(extract, weights_file(extract), width)
+        needed = estimates.detector_memory(extract, weights_file(extract), width)
         remedy = "lower extract.roi_size or extract.max_side"
         return self._check_available(needed, "the detector", remedy)
 
     def _training_bytes(self, estimate: Callable[..., int]) -> int:
         """Return the bytes of a training step on one device."""
         started = launch()
-        needed = estimate(
-            self._config,
-            parameters=self._parameters,
-            vocabulary=self._vocabulary_size,
-            processes=started.ranks,
-        )
+        size = {"parameters": self._parameters, "vocabulary": self._vocabulary_size}
+        needed = estimate(self._config, **size, processes=started.ranks)
+        # the ranks on a CPU share its memory, each GPU has its own
         return needed * (started.local_ranks if self._device.type == "cpu" else 1)
 
     @cached_property
@@ -205,7 +195,7 @@ class Resources:
         try:
             stage = self._experiment.stage(name)
         except A2Error:
-            return 0
+            return 0  # its key is not known yet, so no run of it can be unfinished
         return size_of(StagePaths.in_artifacts(self._experiment.artifacts, stage).partial)
 
     def _free(self, stage: str) -> int:

@@ -9,9 +9,9 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
 
 from safetensors import SafetensorError, safe_open
 
@@ -86,12 +86,17 @@ def is_key(name: str) -> bool:
     return bool(_KEY.fullmatch(name))
 
 
+def _has_key_of(path: Path, *stages: str) -> bool:
+    """Return True for the path of a result in the artifacts folder, False for a copy elsewhere."""
+    return path.parent.name in stages and is_key(path.name)
+
+
 def _verify_below(path: Path, data: bool) -> Iterator[VerifiedItem]:
     if (path / SEAL_FILE).is_file() or (path / DATA_FILE).is_file():
         yield _verify_store(path, data)
     elif _CHECKPOINT.fullmatch(path.name) or (path / STATE).is_file():
         yield _verify_checkpoint(path, data)
-    elif (path / MANIFEST).is_file() or _is_result_path(path):
+    elif (path / MANIFEST).is_file() or (path.is_dir() and _has_key_of(path, *STAGES)):
         yield _verify_result(path, data)
         yield from _verify_folders(path, data)
     elif (path / TENSORS).is_file() and not path.name.endswith(_UNFINISHED):
@@ -102,22 +107,13 @@ def _verify_below(path: Path, data: bool) -> Iterator[VerifiedItem]:
 
 def _verify_folders(path: Path, data: bool) -> Iterator[VerifiedItem]:
     """Verify the items in the sub-folders, except a result's outputs, verified with the result."""
-    outputs = _declared_outputs(path)
+    outputs: set[str] = set()
+    with suppress(A2Error):
+        outputs = set(read_manifest(path).outputs)
     for inner in sorted(path.iterdir()):
         hidden = inner.name.startswith(".") or inner.name.endswith(_UNFINISHED)
         if inner.is_dir() and not inner.is_symlink() and not hidden and inner.name not in outputs:
             yield from _verify_below(inner, data)
-
-
-def _declared_outputs(path: Path) -> set[str]:
-    try:
-        return set(read_manifest(path).outputs)
-    except A2Error:
-        return set()
-
-
-def _is_result_path(path: Path) -> bool:
-    return path.is_dir() and path.parent.name in STAGES and is_key(path.name)
 
 
 def _verify_result(path: Path, data: bool) -> VerifiedItem:
@@ -128,6 +124,7 @@ def _verify_result(path: Path, data: bool) -> VerifiedItem:
         return VerifiedItem(path.parent.name, path, (str(error),))
     stage = manifest.pre_image.stage
     damages = list(_result_damages(path, manifest, data))
+    # a captioner's copy of the extractor's weights is not an output: its sha256 is in the record
     if EXTRACTOR in manifest.outputs and WEIGHTS not in manifest.outputs:
         damages += _weights_damages(path, data)
     remedy = _remedy(path, stage)
@@ -138,7 +135,7 @@ def _verify_result(path: Path, data: bool) -> VerifiedItem:
 def _result_damages(path: Path, manifest: Manifest, data: bool) -> Iterator[str]:
     """List the differences from the manifest; a line without a remedy gets the stage's."""
     stage, key = manifest.pre_image.stage, manifest.pre_image.key
-    if path.parent.name == stage and is_key(path.name) and path.name != key:
+    if _has_key_of(path, stage) and path.name != key:
         yield f"{str(path)!r} has the manifest of key {key!r}"
     for name, digest in manifest.outputs.items():
         yield from _output_damages(path / name, digest, manifest.sizes.get(name), data)
@@ -293,19 +290,17 @@ def _extractor(path: Path) -> ExtractorRecord | None:
 
 def _format_section(section: Mapping[str, object]) -> str:
     """Format a section of the record in one line; tables, such as the anchors, by their length."""
-    return ", ".join(
-        f"{name} {len(value)} rows" if _is_table(value) else f"{name} {value}"
-        for name, value in section.items()
-    )
-
-
-def _is_table(value: object) -> TypeGuard[list[object]]:
-    return isinstance(value, list) and any(isinstance(row, list) for row in value)
+    parts = []
+    for name, value in section.items():
+        rows = value if isinstance(value, list) else []
+        is_table = any(isinstance(row, list) for row in rows)
+        parts.append(f"{name} {len(rows)} rows" if is_table else f"{name} {value}")
+    return ", ".join(parts)
 
 
 def _remedy(path: Path, stage: str) -> str:
     """Return the command that restores a stage's result."""
-    if path.parent.name != stage or not is_key(path.name):
+    if not _has_key_of(path, stage):
         return _COPY_AGAIN
     if stage == CALIBRATE:
         return 'delete that folder, then run "a2 extract"'

@@ -61,32 +61,27 @@ BUNDLED: Mapping[str, BundledDetector] = {
         "8ebb1b00e53e4570bb2eeeefdb564b593601775956a7b067c391c03de39c9f6f",
     ),
 }
-"""Bundled detectors by name."""
 
+_CAFFE, _CAFFE_36 = "resnet101_faster_rcnn_final", "resnet101_faster_rcnn_final_iter_320000"
 _AIRSPLAY = "https://nlp.cs.unc.edu/models"  # never http: no digest of the files is known
 _MILVLG = "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn"
 _OLD_HUB = "https://s3.amazonaws.com/models.huggingface.co/bert/unc-nlp"
 
 PUBLISHED: Mapping[str, PublishedDetector] = {
     "caffe-36": PublishedDetector(
-        "bottom-up attention, caffe, for 36 regions (resnet101_faster_rcnn_final_iter_320000)",
+        f"bottom-up attention, caffe, for 36 regions ({_CAFFE_36})",
         (
-            "https://storage.googleapis.com/up-down-attention/"
-            "resnet101_faster_rcnn_final_iter_320000.caffemodel",
-            "https://storage.googleapis.com/bottom-up-attention/"
-            "resnet101_faster_rcnn_final_iter_320000.caffemodel",
-            "https://www.dropbox.com/s/2h4hmgcvpaewizu/"
-            "resnet101_faster_rcnn_final_iter_320000.caffemodel?dl=1",
-            "https://www.dropbox.com/s/nu6jwhc88ujbw1v/"
-            "resnet101_faster_rcnn_final_iter_320000.caffemodel?dl=1",
+            f"https://storage.googleapis.com/up-down-attention/{_CAFFE_36}.caffemodel",
+            f"https://storage.googleapis.com/bottom-up-attention/{_CAFFE_36}.caffemodel",
+            f"https://www.dropbox.com/s/2h4hmgcvpaewizu/{_CAFFE_36}.caffemodel?dl=1",
+            f"https://www.dropbox.com/s/nu6jwhc88ujbw1v/{_CAFFE_36}.caffemodel?dl=1",
         ),
     ),
     "caffe-10-100": PublishedDetector(
-        "bottom-up attention, caffe, for 10 to 100 regions (resnet101_faster_rcnn_final)",
+        f"bottom-up attention, caffe, for 10 to 100 regions ({_CAFFE})",
         (
-            "https://storage.googleapis.com/up-down-attention/"
-            "resnet101_faster_rcnn_final.caffemodel",
-            "https://www.dropbox.com/s/5xethd2nxa8qrnq/resnet101_faster_rcnn_final.caffemodel?dl=1",
+            f"https://storage.googleapis.com/up-down-attention/{_CAFFE}.caffemodel",
+            f"https://www.dropbox.com/s/5xethd2nxa8qrnq/{_CAFFE}.caffemodel?dl=1",
         ),
     ),
     "airsplay": PublishedDetector(
@@ -125,7 +120,7 @@ PUBLISHED: Mapping[str, PublishedDetector] = {
         ),
     ),
 }
-"""Published detectors by name. Their URLs could not be tested from the development machine."""
+# the URLs could not be tested from the development machine
 
 
 def downloaded_detector(name: str) -> Path | None:
@@ -182,12 +177,9 @@ def resolve_weights(name: str) -> Path:
         return BUNDLED[name].path
     if name not in PUBLISHED:
         return Path(name)
-    found = downloaded_detector(name)
-    if found is None:
-        raise WeightsError(
-            f'weights {name!r} have not been downloaded; run "a2 weights fetch {name}"'
-        )
-    return found
+    if (found := downloaded_detector(name)) is not None:
+        return found
+    raise WeightsError(f'weights {name!r} have not been downloaded; run "a2 weights fetch {name}"')
 
 
 def weights_file(config: ExtractConfig) -> Path | None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights import spice
 from a2cap.pipeline.weights.download import DownloadError
-from a2cap.pipeline.weights.spice import Download, RemoteFile, download_files, downloaded_files
+from a2cap.pipeline.weights.spice import RemoteFile, download_spice, downloaded_spice
 from tests.data.messages import message_of
 
 CONTENTS = {"parser.jar": b"a parser", "models.jar": b"its models"}
@@ -21,18 +21,14 @@ def described(name, content):
     return RemoteFile(name, len(content), hashlib.sha256(content).hexdigest(), f"group:{name}:1")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def wanted(monkeypatch, tmp_path):
-    """One download of two small files, and an empty cache folder."""
+    """Two small files to download, and an empty cache folder."""
     monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
-    found = Download(
-        purpose="a parser and its models",
-        archive="http://127.0.0.1:1/all.zip",
-        folder="all",
-        files=tuple(described(name, content) for name, content in CONTENTS.items()),
-    )
-    monkeypatch.setattr(spice, "DOWNLOADS", {"parser": found})
-    return found
+    monkeypatch.setattr(spice, "ARCHIVE", "http://127.0.0.1:1/all.zip")
+    monkeypatch.setattr(spice, "_RELEASE", "all")
+    files = tuple(described(name, content) for name, content in CONTENTS.items())
+    monkeypatch.setattr(spice, "FILES", files)
 
 
 @pytest.fixture
@@ -87,44 +83,44 @@ def archive_with(monkeypatch, content):
 
 
 def stored(tmp_path):
-    folder = tmp_path / "cache" / "weights" / "parser"
+    folder = tmp_path / "cache" / "weights" / "spice"
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_files_are_copied_from_a_folder(wanted, tmp_path):
-    assert downloaded_files("parser") is None
-    found = download_files("parser", source=write(tmp_path / "mine", CONTENTS))
-    assert found == downloaded_files("parser")
+def test_files_are_copied_from_a_folder(tmp_path):
+    assert downloaded_spice() is None
+    found = download_spice(source=write(tmp_path / "mine", CONTENTS))
+    assert found == downloaded_spice()
     assert stored(tmp_path) == CONTENTS
 
 
-def test_a_file_of_another_size_or_content_is_not_stored(wanted, tmp_path):
+def test_a_file_of_another_size_or_content_is_not_stored(tmp_path):
     mine = write(tmp_path / "mine", {**CONTENTS, "models.jar": b"its model"})
     with pytest.raises(DownloadError) as caught:
-        download_files("parser", source=mine)
+        download_spice(source=mine)
     path = repr(str(mine / "models.jar"))
     assert str(caught.value) == f"{path} has 9 bytes, expected 10; download it again"
     write(mine, {"models.jar": b"its modelz"})
     with pytest.raises(DownloadError) as caught:
-        download_files("parser", source=mine)
+        download_spice(source=mine)
     right, wrong = (hashlib.sha256(text).hexdigest() for text in (b"its models", b"its modelz"))
     assert str(caught.value) == (
         f"sha256 of {path} is {wrong}, expected {right}; download it from another source"
     )
     assert stored(tmp_path) == {"parser.jar": b"a parser"}
-    assert downloaded_files("parser") is None
+    assert downloaded_spice() is None
 
 
-def test_when_maven_fails_the_files_come_from_the_archive(wanted, mvn, monkeypatch, tmp_path):
+def test_when_maven_fails_the_files_come_from_the_archive(mvn, monkeypatch, tmp_path):
     asked = archive_with(monkeypatch, zipped(CONTENTS))
-    download_files("parser")
+    download_spice()
     assert asked[0] == "http://127.0.0.1:1/all.zip"
     assert stored(tmp_path) == CONTENTS
 
 
-def test_every_failed_source_is_named(wanted, mvn, monkeypatch, tmp_path):
+def test_every_failed_source_is_named(mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({"other.jar": b""}))
-    assert message_of(download_files, "parser", error=DownloadError) == (
+    assert message_of(download_spice, error=DownloadError) == (
         "mvn cannot download group:parser.jar:1: no parser.jar; run mvn by hand to see why; "
         "http://127.0.0.1:1/all.zip is not an archive that contains parser.jar "
         "(\"There is no item named 'all/parser.jar' in the archive\"); "
@@ -133,37 +129,28 @@ def test_every_failed_source_is_named(wanted, mvn, monkeypatch, tmp_path):
     assert stored(tmp_path) == {}
 
 
-def test_an_archive_with_unexpected_content_is_not_stored(wanted, no_mvn, monkeypatch, tmp_path):
+def test_an_archive_with_unexpected_content_is_not_stored(no_mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({**CONTENTS, "parser.jar": b"a liar.."}))
     with pytest.raises(DownloadError, match=r"^sha256 of .*; download it from another source$"):
-        download_files("parser")
+        download_spice()
     archive_with(monkeypatch, b"<html>moved</html>")
     with pytest.raises(DownloadError, match=r"is not an archive that contains parser\.jar"):
-        download_files("parser")
+        download_spice()
     assert stored(tmp_path) == {}
 
 
 def test_maven_is_the_first_source_and_only_a_damaged_file_is_downloaded_again(
-    wanted, mvn, monkeypatch, tmp_path
+    mvn, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(spice, "download", None)
     write(mvn, CONTENTS)
-    download_files("parser")
+    download_spice()
     assert stored(tmp_path) == CONTENTS
-    folder = tmp_path / "cache" / "weights" / "parser"
+    folder = tmp_path / "cache" / "weights" / "spice"
     (folder / "parser.jar").write_bytes(b"damaged!")
     (mvn / "models.jar").unlink()
-    download_files("parser")
+    download_spice()
     assert stored(tmp_path) == CONTENTS
-
-
-def test_the_files_of_spice_are_those_of_maven_central():
-    files = spice.DOWNLOADS["spice"].files
-    assert [file.maven for file in files] == [
-        "edu.stanford.nlp:stanford-corenlp:3.6.0",
-        "edu.stanford.nlp:stanford-corenlp:3.6.0:jar:models",
-    ]
-    assert all(len(file.sha256) == 64 for file in files)
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -173,33 +160,32 @@ def a2_weights(*arguments):
     return CliRunner().invoke(cli, ["weights", *map(str, arguments)], catch_exceptions=False)
 
 
-def test_downloads_are_listed_with_their_paths(wanted, tmp_path):
+def test_downloads_are_listed_with_their_paths(tmp_path):
     answer = a2_weights("list")
     assert answer.stdout.startswith(
-        f"{'parser':<20} a parser and its models\n"
-        f"{'':<20} not downloaded; run a2 weights fetch parser\n"
+        f"{'spice':<20} {spice.PURPOSE}\n{'':<20} not downloaded; run a2 weights fetch spice\n"
     )
-    download_files("parser", source=write(tmp_path / "mine", CONTENTS))
-    folder = str(tmp_path / "cache" / "weights" / "parser")
-    assert f"models\n{'':<20} {folder}\n" in a2_weights("list").stdout
+    download_spice(source=write(tmp_path / "mine", CONTENTS))
+    folder = str(tmp_path / "cache" / "weights" / "spice")
+    assert f"with\n{'':<20} {folder}\n" in a2_weights("list").stdout
     row, *_ = json.loads(a2_weights("list", "--json").stdout)
-    assert row == {"name": "parser", "purpose": "a parser and its models", "place": folder}
+    assert row == {"name": "spice", "purpose": spice.PURPOSE, "place": folder}
 
 
-def test_the_command_prints_the_files_and_refuses_unknown_names(wanted, tmp_path):
-    answer = a2_weights("fetch", "parser", "--from", write(tmp_path / "mine", CONTENTS))
-    folder = tmp_path / "cache" / "weights" / "parser"
+def test_the_command_prints_the_files_and_refuses_unknown_names(tmp_path):
+    answer = a2_weights("fetch", "spice", "--from", write(tmp_path / "mine", CONTENTS))
+    folder = tmp_path / "cache" / "weights" / "spice"
     assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout == f"parser: {folder / 'parser.jar'}\nparser: {folder / 'models.jar'}\n"
+    assert answer.stdout == f"spice: {folder / 'parser.jar'}\nspice: {folder / 'models.jar'}\n"
     answer = a2_weights("fetch", "spices")
     assert answer.exit_code == 2
     assert answer.stderr.splitlines()[-1].startswith(
-        "Error: unknown weights: 'spices'; choose one of parser, scenes, caffe-36, "
+        "Error: unknown weights: 'spices'; choose one of spice, scenes, caffe-36, "
     )
 
 
-def test_a_file_that_the_folder_lacks_is_reported_in_one_line(wanted, tmp_path):
-    answer = a2_weights("fetch", "parser", "--from", tmp_path)
+def test_a_file_that_the_folder_lacks_is_reported_in_one_line(tmp_path):
+    answer = a2_weights("fetch", "spice", "--from", tmp_path)
     assert answer.exit_code == 1
     assert answer.stderr == (
         f"a2: no file {str(tmp_path / 'parser.jar')!r}; "
