@@ -40,6 +40,7 @@ def run_demo(
         override("data.word_groups", drawn / "words.json"),
     )
     fields = (*data, _ONE_THREAD, *overrides)
+    # both captioners read the same features and captions
     _run(folder, fields, (EXTRACT, PREPROCESS), report=report)
     trained = (TRAIN_XE, TRAIN_SCST, EVALUATE)
     blind = _run(folder, (*fields, "model.blind=true"), trained, report=report)

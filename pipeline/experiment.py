@@ -20,6 +20,7 @@ from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
     EVALUATE,
     EXTRACT,
+    FURTHER_MODEL,
     PREPROCESS,
     TRAIN_DETECTOR,
     TRAIN_SCST,
@@ -85,6 +86,7 @@ class Experiment:
     @property
     def names(self) -> list[str]:
         """Names of the stages, in the order in which they run."""
+        # trained or published weights need no calibration
         first = [CALIBRATE] if self.config.extract.weights == CALIBRATED_RANDOM else []
         return [*first, EXTRACT, PREPROCESS, *self.training, EVALUATE]
 
@@ -118,10 +120,6 @@ class Experiment:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Commit the digests of input files for the next command."""
         self._hashes.close()
 
     def stage(self, name: str) -> Stage:
@@ -168,9 +166,7 @@ class Experiment:
         )
 
     def _paths(self, stage: Stage, output: Path | None) -> StagePaths:
-        return (
-            StagePaths.in_artifacts(self.artifacts, stage) if output is None else StagePaths(output)
-        )
+        return StagePaths(output) if output else StagePaths.in_artifacts(self.artifacts, stage)
 
     def status(self, name: str) -> Status:
         """Return the status of a stage and the reasons for a run."""
@@ -185,17 +181,15 @@ class Experiment:
             return Status(name, "running", paths.partial, holders)
         if finished(stage, paths) is not None:
             return Status(name, "done", paths.final, [])
-        state = "partial" if paths.partial.is_dir() else "to run"
         before = latest(self.artifacts / name)
-        why = (
-            ["no earlier result"]
-            if before is None
-            else difference(before.pre_image, stage.pre_image)
-        )
-        return Status(name, state, paths.partial if state == "partial" else None, why)
+        why = difference(before.pre_image, stage.pre_image) if before else ["no earlier result"]
+        if paths.partial.is_dir():
+            return Status(name, "partial", paths.partial, why)
+        return Status(name, "to run", None, why)
 
     def result(self, name: str, *, needed_by: str) -> Outcome:
         """Return the finished result of a stage; raise UnfinishedStageError if it has none."""
+        # built once, so that later stages of this command need not digest its inputs again
         if name not in self._outcomes:
             stage = self.stage(name)
             outcome = finished(stage, StagePaths.in_artifacts(self.artifacts, stage))
@@ -204,20 +198,24 @@ class Experiment:
             self._outcomes[name] = outcome
         return self._outcomes[name]
 
-    def _output_of(self, name: str, *, needed_by: str) -> Input:
-        outcome = self.result(name, needed_by=needed_by)
-        return Input(outcome.directory, outcome.manifest.digest)
+    def _results(self, reader: str, **stages: str) -> dict[str, Input]:
+        """Return the results that a stage reads, by the name of the input."""
+        found = {name: self.result(stage, needed_by=reader) for name, stage in stages.items()}
+        return {name: Input(one.directory, one.manifest.digest) for name, one in found.items()}
 
     def _file(self, path: Path | None, field: str) -> Input:
         """Return the file that a config field names, with its digest."""
         named = require_file(path, field)
         return Input(named, self._hashes.file(named, what=f"file of {field}"))
 
-    def _optional_file(self, path: Path | None, field: str) -> Input | None:
-        return None if path is None else self._file(path, field)
+    def _optional_files(self, section: str, **paths: Path | None) -> dict[str, Input]:
+        """Return those files of a section that are set, by field."""
+        named = {field: path for field, path in paths.items() if path is not None}
+        return {field: self._file(path, f"{section}.{field}") for field, path in named.items()}
 
     def _captioner(self, folder: Path) -> Input:
         named = captioner_folder(folder, "evaluate.ensemble")
+        # without the manifest, so that a captioner may be copied to another folder
         digests = [self._hashes.file(named / name, what=name) for name in CAPTIONER]
         return Input(named, hashlib.sha256("\n".join(digests).encode()).hexdigest())
 
@@ -248,9 +246,8 @@ class Experiment:
 
     def _calibrate(self) -> Stage:
         chosen = calibrate.chosen_images(self.images)
-        return calibrate.calibrate_stage(
-            self.config.extract, images=chosen, content=self._content(chosen)
-        )
+        content = self._content(chosen)
+        return calibrate.calibrate_stage(self.config.extract, images=chosen, content=content)
 
     def _weights(self) -> Input:
         named = weights_file(self.config.extract)
@@ -260,38 +257,26 @@ class Experiment:
         return Input(weights, self._hashes.file(weights, what="calibrated weights"))
 
     def _extract(self) -> Stage:
-        config = self.config.extract
-        given = config.boxes == "given"
-        weights = self._weights()
-        boxes = self._file(self.config.data.instances, "data.instances") if given else None
-        inputs = ExtractionInputs(
-            config,
-            weights.path,
-            self.images,
-            None if boxes is None else boxes.path,
-            self.config.runtime,
-        )
+        config, boxes, weights = self.config.extract, None, self._weights()
+        if config.boxes == "given":
+            boxes = self._file(self.config.data.instances, "data.instances")
+        boxes_file = None if boxes is None else boxes.path
+        runtime = self.config.runtime
+        inputs = ExtractionInputs(config, weights.path, self.images, boxes_file, runtime)
         images = self._content(self.images)
         return extract.extract_stage(inputs, weights=weights, images=images, boxes=boxes)
 
     def _preprocess(self) -> Stage:
         data = self.config.data
-        return preprocess.preprocess_stage(
-            self.config.preprocess,
-            annotations=self._file(data.annotations, "data.annotations"),
-            split_list=self._optional_file(data.split_list, "data.split_list"),
-        )
+        inputs = {"annotations": self._file(data.annotations, "data.annotations")}
+        inputs |= self._optional_files("data", split_list=data.split_list)
+        return preprocess.preprocess_stage(self.config.preprocess, inputs=inputs)
 
     def _train_detector(self) -> Stage:
         """Build the training of a detector, whose output is a file for `extract.weights`."""
         config = self.config.detector
-        inputs = {
-            field: Input(path, self._hashes.file(path, what=f"file of detector.{field}"))
-            for field, path in input_files(config)
-        }
-        start = self._optional_file(config.start, "detector.start")
-        if start is not None:
-            inputs["start"] = start
+        files: dict[str, Path | None] = dict(input_files(config))
+        inputs = self._optional_files("detector", **files, start=config.start)
         for field, images in image_files(config).items():
             inputs[field] = Input(getattr(config, field), self._hashes.images(images))
         return train_detector.train_detector_stage(
@@ -299,37 +284,29 @@ class Experiment:
         )
 
     def _train(self) -> Stage:
-        return train.train_stage(
-            self.config.train,
-            self.config.model,
-            features=self._output_of(EXTRACT, needed_by=TRAIN_XE),
-            captions=self._output_of(PREPROCESS, needed_by=TRAIN_XE),
-            runtime=self.config.runtime,
-        )
+        config = self.config
+        inputs = self._results(TRAIN_XE, features=EXTRACT, captions=PREPROCESS)
+        return train.train_stage(config.train, config.model, inputs=inputs, runtime=config.runtime)
 
     def _train_scst(self) -> Stage:
+        inputs = self._results(TRAIN_SCST, features=EXTRACT, captions=PREPROCESS, model=TRAIN_XE)
         return train_scst.train_scst_stage(
-            self.config.scst,
-            features=self._output_of(EXTRACT, needed_by=TRAIN_SCST),
-            captions=self._output_of(PREPROCESS, needed_by=TRAIN_SCST),
-            model=self._output_of(TRAIN_XE, needed_by=TRAIN_SCST),
-            runtime=self.config.runtime,
+            self.config.scst, inputs=inputs, runtime=self.config.runtime
         )
 
     def _evaluate(self) -> Stage:
         config, data = self.config.evaluate, self.config.data
+        # without attention there is no grounding, and the boxes are not read
         instances = None if config.attention == "none" else data.instances
+        inputs = self._results(
+            EVALUATE, features=EXTRACT, captions=PREPROCESS, model=self.training[-1]
+        )
+        for number, folder in enumerate(config.ensemble, start=2):
+            inputs[f"{FURTHER_MODEL}{number}"] = self._captioner(folder)
+        inputs |= self._optional_files("evaluate", baseline=config.baseline)
+        inputs |= self._optional_files("data", instances=instances, word_groups=data.word_groups)
         return evaluate.evaluate_stage(
-            config,
-            features=self._output_of(EXTRACT, needed_by=EVALUATE),
-            captions=self._output_of(PREPROCESS, needed_by=EVALUATE),
-            model=self._output_of(self.training[-1], needed_by=EVALUATE),
-            ensemble=[self._captioner(folder) for folder in config.ensemble],
-            baseline=self._optional_file(config.baseline, "evaluate.baseline"),
-            instances=self._optional_file(instances, "data.instances"),
-            word_groups=self._optional_file(data.word_groups, "data.word_groups"),
-            images=self.images,
-            runtime=self.config.runtime,
+            config, inputs=inputs, images=self.images, runtime=self.config.runtime
         )
 
 

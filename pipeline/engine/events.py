@@ -37,11 +37,12 @@ class EventLog:
         self._skipped: set[tuple[str, str]] = set()
 
     def write(self, event: str, **fields: object) -> None:
-        """Append an event; start a new line first if a kill truncated the last one."""
+        """Append an event."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
         logger.debug("%s", line)
         with self._path.open("a+b") as file:
             if file.tell():
+                # a kill may have truncated the last line
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else f"\n{line}"
             file.write(f"{line}\n".encode())
@@ -62,7 +63,7 @@ class EventLog:
         self.write("start", **fields, pid=os.getpid(), host=socket.gethostname())
         started = time.monotonic()
         end: dict[str, object] = {}
-        token = _running.set(self)
+        token = _running.set(self)  # progress deep inside the work finds the log here
         try:
             yield end
         except BaseException as error:

@@ -7,8 +7,6 @@ from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 
-_ABSENT = object()
-
 RENAMED_FIELDS = {
     "inputs.pictures": "inputs.images",
     "detector.validation_pictures": "detector.max_validation_images",
@@ -32,9 +30,10 @@ def difference(before: PreImage, after: PreImage) -> list[str]:
         lines.append(f"code version {before.code_version} -> {after.code_version}")
     old, new = dict(_leaves(before.params)), dict(_leaves(after.params))
     for path in sorted(old.keys() | new.keys()):
-        if old.get(path, _ABSENT) != new.get(path, _ABSENT):
-            name = RENAMED_FIELDS.get(path, path)
-            lines.append(f"{name} {_value(old, path)} -> {_value(new, path)}")
+        # compared as text, because the key distinguishes 1 from 1.0
+        was, now = (repr(one[path]) if path in one else "absent" for one in (old, new))
+        if was != now:
+            lines.append(f"{RENAMED_FIELDS.get(path, path)} {was} -> {now}")
     for name in sorted(before.inputs.keys() | after.inputs.keys()):
         if before.inputs.get(name) != after.inputs.get(name):
             path = f"inputs.{name}"
@@ -45,6 +44,7 @@ def difference(before: PreImage, after: PreImage) -> list[str]:
 def latest(folder: Path) -> Manifest | None:
     """Return the manifest of the most recently finished result in `folder`, or None."""
     directories = (path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    # .partial, .replaced and .removed are no results
     found = [read_manifest(directory) for directory in directories if not directory.suffix]
     return max(found, key=lambda manifest: manifest.finished, default=None)
 
@@ -55,7 +55,3 @@ def _leaves(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _value(leaves: Mapping[str, object], path: str) -> str:
-    return repr(leaves[path]) if path in leaves else "absent"

@@ -53,7 +53,7 @@ class HashCache:
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
         status = path.stat()
         fresh = (status.st_size, status.st_mtime_ns, status.st_ino)
-        name = str(path.resolve())
+        name = str(path.resolve())  # one row per file, however the command names it
         # A cache that cannot be read or written, as on a full disk, costs only time.
         with suppress(sqlite3.Error):
             row = self._database.execute(_FIND, (name,)).fetchone()
@@ -68,6 +68,7 @@ class HashCache:
         """Return one digest over image ids and file contents; None is a missing file."""
         combined = hashlib.sha256()
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
+            # a file that appears later must change the digest
             content = "missing" if path is None else self._digest(path, what="image")
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:

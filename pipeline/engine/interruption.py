@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):  # which `except Exception` does not catch
     """A stop by a signal; `signal_number` is 2 for Ctrl-C and 15 for SIGTERM."""
 
     def __init__(self, signal_number: int) -> None:
@@ -33,11 +33,9 @@ class StopRequest:
         self._received = signal_number
 
     def request(self, signal_number: int) -> None:
-        """Request a stop because another rank received a signal.
-
-        The signal does not count as received here: torchrun sends it to this rank a moment later,
-        and a second received signal would stop immediately.
-        """
+        """Request a stop because another rank received a signal."""
+        # Not as received: torchrun sends the signal to this rank a moment later, and a second
+        # received signal would stop immediately.
         self._requested = signal_number
 
     @property

@@ -11,6 +11,7 @@ KEY_LENGTH = 12
 
 def canonical_json(value: object) -> str:
     """Dump equal values to equal text: sorted keys, no spaces, ASCII; ValueError for NaN."""
+    # NaN is not JSON, and would never equal itself in a comparison of two pre-images
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )

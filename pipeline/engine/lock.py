@@ -16,8 +16,9 @@ from filelock import FileLock, Timeout
 
 from a2cap.data.errors import LockedError
 
+# Not 0: `is_locked` of another process holds the lock for a moment.
 _TIMEOUT = 0.2
-"""Seconds until a lock counts as taken; `is_locked` of another process holds it for a moment."""
+"""Seconds until a lock counts as taken."""
 
 
 @contextmanager
@@ -38,6 +39,7 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
             _holder_file(path).write_text(json.dumps(holder))
         yield
     finally:
+        # before the release: afterwards the file may be that of the next holder
         _holder_file(path).unlink(missing_ok=True)
         lock.release()
 

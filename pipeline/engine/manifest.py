@@ -42,6 +42,7 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write the manifest durably; its presence seals the directory."""
+        # the digest is derived, and written for people and other programs
         own = {"pre_image": self.pre_image.as_dict(), "digest": self.digest}
         content = {**vars(self), **own}
         write_durably(directory / MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
@@ -54,6 +55,7 @@ def read_manifest(directory: Path) -> Manifest:
         content = json.loads(path.read_text())
         pre_image = PreImage(**content["pre_image"])
         required = {name: content[name] for name in _REQUIRED}
+        # manifests of earlier versions have no sizes
         return Manifest(pre_image, **required, sizes=content.get("sizes", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise A2Error(

@@ -43,6 +43,7 @@ class TrackedWork:
             self.bar.advance(self.bar.task_ids[0], count)
         elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < self.total:
             self.logged = now
+            # the speed is that of this run, without the work of an earlier one
             left = format_duration((self.total - self.done) * (now - self.started) / self.done_here)
             logger.info("%s: %d of %d, %s left", self.what, self.done, self.total, left)
         if now - self.written >= _SECONDS_BETWEEN_LINES:

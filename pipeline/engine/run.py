@@ -89,6 +89,7 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
     """Finish the work and publish it; the caller holds the stage's lock."""
     prepare(stage, paths)
     partial = paths.partial
+    # with a manifest, an earlier run died just before the rename
     if not (partial / MANIFEST).exists():
         events = EventLog(partial)
         with events.running(stage=stage.name, key=stage.pre_image.key) as end:
@@ -121,6 +122,7 @@ def _manifest(stage: Stage, partial: Path, *, skipped: int, seconds: float) -> M
     """Return the manifest of finished work, whose outputs are then durable."""
     outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
     files = [name for name in outputs if (partial / name).is_file()]
+    # before the manifest, which must not outlive them in a power cut
     for name in outputs:
         fsync(partial / name)
     return Manifest(
@@ -167,6 +169,7 @@ def unfinished(partial: Path) -> PreImage | None:
 
 def _publish(paths: StagePaths) -> None:
     """Rename the finished work into place; an older result is set aside between two renames."""
+    # no rename can replace a folder that has files
     (paths.partial / _PRE_IMAGE).unlink(missing_ok=True)
     fsync(paths.partial)
     if paths.final.exists():

@@ -70,6 +70,7 @@ def run_shard(
             skipped = len(work.fill(shard, paths.partial, events))
             end.update(shard=str(shard), skipped=skipped)
     with name_in_disk_errors(paths.partial), _locked(stage, paths):
+        # another process may have published since this shard was sealed
         if not paths.partial.exists():
             return ShardOutcome(shard, skipped, [], finished(stage, paths))
         waiting = _waiting(paths, paths.partial / work.output, shard.count)
@@ -77,12 +78,10 @@ def run_shard(
         return ShardOutcome(shard, skipped, waiting, outcome)
 
 
-@contextmanager
-def wait_for_lock(lock: Path) -> Iterator[None]:
-    """Hold a lock file inside the block; wait while another process holds it."""
+def wait_for_lock(lock: Path) -> FileLock:
+    """Return the lock of a file, as a context that waits while another process holds it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
-        yield
+    return FileLock(lock)
 
 
 @contextmanager
@@ -132,6 +131,7 @@ def _require_same_shard_count(paths: StagePaths, output: Path, shard: Shard) -> 
 
 def _waiting(paths: StagePaths, output: Path, count: int) -> list[Shard]:
     """List the shards that are not sealed or that a process works on."""
+    # a sealed shard may be running again, with --force
     shards = [Shard(number, count) for number in range(count)]
     return [
         shard

@@ -91,7 +91,8 @@ class StagePaths:
 
     @property
     def lock(self) -> Path:
-        """Lock file of the stage; never deleted by a run, because that would race."""
+        """Lock file of the stage."""
+        # never deleted by a run: another process could hold the file without its name
         return self.final.with_name(f"{self.final.name}.lock")
 
     def shard_lock(self, shard: Shard) -> Path:
@@ -100,6 +101,7 @@ class StagePaths:
 
     def shard_locks(self) -> dict[Shard, Path]:
         """Find the lock files of all shards ever started here, held or not."""
+        # found by name, because the number of shards is in no setting
         prefix, found = f"{self.final.name}.", {}
         for path in sorted(self.final.parent.glob("*.lock")):
             shard = Shard.of_folder(path.stem.removeprefix(prefix))

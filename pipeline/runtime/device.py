@@ -25,13 +25,15 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         raise ConfigError(problem) from error
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(problem)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but torch finds no GPU; use auto or cpu"
         )
-    if device.type == "cuda" and device.index is None:
+    if device.index is None:
         return _own_gpu()
-    if device.type == "cuda" and launch().local_ranks > 1:
+    if launch().local_ranks > 1:
         raise ConfigError(
             f"runtime.device is {runtime.device!r}, one GPU for the {launch().local_ranks} "
             "ranks that torchrun started; use auto"

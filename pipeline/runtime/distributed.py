@@ -92,11 +92,14 @@ class Ranks:
         with self._reporting_lost_ranks(), torch.no_grad():
             sums = []
             for bucket in _buckets(parameters):
-                numbers = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+                found = (torch.zeros_like(p) if p.grad is None else p.grad for p in bucket)
+                numbers = torch.cat([gradient.flatten() for gradient in found])
                 sums.append((dist.all_reduce(numbers, async_op=True), bucket, numbers))
             for work, bucket, numbers in sums:
                 work.wait()
-                _set_gradients(bucket, numbers)
+                parts = torch.split(numbers, [parameter.numel() for parameter in bucket])
+                for parameter, part in zip(bucket, parts, strict=True):
+                    parameter.grad = part.view_as(parameter)
 
     def agree_to_stop(self, stop: StopRequest) -> bool:
         """Turn a signal to any rank into a stop of all; return True on all ranks if they stop."""
@@ -149,14 +152,3 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         size += parameter.numel()
     if bucket:
         yield bucket
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _set_gradients(bucket: list[nn.Parameter], numbers: Tensor) -> None:
-    """Split the numbers of a bucket into the gradients of its parameters."""
-    sizes = [parameter.numel() for parameter in bucket]
-    for parameter, part in zip(bucket, torch.split(numbers, sizes), strict=True):
-        parameter.grad = part.view_as(parameter)

@@ -25,7 +25,7 @@ def _machine_memory() -> int | None:
         available = next(line for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    return int(available.split()[1]) * 1024
+    return int(available.split()[1]) * 1024  # "kB" in the file means KiB
 
 
 def _cgroup_memory(limit: Path, used: Path) -> int | None:

@@ -82,6 +82,7 @@ def main_rank(runtime: RuntimeConfig) -> Iterator[None]:
 
 def broadcast_job(job: Job) -> None:
     """Start a job on the other ranks; do nothing on them, or if there are none."""
+    # stages call it everywhere; only `main_rank` sets a queue
     queue = _QUEUE.get()
     if queue is not None:
         queue.put(job)

@@ -12,7 +12,6 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     EVALUATE,
-    FURTHER_MODEL,
     METRICS,
     PER_IMAGE,
     REPORT,
@@ -28,27 +27,16 @@ CODE_VERSION = 7
 def evaluate_stage(
     config: EvaluateConfig,
     *,
-    features: Input,
-    captions: Input,
-    model: Input,
-    ensemble: Sequence[Input] = (),
-    baseline: Input | None,
-    instances: Input | None,
-    word_groups: Input | None = None,
+    inputs: Mapping[str, Input],
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
 ) -> Stage:
     """Return the stage for one trained captioner or an ensemble.
 
-    images: for the report only, so they are not inputs. instances: COCO instances, to measure the
-    grounding of attention. word_groups: groups of words that are scored separately.
+    inputs: `features`, `captions`, `model`, `model.2` and so on for an ensemble; optionally
+    `baseline`, `instances` to measure the grounding of attention, and `word_groups`.
+    images: for the report only, so they are not inputs.
     """
-    optional = {"baseline": baseline, "instances": instances, "word_groups": word_groups}
-    inputs = {
-        **{"features": features, "captions": captions, "model": model},
-        **{name: found for name, found in optional.items() if found is not None},
-    }
-    inputs |= {f"{FURTHER_MODEL}{number}": found for number, found in enumerate(ensemble, start=2)}
     attention = () if config.attention == "none" else (ATTENTION,)
     return Stage(
         name=EVALUATE,
@@ -66,12 +54,13 @@ def evaluate_stage(
 
 def _evaluate(
     config: EvaluateConfig,
-    inputs: dict[str, Input],
+    inputs: Mapping[str, Input],
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     directory: Path,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
+    # imported late, with torch: `a2 status` builds stages too
     from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
 
     return evaluate_captioner(config, inputs, images, runtime, directory=directory, events=events)

@@ -1,6 +1,6 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,20 +31,16 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 CODE_VERSION = 2
 
 
-def preprocess_stage(
-    config: PreprocessConfig, *, annotations: Input, split_list: Input | None
-) -> Stage:
-    """Return the stage for one annotation file."""
-    inputs = {"annotations": annotations}
-    if split_list is not None:
-        inputs["split_list"] = split_list
+def preprocess_stage(config: PreprocessConfig, *, inputs: Mapping[str, Input]) -> Stage:
+    """Return the stage; inputs: the file of `annotations` and optionally a `split_list`."""
+    paths = {name: found.path for name, found in inputs.items()}
     return Stage(
         name=PREPROCESS,
         code_version=CODE_VERSION,
         params={"preprocess": config.model_dump(mode="json")},
         inputs=inputs,
         outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
-        work=partial(preprocess, config, annotations.path, split_list.path if split_list else None),
+        work=partial(preprocess, config, paths["annotations"], paths.get("split_list")),
     )
 
 
@@ -56,7 +52,7 @@ def preprocess(
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
-    find_java()
+    find_java()  # fails before any work
     found = read_annotations(annotations, split_list=split_list)
     unusable = require_usable(found, annotations)
     vocabulary = make_vocabulary(found, config)

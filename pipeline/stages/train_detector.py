@@ -57,6 +57,7 @@ def _train(
 ) -> Sequence[SkippedItem]:
     from a2cap.pipeline.training.detector.train import train_detector
 
+    # as JSON: ranks on other machines receive it over the network, never as a pickle
     broadcast_job(Job(TRAIN_DETECTOR, config.model_dump(mode="json"), str(directory)))
     data = train_detector(config, runtime, directory=directory, events=events)
     return [*data.training.skipped, *data.validation.skipped]

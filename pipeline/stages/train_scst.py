@@ -1,6 +1,6 @@
 """Stage train-scst: self-critical training of the captioner from train-xe."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,22 +15,15 @@ CODE_VERSION = 1
 
 
 def train_scst_stage(
-    config: ScstConfig,
-    *,
-    features: Input,
-    captions: Input,
-    model: Input,
-    runtime: RuntimeConfig,
+    config: ScstConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
 ) -> Stage:
-    """Return the stage over a feature store, preprocessed captions and the captioner."""
-    job = SelfCriticalJob(
-        scst=config, features=features.path, captions=captions.path, model=model.path
-    )
+    """Return the stage; inputs: those of train-xe, and `model`, its captioner."""
+    job = SelfCriticalJob(scst=config, **{name: found.path for name, found in inputs.items()})
     return Stage(
         name=TRAIN_SCST,
         code_version=CODE_VERSION,
         params={"scst": config.model_dump(mode="json", by_alias=True)},
-        inputs={"features": features, "captions": captions, "model": model},
+        inputs=inputs,
         outputs=plain_outputs(*CAPTIONER),
         work=partial(_refine, job, runtime),
     )

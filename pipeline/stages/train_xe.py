@@ -1,6 +1,6 @@
 """Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,11 @@ CODE_VERSION = 2
 
 
 def train_stage(
-    config: TrainConfig,
-    model: ModelConfig,
-    *,
-    features: Input,
-    captions: Input,
-    runtime: RuntimeConfig,
+    config: TrainConfig, model: ModelConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
 ) -> Stage:
-    """Return the stage over one feature store and one set of preprocessed captions."""
-    job = CrossEntropyJob(train=config, model=model, features=features.path, captions=captions.path)
+    """Return the stage; inputs: `features`, a feature store, and preprocessed `captions`."""
+    paths = {name: found.path for name, found in inputs.items()}
+    job = CrossEntropyJob(train=config, model=model, **paths)
     return Stage(
         name=TRAIN_XE,
         code_version=CODE_VERSION,
@@ -32,7 +28,7 @@ def train_stage(
             "train": config.model_dump(mode="json", by_alias=True),
             "model": model.model_dump(mode="json", by_alias=True),
         },
-        inputs={"features": features, "captions": captions},
+        inputs=inputs,
         outputs=plain_outputs(*CAPTIONER),
         work=partial(_train, job, runtime),
     )

@@ -75,10 +75,9 @@ def _make(folder: Path) -> FinishedExperiment:
         "instances": str(made.scenes / "instances.json"),
     }
     made.config_file.write_text(f"data: {json.dumps(places)}\n{CONFIG}")
-    opened = made.open()
-    for name in opened.names:
-        opened.run(name)
-    opened.close()
+    with made.open() as opened:
+        for name in opened.names:
+            opened.run(name)
     return made
 
 

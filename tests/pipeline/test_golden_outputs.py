@@ -176,15 +176,19 @@ def of_preprocess(directory):
     return {"sha256": digest.hexdigest()}
 
 
-def of_train(directory):
+def of_epochs(directory, *names):
+    """Return these figures of each epoch of a training."""
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return {"loss of the first epoch": lines[0]["loss"], "loss of the last": lines[-1]["loss"]}
+    return {f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines}
+
+
+def of_train(directory):
+    losses = [epoch["loss"] for epoch in of_epochs(directory, "loss").values()]
+    return {"loss of the first epoch": losses[0], "loss of the last": losses[-1]}
 
 
 def of_train_scst(directory):
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    names = ("loss", "reward", "mask_loss", "CIDEr")
-    return {f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines}
+    return of_epochs(directory, "loss", "reward", "mask_loss", "CIDEr")
 
 
 def of_evaluate(directory):
@@ -197,13 +201,12 @@ def of_evaluate(directory):
 
 
 def of_train_detector(directory):
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     names = ("loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes")
     tensors = load_file(directory / "detector.safetensors")
     chosen = sorted(name for name in tensors if tensors[name].ndim > 1)[::4]
     figures = json.loads((directory / "figures.json").read_text())
     return {
-        **{f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines},
+        **of_epochs(directory, *names),
         "names": json.loads((directory / "names.json").read_text()),
         "classes with figures": sorted(figures["AP50_of_class"]),
         "recall of 100 proposals": figures["proposal_recall"]["100"],

@@ -2,8 +2,8 @@
 
 import json
 import os
-import resource
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,6 +13,7 @@ from a2cap.pipeline.engine.events import EventLog, current_events
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.run import run_stage
 from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
+from tests.file_sizes import limited_to
 
 
 def events(folder):
@@ -105,16 +106,12 @@ def test_each_run_writes_its_own_start(tmp_path):
 
 
 def test_on_a_full_disk_the_first_error_is_raised(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
     def work(log):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+        full.enter_context(limited_to(1))
         raise A2Error("the disk is full")
 
-    try:
+    with ExitStack() as full:
         raised, found = run(tmp_path, work)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert str(raised) == "the disk is full"
     assert found == [START]
 

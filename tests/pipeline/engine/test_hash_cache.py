@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import resource
 
 import pytest
 
@@ -10,6 +9,7 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine import hash_cache
 from a2cap.pipeline.engine.hash_cache import HashCache
 from tests.data.messages import message_of
+from tests.file_sizes import limited_to
 
 
 @pytest.fixture
@@ -54,15 +54,12 @@ def test_the_digest_of_images_depends_on_ids_and_content_not_on_paths(cache, tmp
     assert one != cache.images({"1": tmp_path / "a.jpg", "2": None})
 
 
-def test_the_digests_of_many_images_are_committed_in_groups(cache, tmp_path, monkeypatch):
+def test_the_digests_of_many_images_are_committed_in_groups(cache, tmp_path, many, monkeypatch):
     monkeypatch.setattr(hash_cache, "_COMMITTED_TOGETHER", 2)
-    files = {str(number): tmp_path / str(number) for number in range(5)}
-    for path in files.values():
-        path.write_text(path.name)
-    digest = cache.images(files)
+    digest = cache.images(many)
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
     monkeypatch.setattr(hash_cache, "sha256_of", None)
-    assert other.images(files) == digest
+    assert other.images(many) == digest
     other.close()
 
 
@@ -88,37 +85,33 @@ def test_two_commands_can_use_the_cache_at_once(cache, tmp_path):
     other.close()
 
 
-@pytest.mark.parametrize("bytes_of_file", [0, 9000])
-def test_a_cache_on_a_full_disk_costs_only_time(tmp_path, bytes_of_file):
+@pytest.fixture
+def many(tmp_path):
+    """Write a hundred files with long names, and return image id -> file."""
     files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
     for path in files.values():
         path.write_text(path.name)
-    whole = HashCache(tmp_path / "whole.sqlite")
-    cache = HashCache(tmp_path / "hashes.sqlite")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_file, hard))
-    try:
-        found = cache.images(files)
-        cache.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert found == whole.images(files)
-    whole.close()
+    return files
+
+
+@pytest.mark.parametrize("bytes_of_file", [0, 9000])
+def test_a_cache_on_a_full_disk_costs_only_time(cache, tmp_path, many, bytes_of_file):
+    with limited_to(bytes_of_file):
+        limited = HashCache(tmp_path / "hashes.sqlite")
+        found = limited.images(many)
+        limited.close()
+    assert found == cache.images(many)
     later = HashCache(tmp_path / "hashes.sqlite")
-    assert later.images(files) == found
+    assert later.images(many) == found
     later.close()
 
 
-def test_a_cache_with_damaged_pages_costs_only_time(tmp_path):
-    files = {str(number): tmp_path / f"{number:0100d}" for number in range(100)}
-    for path in files.values():
-        path.write_text(path.name)
-    cache = HashCache(tmp_path / "hashes.sqlite")
-    found = cache.images(files)
+def test_a_cache_with_damaged_pages_costs_only_time(cache, tmp_path, many):
+    found = cache.images(many)
     cache.close()
-    content = bytearray((tmp_path / "hashes.sqlite").read_bytes())
-    content[4096:] = b"x" * (len(content) - 4096)
-    (tmp_path / "hashes.sqlite").write_bytes(content)
-    damaged = HashCache(tmp_path / "hashes.sqlite")
-    assert damaged.images(files) == found
+    path = tmp_path / "cache" / "hashes.sqlite"
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"x" * (len(content) - 4096))
+    damaged = HashCache(path)
+    assert damaged.images(many) == found
     damaged.close()

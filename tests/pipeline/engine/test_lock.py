@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from a2cap.data.errors import LockedError
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
+from tests.file_sizes import limited_to
 
 
 @pytest.fixture
@@ -97,12 +97,7 @@ def test_a_killed_holder_releases_the_lock(lock):
 
 
 def test_a_lock_works_on_a_full_disk(lock):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk
-    try:
-        with stage_lock(lock, what="count"):
-            assert is_locked(lock)
-            assert lock_holder(lock) == "a process that has just started"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited_to(0), stage_lock(lock, what="count"):
+        assert is_locked(lock)
+        assert lock_holder(lock) == "a process that has just started"
     assert not is_locked(lock)

@@ -1,8 +1,7 @@
 """Running a stage: complete or absent, run once, resumed, replaced, locked."""
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
-from a2cap.pipeline.engine.lock import is_locked
+from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
 from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
 from tests.data.messages import message_of
@@ -44,10 +43,12 @@ def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_v
     return stage, made
 
 
+def start(stage, paths, **options):
+    return run_stage(stage, paths, resolved_config="count: {}\n", **options)
+
+
 def run(stage, artifacts, **options):
-    return run_stage(
-        stage, StagePaths.in_artifacts(artifacts, stage), resolved_config="count: {}\n", **options
-    )
+    return start(stage, StagePaths.in_artifacts(artifacts, stage), **options)
 
 
 def test_a_finished_stage_contains_outputs_manifest_config_and_events(tmp_path):
@@ -95,10 +96,10 @@ def test_a_run_killed_between_manifest_and_rename_is_published_without_work(tmp_
 
 def test_a_complete_partial_directory_of_other_settings_is_not_published(tmp_path):
     paths = StagePaths(tmp_path / "store")
-    run_stage(counting_stage()[0], paths, resolved_config="")
+    start(counting_stage()[0], paths)
     paths.final.rename(paths.partial)
     with pytest.raises(A2Error, match=r"unfinished work of other settings in .*factor 2 -> 3"):
-        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
+        start(counting_stage(factor=3)[0], paths)
     assert not paths.final.exists()
 
 
@@ -141,10 +142,8 @@ def test_a_changed_parameter_input_or_code_version_gives_another_result(tmp_path
 
 def test_an_output_path_with_the_result_of_other_settings_is_rejected(tmp_path):
     paths = StagePaths(tmp_path / "my store")
-    run_stage(counting_stage()[0], paths, resolved_config="")
-    with pytest.raises(A2Error) as raised:
-        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
-    assert str(raised.value) == (
+    start(counting_stage()[0], paths)
+    assert message_of(start, counting_stage(factor=3)[0], paths, error=A2Error) == (
         f"{str(paths.final)!r} contains the result of other settings (count.factor 2 -> 3); "
         "name another path, or use --force to replace it"
     )
@@ -153,14 +152,12 @@ def test_an_output_path_with_the_result_of_other_settings_is_rejected(tmp_path):
 def test_unfinished_work_of_other_settings_is_rejected(tmp_path):
     paths = StagePaths(tmp_path / "store")
     with pytest.raises(RuntimeError):
-        run_stage(counting_stage(fail_after=2)[0], paths, resolved_config="")
-    with pytest.raises(A2Error) as raised:
-        run_stage(counting_stage(factor=3)[0], paths, resolved_config="")
-    assert str(raised.value) == (
+        start(counting_stage(fail_after=2)[0], paths)
+    assert message_of(start, counting_stage(factor=3)[0], paths, error=A2Error) == (
         f"unfinished work of other settings in {str(paths.partial)!r} (count.factor 2 -> 3); "
         "name another path, or use --force to discard it"
     )
-    assert run_stage(counting_stage(factor=3)[0], paths, resolved_config="", force=True).ran
+    assert start(counting_stage(factor=3)[0], paths, force=True).ran
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
@@ -192,28 +189,11 @@ def test_a_disk_error_names_a_file_or_the_partial_directory(tmp_path, named):
     assert raised.value.filename == (named or str(partial))
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from a2cap.pipeline.engine.lock import stage_lock
-with stage_lock(Path(sys.argv[1]), what="count"):
-    sys.stdout.write("held")
-    sys.stdout.flush()
-    time.sleep(60)
-"""
-
-
 def test_a_second_run_fails_immediately_and_names_the_holder(tmp_path):
-    stage, _ = counting_stage()
-    lock = StagePaths.in_artifacts(tmp_path, stage).lock
-    command = [sys.executable, "-c", HOLDER, str(lock)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout.read(4) == b"held"
-        assert is_locked(lock)
-        with pytest.raises(LockedError) as raised:
-            run(stage, tmp_path)
-        process.kill()
-    assert str(raised.value).startswith(f"count is already running: process {process.pid} on ")
-    assert str(raised.value).endswith("; wait for it, or stop it")
-    assert not is_locked(lock)
+    stage, made = counting_stage()
+    with stage_lock(StagePaths.in_artifacts(tmp_path, stage).lock, what="the first run"):
+        message = message_of(run, stage, tmp_path, error=LockedError)
+    assert message.startswith(f"count is already running: process {os.getpid()} on ")
+    assert message.endswith("; wait for it, or stop it")
+    assert made == []
     assert run(stage, tmp_path).ran

@@ -192,9 +192,8 @@ def test_unfinished_work_without_shards_is_rejected(paths):
 
 def test_a_stage_that_cannot_run_in_shards_is_reported(paths):
     stage, _ = summing_stage()
-    with pytest.raises(A2Error) as raised:
-        run(replace(stage, shards=None), paths, 0)
-    assert str(raised.value) == "stage sum cannot run in shards; run it without --shard"
+    message = message_of(run, replace(stage, shards=None), paths, 0, error=A2Error)
+    assert message == "stage sum cannot run in shards; run it without --shard"
 
 
 # --- concurrent runs ---------------------------------------------------------------------------
@@ -206,31 +205,28 @@ REMEDY = "; wait for it, or stop it"
 def test_a_shard_that_another_process_runs_is_rejected_with_its_holder(paths):
     stage, _ = summing_stage()
     with stage_lock(paths.shard_lock(Shard(1, 3)), what="a test"):
-        with pytest.raises(LockedError) as raised:
-            run(stage, paths, 1)
+        message = message_of(run, stage, paths, 1, error=LockedError)
         assert run(stage, paths, 0).waiting == [Shard(1, 3), Shard(2, 3)]
-    assert str(raised.value).startswith(f"shard 1/3 of sum is already running: {THIS_PROCESS}")
-    assert str(raised.value).endswith(REMEDY)
+    assert message.startswith(f"shard 1/3 of sum is already running: {THIS_PROCESS}")
+    assert message.endswith(REMEDY)
 
 
 def test_the_whole_stage_is_rejected_while_a_shard_runs(paths):
     stage, _ = summing_stage()
     with stage_lock(paths.shard_lock(Shard(1, 3)), what="a test"):
         for force in (False, True):
-            with pytest.raises(LockedError) as raised:
-                run_stage(stage, paths, resolved_config="", force=force)
-            assert str(raised.value).startswith(
-                f"shard 1/3 of sum is already running: {THIS_PROCESS}"
-            )
+            options = {"resolved_config": "", "force": force}
+            message = message_of(run_stage, stage, paths, **options, error=LockedError)
+            assert message.startswith(f"shard 1/3 of sum is already running: {THIS_PROCESS}")
     assert run_stage(stage, paths, resolved_config="").ran
 
 
 def test_a_shard_is_rejected_while_the_whole_stage_runs(paths):
     stage, _ = summing_stage()
-    with stage_lock(paths.lock, what="a test"), pytest.raises(LockedError) as raised:
-        run(stage, paths, 1)
-    assert str(raised.value).startswith(f"sum is already running: {THIS_PROCESS}")
-    assert str(raised.value).endswith(REMEDY)
+    with stage_lock(paths.lock, what="a test"):
+        message = message_of(run, stage, paths, 1, error=LockedError)
+    assert message.startswith(f"sum is already running: {THIS_PROCESS}")
+    assert message.endswith(REMEDY)
 
 
 def test_force_never_discards_a_running_shard(paths):

@@ -21,13 +21,14 @@ from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData
 
 MAIN, OTHER = RuntimeConfig(device="cpu"), RuntimeConfig(device="cuda:1")
-FEATURES, CAPTIONS, MODEL = (Input(Path(name), name) for name in ("features", "captions", "model"))
+INPUTS = {name: Input(Path(name), name) for name in ("features", "captions")}
+MODEL = {"model": Input(Path("model"), "model")}
 NO_DATA = DetectorData(DetectionData((), (), ()), DetectionData((), (), ()))
 
 
 def cross_entropy_stage():
     train, model = TrainConfig(seed=3, betas=(0.8, 0.9)), ModelConfig(width=32)
-    stage = train_xe.train_stage(train, model, features=FEATURES, captions=CAPTIONS, runtime=MAIN)
+    stage = train_xe.train_stage(train, model, inputs=INPUTS, runtime=MAIN)
     job = CrossEntropyJob(
         train=train, model=model, features=Path("features"), captions=Path("captions")
     )
@@ -36,9 +37,7 @@ def cross_entropy_stage():
 
 def self_critical_stage():
     scst = ScstConfig(epochs=2, betas=(0.8, 0.9), baseline="greedy")
-    stage = train_scst.train_scst_stage(
-        scst, features=FEATURES, captions=CAPTIONS, model=MODEL, runtime=MAIN
-    )
+    stage = train_scst.train_scst_stage(scst, inputs=INPUTS | MODEL, runtime=MAIN)
     job = SelfCriticalJob(
         scst=scst, features=Path("features"), captions=Path("captions"), model=Path("model")
     )
