@@ -33,10 +33,9 @@ def read_coco(
 ) -> DetectionData:
     """Read the images of a COCO instances file, including those without boxes.
 
-    images: folder of their files. only: ids of the images to read. Classes are the categories
-    ordered by id, boxes are ordered by annotation id. An image without a file is skipped. Raises
-    InputError with the position of an item that cannot be read, if too many images are skipped, if
-    none is left, and if an id of `only` is not in the file.
+    images: folder of their files; those without a file are skipped. only: ids of the images to
+    read. Raises InputError with the position of an item that cannot be read, if too many images are
+    skipped, if none is left, and if an id of `only` is not in the file.
     """
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
@@ -82,8 +81,6 @@ def read_coco(
 
 
 class _Image(NamedTuple):
-    """File name and size of an image in the annotations."""
-
     file: str
     width: int
     height: int

@@ -8,7 +8,7 @@ many attributes the last are dropped, not arbitrary ones.
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +43,7 @@ MOST_ATTRIBUTES = 16
 UNKNOWN_OBJECT = "boxes of unlisted objects"
 UNKNOWN_ATTRIBUTE = "unlisted attributes"
 ABOVE_MOST = "attributes beyond the maximum of a box"
-_DROPPED = (UNKNOWN_OBJECT, WITHOUT_AREA, UNKNOWN_ATTRIBUTE, ABOVE_MOST)
+_REASONS = (UNKNOWN_OBJECT, WITHOUT_AREA, UNKNOWN_ATTRIBUTE, ABOVE_MOST)
 NO_KNOWN_OBJECT = "no box of a listed object"
 """Reason to skip an image that has a file."""
 
@@ -65,15 +65,12 @@ def read_visual_genome(
     attribute_names: Path,
     only: Collection[str] | None = None,
 ) -> DetectionData:
-    """Read the images of objects.json that have a listed object.
+    """Read the images of objects.json that have a listed object; skip the others.
 
-    objects, attributes: objects.json and attributes.json. images: folder of ID.jpg, or of folders
-    VG_100K* of them. object_names, attribute_names: files for `read_name_list`. only: ids of the
-    images to read.
-
-    Skips images without a file and those without a listed object. Raises InputError with the
-    position of an item that cannot be read, if too many files are missing, if no object is listed,
-    and if an id of `only` is not in the file.
+    images: folder of ID.jpg, or of folders VG_100K* of them. object_names, attribute_names: files
+    for `read_name_list`. only: ids of the images to read. Raises InputError with the position of an
+    item that cannot be read, if too many files are missing, if no object is listed, and if an id of
+    `only` is not in the file.
     """
     classes, listed = read_name_list(object_names), read_name_list(attribute_names)
     wanted = None if only is None else frozenset(only)
@@ -91,7 +88,7 @@ def read_visual_genome(
         attributes=listed.names,
         images=tuple(reader.images[identity] for identity in sorted(reader.images)),
         skipped=(*reader.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reader.unknown)),
-        dropped=dict(reader.dropped),
+        dropped={reason: reader.dropped[reason] for reason in _REASONS},
     )
     return data if wanted is None else data.subset(wanted)
 
@@ -158,7 +155,7 @@ class _Reader:
     images: dict[str, LabelledImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_DROPPED, 0)))
+    dropped: Counter[str] = field(default_factory=Counter)
 
     def add(self, item: object) -> None:
         """Read one image of the file; BadItem if it is malformed."""
@@ -201,6 +198,7 @@ class _Reader:
         """Return the object's label, none if it is not listed."""
         identity, names = key_member(item, "object_id"), list_member(item, "names")
         x, y, width, height = pixel_numbers([member(item, key) for key in "xywh"], "'x y w h'")
+        # only the first name counts, as in setup_vg.py
         first = names[0] if names and isinstance(names[0], str) else ""
         name, adjectives = split_object_name(first)
         class_id = self.classes.ids.get(name)
@@ -209,15 +207,11 @@ class _Reader:
             return []
         # the published order: adjectives of the name before the annotated attributes
         attribute_names = (*adjectives, *attributes.get(identity, ()))
-        ids = self._attribute_ids(attribute_names)
-        return [Label((x, y, x + width, y + height), class_id, ids)]
-
-    def _attribute_ids(self, names: Sequence[str]) -> tuple[int, ...]:
-        listed = [self.listed.ids[name] for name in names if name in self.listed.ids]
+        listed = [self.listed.ids[name] for name in attribute_names if name in self.listed.ids]
         ids = tuple(dict.fromkeys(listed))
-        self.dropped[UNKNOWN_ATTRIBUTE] += len(names) - len(listed)
+        self.dropped[UNKNOWN_ATTRIBUTE] += len(attribute_names) - len(listed)
         self.dropped[ABOVE_MOST] += len(ids[MOST_ATTRIBUTES:])
-        return ids[:MOST_ATTRIBUTES]
+        return [Label((x, y, x + width, y + height), class_id, ids[:MOST_ATTRIBUTES])]
 
 
 def _identity(number: int | str) -> str:

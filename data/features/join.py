@@ -21,15 +21,15 @@ def seal_shards(store: Path) -> StoreSeal:
     files = _sealed_files(store)
     _check_disjoint(store, files)
     seals = [file.seal for file in files.values()]
+    checksums = "".join(seal.file_sha256 for seal in seals)
     seal = StoreSeal(
         count=sum(seal.count for seal in seals),
         feature_width=_common_width(store, files),
         dtype=seals[0].dtype,
         bytes=sum(seal.bytes for seal in seals),
+        # over the records in order of their keys, as in a store without shards
         digest=logical_digest(checked_records(merge_records(files.values()))),
-        file_sha256=hashlib.sha256(
-            "".join(seal.file_sha256 for seal in seals).encode()
-        ).hexdigest(),
+        file_sha256=hashlib.sha256(checksums.encode()).hexdigest(),
         shards=tuple(seal.digest for seal in seals),
     )
     write_seal(store, seal)
@@ -62,11 +62,8 @@ def _check_disjoint(store: Path, files: Mapping[Shard, FeatureFile]) -> None:
 
 def _common_width(store: Path, files: Mapping[Shard, FeatureFile]) -> int:
     """Return F of all shards with images; raise StoreError if they differ in it or in dtype."""
-    shapes = {
-        (file.seal.feature_width, file.seal.dtype): shard
-        for shard, file in files.items()
-        if file.seal.count
-    }
+    seals = {shard: file.seal for shard, file in files.items() if file.seal.count}
+    shapes = {(seal.feature_width, seal.dtype): shard for shard, seal in seals.items()}
     if len(shapes) > 1:
         (((width, dtype), first), ((other_width, other_dtype), second)) = list(shapes.items())[:2]
         raise StoreError(

@@ -41,7 +41,7 @@ def record_key(image_id: str) -> bytes:
 
 
 def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> bytes:
-    """Encode the regions of one image, with features as `dtype`: float16 or float32.
+    """Encode the regions of one image, with features as `dtype`.
 
     Raises StoreError, naming the image, for wrong shapes, no regions, values that are not finite,
     and features outside the range of float16 if that is the dtype.

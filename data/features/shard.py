@@ -77,12 +77,11 @@ def complete_shards(store: Path) -> list[Shard]:
             f"{str(store)!r} contains shards of {' and of '.join(map(str, counts))}, "
             "which overlap; keep the shards of one number"
         )
-    for count in counts:
-        present = {shard.number for shard in shards}
-        missing = [str(Shard(number, count)) for number in range(count) if number not in present]
-        if missing:
-            raise StoreError(
-                f"shards {', '.join(missing)} of {str(store)!r} are missing; "
-                'copy them there, or run "a2 extract --shard" for each'
-            )
+    expected = [Shard(number, count) for count in counts for number in range(count)]
+    missing = [str(shard) for shard in expected if shard not in shards]
+    if missing:
+        raise StoreError(
+            f"shards {', '.join(missing)} of {str(store)!r} are missing; "
+            'copy them there, or run "a2 extract --shard" for each'
+        )
     return shards

@@ -184,10 +184,11 @@ class FeatureWriter:
 
     def _read_width(self) -> int:
         """Return F of the records of an earlier run, 0 if there are none; check their dtype."""
-        with self._require_open().begin() as transaction, transaction.cursor() as cursor:
-            if not cursor.first():
-                return 0
-            regions = decode_regions(cursor.value(), cursor.key().decode())
+        for key, value in self._records():
+            regions = decode_regions(bytes(value), bytes(key).decode())
+            break  # all records have the same
+        else:
+            return 0
         stored = str(regions.features.dtype)
         if stored != self._dtype:
             self.close()

@@ -48,11 +48,17 @@ class TsvSource:
         width = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                item = read_or_skip(f"line {number}", partial(_image, line, self._columns))
+                name = f"line {number}"
+                item = read_or_skip(name, partial(_image, line, self._columns))
                 if isinstance(item, ImageFeatures):
-                    width = width or item.regions.features.shape[1]
-                    reason = _rejection(item, seen, width)
-                    item = SkippedItem(f"line {number}", reason) if reason else item
+                    found = item.regions.features.shape[1]
+                    width = width or found
+                    if item.image_id in seen:
+                        item = SkippedItem(name, f"duplicate line of image {item.image_id!r}")
+                    elif found != width:
+                        item = SkippedItem(name, f"{found} features per region, not {width}")
+                    else:
+                        seen.add(item.image_id)
                 yield item
 
     def __len__(self) -> int:
@@ -81,7 +87,8 @@ class TsvTarget:
         """Append a line."""
         caffe = self._columns == "caffe"
         fields = self._caffe(image_id, regions) if caffe else self._lxmert(image_id, regions)
-        self._file.write(b"\t".join(fields) + b"\n")
+        arrays = [_encode(regions.boxes, "<f4"), _encode(regions.features, "<f4")]
+        self._file.write(b"\t".join([*fields, *arrays]) + b"\n")
         self._done.add(image_id)
 
     def finish(self) -> None:
@@ -98,7 +105,7 @@ class TsvTarget:
     def _caffe(self, image_id: str, regions: Regions) -> list[bytes]:
         number = decimal_id(image_id, target=self._path)
         fields = (number, regions.width, regions.height, len(regions))
-        return [*(str(field).encode() for field in fields), *_arrays(regions)]
+        return [str(field).encode() for field in fields]
 
     def _lxmert(self, image_id: str, regions: Regions) -> list[bytes]:
         count = len(regions)
@@ -113,7 +120,6 @@ class TsvTarget:
             _encode(ids, "<i8"),
             _encode(np.zeros(count), "<f4"),  # a store contains no confidence of attributes
             str(count).encode(),
-            *_arrays(regions),
         ]
 
 
@@ -128,17 +134,6 @@ def _layout(path: Path) -> Columns:
         f"first line of {path.name!r} has {count} columns, not 6 (caffe) or 10 (LXMERT); "
         "name a file of one of them"
     )
-
-
-def _rejection(item: ImageFeatures, seen: set[str], width: int) -> str | None:
-    """Return the reason to skip an image, None to keep it, which adds it to `seen`."""
-    found = item.regions.features.shape[1]
-    if item.image_id in seen:
-        return f"duplicate line of image {item.image_id!r}"
-    if found != width:
-        return f"{found} features per region, not {width}"
-    seen.add(item.image_id)
-    return None
 
 
 def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
@@ -179,10 +174,6 @@ def _decode(
     if count < 1 or not data or len(data) % size or (width and len(data) != size * width):
         raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
     return np.frombuffer(data, dtype).reshape(count, -1)
-
-
-def _arrays(regions: Regions) -> list[bytes]:
-    return [_encode(regions.boxes, "<f4"), _encode(regions.features, "<f4")]
 
 
 def _encode(values: NDArray[np.generic], dtype: str) -> bytes:

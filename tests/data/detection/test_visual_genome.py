@@ -233,34 +233,27 @@ def test_a_malformed_image_is_rejected_with_its_position(files, item, reason):
     assert message == bad_item(files.folder / "objects.json", "images[1]", reason)
 
 
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
-        (3, "not a JSON object"),
-        ({"names": ["dog"]}, "no key 'object_id'"),
-        ({"object_id": 1}, "no key 'names'"),
-        ({"object_id": 1, "names": [], "x": 1, "y": 2, "h": 3}, "no key 'w'"),
-        (entry("dog", names="dog"), "'names' is not a list"),
-        (entry(box=["a", 1, 2, 3]), "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"),
-    ],
-)
-def test_a_malformed_object_is_rejected_with_its_position(files, item, reason):
-    message = message_of(files.read, [image(entry("dog"), item)])
-    expected = bad_item(files.folder / "objects.json", "images[0]", f"objects[1]: {reason}")
-    assert message == expected
+NOT_PIXELS = "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"
 
 
 @pytest.mark.parametrize(
-    ("item", "reason"),
+    ("objects", "attributes", "reason"),
     [
-        ({"image_id": 61}, "no key 'attributes'"),
-        ({"image_id": 61, "attributes": [{}]}, "no key 'object_id'"),
-        (attributes_of((1, {"attributes": "red"})), "'attributes' is not a list"),
+        ([3], [], "objects[0]: not a JSON object"),
+        ([entry("dog"), {"names": ["dog"]}], [], "objects[1]: no key 'object_id'"),
+        ([{"object_id": 1}], [], "objects[0]: no key 'names'"),
+        ([{"object_id": 1, "names": [], "x": 1, "y": 2}], [], "objects[0]: no key 'w'"),
+        ([entry("dog", names="dog")], [], "objects[0]: 'names' is not a list"),
+        ([entry(box=["a", 1, 2, 3])], [], f"objects[0]: {NOT_PIXELS}"),
+        ([], [{"image_id": 61}], "no key 'attributes'"),
+        ([], [{"image_id": 61, "attributes": [{}]}], "no key 'object_id'"),
+        ([], [attributes_of((1, {"attributes": "red"}))], "'attributes' is not a list"),
     ],
 )
-def test_malformed_attributes_are_rejected_with_their_position(files, item, reason):
-    message = message_of(files.read, [image(entry("dog"))], [item])
-    assert message == bad_item(files.folder / "attributes.json", "images[0]", reason)
+def test_malformed_objects_and_attributes_are_rejected(files, objects, attributes, reason):
+    path = files.folder / ("attributes.json" if attributes else "objects.json")
+    message = message_of(files.read, [image(*objects)], attributes)
+    assert message == bad_item(path, "images[0]", reason)
 
 
 def test_a_file_of_another_layout_is_rejected(files):

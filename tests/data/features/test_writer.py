@@ -222,20 +222,16 @@ def test_a_record_damaged_on_the_disk_prevents_the_seal(tmp_path):
 DISK_FULL = """
     import resource, sys
     from pathlib import Path
-    import numpy as np
     from a2cap.data.errors import StoreError
     from a2cap.data.features.writer import FeatureWriter
-    from a2cap.data.regions import Regions
+    from tests.data.features.stores import make_regions
 
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-    def regions(number):
-        ones = np.ones((10, 1000), np.float32) * number
-        return Regions(ones[:, :4], ones, ones[:, 0], ones[:, 0].astype(np.int32), None, 5, 5)
     try:
         with FeatureWriter(path, commit_every=2) as writer:
             for number in range(100):
-                writer.add(str(number), regions(number))
+                writer.add(str(number), make_regions(str(number), count=10, width=1000))
     except StoreError as error:
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -243,7 +239,7 @@ DISK_FULL = """
         print(len(writer))
         for number in range(100):
             if str(number) not in writer:
-                writer.add(str(number), regions(number))
+                writer.add(str(number), make_regions(str(number), count=10, width=1000))
         print(writer.seal().count)
 """
 
@@ -267,21 +263,27 @@ def test_a_full_disk_is_reported_with_the_kept_images_and_the_next_run_continues
     assert int(count) == 100
 
 
-class RefusingEnvironment:
-    """A stand-in for LMDB's environment whose commits fail."""
+class FailingEnvironment:
+    """LMDB's environment with one method that fails, `begin` only for a write."""
 
-    def __init__(self, environment, code):
-        self._environment = environment
-        self._error = lmdb.Error("mdb_txn_commit: refused")
-        self._error.code = code
+    def __init__(self, environment, method, error):
+        self._environment, self._method, self._error = environment, method, error
 
-    def begin(self, *, write=False):
-        if write:
-            raise self._error
-        return self._environment.begin()
+    def __getattr__(self, name):
+        def call(*given, **options):
+            if name == self._method and options.get("write", True):
+                raise self._error
+            return getattr(self._environment, name)(*given, **options)
 
-    def close(self):
-        self._environment.close()
+        return call
+
+
+def refuse_commits(writer, code):
+    """Let the commits of a writer fail; return the real environment."""
+    real, error = writer._environment, lmdb.Error("mdb_txn_commit: refused")
+    error.code = code
+    writer._environment = FailingEnvironment(real, "begin", error)
+    return real
 
 
 @pytest.mark.parametrize(
@@ -299,13 +301,12 @@ def test_the_reason_of_a_failed_commit_is_reported(tmp_path, code, reason):
         writer.add("1", make_regions("1"))
         writer.flush()
         writer.add("2", make_regions("2"))
-        real = writer._environment
-        writer._environment = RefusingEnvironment(real, code)
+        real = refuse_commits(writer, code)
         message = refusal(writer.flush)
         writer._environment = real
         writer.flush()  # the refused image is still in memory
         writer.add("3", make_regions("3"))
-        writer._environment = RefusingEnvironment(real, code)
+        refuse_commits(writer, code)
     assert message == write_error(tmp_path / "s", reason, kept=1)
     assert str(at_the_end.value) == write_error(tmp_path / "s", reason, kept=2)
 
@@ -317,30 +318,18 @@ def test_an_exception_commits_the_added_images_and_remains_the_error(tmp_path, c
     with pytest.raises(KeyboardInterrupt), FeatureWriter(tmp_path / "s") as writer:
         assert writer.done() == {"1"}
         writer.add("2", make_regions("2"))
-        writer._environment = RefusingEnvironment(writer._environment, errno.ENOSPC)
+        refuse_commits(writer, errno.ENOSPC)
         raise KeyboardInterrupt
     assert caplog.messages == [write_error(tmp_path / "s", "the disk is full", kept=1)]
 
 
-def test_a_map_that_cannot_grow_is_reported(tmp_path, monkeypatch):
+def test_a_map_that_cannot_grow_is_reported(tmp_path):
     writer = FeatureWriter(tmp_path / "s", map_size=1 << 14)
     writer.add("1", make_regions("1", count=64, width=4096))
-    monkeypatch.setattr(writer, "_environment", NarrowEnvironment(writer._environment))
-    reason = "mdb_env_set_mapsize: Cannot allocate memory"
+    reason = "mdb_env_set_mapsize: Cannot allocate memory"  # as under `ulimit -v`
+    error = lmdb.Error(reason)
+    writer._environment = FailingEnvironment(writer._environment, "set_mapsize", error)
     assert refusal(writer.flush) == write_error(tmp_path / "s", reason, kept=0)
-
-
-class NarrowEnvironment:
-    """A stand-in for LMDB's environment in a process without free addresses (`ulimit -v`)."""
-
-    def __init__(self, environment):
-        self._environment = environment
-
-    def set_mapsize(self, size):
-        raise lmdb.Error("mdb_env_set_mapsize: Cannot allocate memory")
-
-    def __getattr__(self, name):
-        return getattr(self._environment, name)
 
 
 def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
@@ -356,18 +345,13 @@ def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
 KILLED = """
     import sys
     from pathlib import Path
-    import numpy as np
     from a2cap.data.features.writer import FeatureWriter
-    from a2cap.data.regions import Regions
+    from tests.data.features.stores import make_regions
 
-    def regions(number):
-        draw = np.random.default_rng(number)
-        ones = draw.normal(size=(20, 500)).astype(np.float32)
-        return Regions(ones[:, :4], ones, ones[:, 0], np.arange(20, dtype=np.int32), None, 5, 5)
     with FeatureWriter(Path(sys.argv[1]), map_size=1 << 20, commit_every=8) as writer:
         for number in range(300):
             if str(number) not in writer:
-                writer.add(str(number), regions(number))
+                writer.add(str(number), make_regions(str(number), count=20, width=500))
                 if len(writer) % 8 == 0:
                     writer.flush()
                     print("kept", len(writer), flush=True)

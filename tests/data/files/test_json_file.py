@@ -84,14 +84,9 @@ def test_a_file_beyond_pythons_limits_or_with_flipped_bits_is_rejected(tmp_path,
     assert message_of(read_json, path).startswith(f"{fault}: {str(path)!r} (")
 
 
-def test_a_text_is_reported_by_the_callers_name():
-    assert message_of(parse_json, "{", where="line 7") == (
-        "not JSON: line 7 (line 1, column 2: Expecting property name enclosed in double quotes); "
-        "fix the file or copy it again"
-    )
-
-
-def test_a_missing_file_and_a_folder_are_rejected(tmp_path):
+def test_a_text_a_missing_file_and_a_folder_are_reported_by_name(tmp_path):
+    message = message_of(parse_json, "{", where="line 7")
+    assert message.startswith("not JSON: line 7 (line 1, column 2: Expecting property name ")
     path = tmp_path / "x.json"
     assert message_of(read_json, path) == f"no file {str(path)!r}; check the path"
     assert message_of(read_json, tmp_path) == (
