@@ -117,7 +117,9 @@ def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: L
     with laps.lap("backbone"):
         maps = detector(blob)
     with laps.lap("RPN and proposals"):
-        proposals = detector.propose(maps, size=size, count=config.proposals, meta=detector.meta)
+        (proposals,) = detector.proposal_generator(
+            maps, sizes=[size], count=config.proposals, meta=detector.meta
+        )
     features = _region_features(detector, maps, proposals, roi_size=config.roi_size, laps=laps)
     with laps.lap("classes and attributes"):
         predictor = detector.roi_heads.box_predictor

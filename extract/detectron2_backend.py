@@ -46,11 +46,6 @@ def rebuild(detector: Detector) -> Detector:
     return rebuilt.requires_grad_(False).eval()
 
 
-def require_detectron2() -> None:
-    """Raise A2Error where detectron2 cannot be imported."""
-    _module("layers")
-
-
 class _ProposalHead(nn.Module):
     """detectron2's head, with outputs in the order of `anchor_grid`."""
 

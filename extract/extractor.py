@@ -5,7 +5,6 @@ not refined by class, as in bottom-up-attention @514e561.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import Pixels, ScaledSize, scaled_batch
+from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
 from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
 from a2cap.extract.detector.selection import select_regions
@@ -31,10 +30,6 @@ from a2cap.extract.weights.load import load_detector, save_detector
 
 MARGIN = 8
 """Proposals, beside a tenth of the regions, that are computed exactly and may be rejected."""
-
-BATCH = 8
-"""Equal-sized images with given boxes that pass the network together. On CPU the gain ends
-here, and regions of some 3 boxes per image just fill the heads."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +47,13 @@ class Extractor:
         self.config = config
         self.device = torch.device(device)
         self.meta = _effective_meta(detector.meta, config)
-        self._network = _backend(detector, config).to(self.device)
+        if config.backend == "native":
+            network = fuse(detector)
+        else:
+            from a2cap.extract.detectron2_backend import rebuild
+
+            network = rebuild(detector)
+        self._network = network.to(self.device)
         self._selection = self._selection_heads()
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
@@ -90,25 +91,23 @@ class Extractor:
     ) -> list[Regions]:
         """Return the regions of several images, in order, equal to those of each image alone.
 
-        Images of equal size with given boxes pass the network together, BATCH at a time; the
-        results equal single ones to float32 rounding, and bit for bit where that was tried
-        (torch 2.15, CPU with AVX-512). Raises InputError as a single call does.
+        Images of equal size with given boxes pass the network together; the results equal single
+        ones to float32 rounding, and bit for bit where that was tried (torch 2.15, CPU with
+        AVX-512). Raises InputError as a single call does.
         """
         found: dict[int, Regions] = {}
-        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        with_boxes: dict[int, Pixels] = {}
         with torch.inference_mode():
             for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
                     found[index] = self._detect(image)
                 else:
                     _check_boxes(given, height=image.shape[0], width=image.shape[1])
-                    groups[image.shape[0], image.shape[1]].append(index)
-            for members in groups.values():
-                for start in range(0, len(members), BATCH):
-                    batch = members[start : start + BATCH]
-                    given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
-                    extracted = self._extract([images[index] for index in batch], given_boxes)
-                    found.update(zip(batch, extracted, strict=True))
+                    with_boxes[index] = image
+            for batch in batches_of_one_size(with_boxes):
+                given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
+                extracted = self._extract([images[index] for index in batch], given_boxes)
+                found.update(zip(batch, extracted, strict=True))
         return [found[index] for index in range(len(images))]
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
@@ -131,8 +130,8 @@ class Extractor:
             )
         blob, size = self._blob([image])
         features = self._network(blob)
-        proposals = self._network.propose(
-            features, size=size, count=self.config.proposals, meta=self.meta
+        (proposals,) = self._network.proposal_generator(
+            features, sizes=[size], count=self.config.proposals, meta=self.meta
         )
         if len(proposals) < self.config.min_regions:
             raise InputError(
@@ -215,14 +214,6 @@ def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu")
         tensors = load_grid_weights(weights, config.grid_backbone)
         return GridExtractor(tensors, config=config, device=device)
     return Extractor(load_detector(weights), config=config, device=device)
-
-
-def _backend(detector: Detector, config: ExtractConfig) -> Detector:
-    if config.backend == "native":
-        return fuse(detector)
-    from a2cap.extract.detectron2_backend import rebuild
-
-    return rebuild(detector)
 
 
 def _effective_meta(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:

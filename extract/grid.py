@@ -83,14 +83,11 @@ class GridExtractor:
 
     def record(self, weights: Path) -> ExtractorRecord:
         """Return what determines the features; weights: the file that `save` wrote."""
-        config = self.config
-        summary = (
-            f"{config.grid_size} x {config.grid_size} grid of {config.grid_layer} of "
-            f"torchvision's {config.grid_backbone}"
-        )
-        return ExtractorRecord.create(
-            weights, config, summary=summary, feature_width=self.feature_width
-        )
+        config, cells = self.config, self.config.grid_size
+        network = f"{config.grid_layer} of torchvision's {config.grid_backbone}"
+        summary = f"{cells} x {cells} grid of {network}"
+        width = self.feature_width
+        return ExtractorRecord.create(weights, config, summary=summary, feature_width=width)
 
     def _blob(self, image: NDArray[np.uint8]) -> Tensor:
         """Return (1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""

@@ -104,7 +104,11 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I"):
-        return _deep_gray_to_rgb(np.asarray(image).astype(np.int64))
+        gray = np.asarray(image).astype(np.int64)
+        if gray.min() < 0 or gray.max() > 65535:
+            raise ValueError("its samples have more than 16 bits")
+        # the high bytes, as OpenCV does; Pillow's convert clips at 255
+        return np.repeat((gray >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "F":
         raise ValueError("its samples are fractions")
     if image.mode in _ALPHA_MODES or "transparency" in image.info:
@@ -112,10 +116,3 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         ground = Image.new("RGBA", layer.size, "white")
         image = Image.alpha_composite(ground, layer)
     return np.asarray(image.convert("RGB"))
-
-
-def _deep_gray_to_rgb(gray: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return the high bytes of 16-bit samples, as OpenCV does; Pillow's convert clips at 255."""
-    if gray.min() < 0 or gray.max() > 65535:
-        raise ValueError("its samples have more than 16 bits")
-    return np.repeat((gray >> 8).astype(np.uint8)[:, :, None], 3, axis=2)

@@ -62,27 +62,18 @@ class ExtractorRecord(BaseModel):
     """Conventions of the detector's weights, as `DetectorMeta`; None for a grid."""
 
     @classmethod
-    def create(
-        cls,
-        weights: Path,
-        config: ExtractConfig,
-        *,
-        summary: str,
-        feature_width: int,
-        architecture: Mapping[str, object] | None = None,
-        meta: Mapping[str, object] | None = None,
-    ) -> Self:
-        """Return the record of an extractor that this process runs; weights: its saved file."""
-        return cls(
-            summary=summary,
-            feature_width=feature_width,
-            weights_sha256=sha256_of(weights),
-            config=config.model_copy(update={"weights": None}),
-            code_version=CODE_VERSION,
-            libraries=library_versions(),
-            architecture=architecture,
-            meta=meta,
-        )
+    def create(cls, weights: Path, config: ExtractConfig, **facts: object) -> Self:
+        """Return the record of an extractor that this process runs.
+
+        weights: its saved file; facts: summary, feature_width, and a detector's other fields.
+        """
+        own = {
+            "weights_sha256": sha256_of(weights),
+            "config": config.model_copy(update={"weights": None}),
+            "code_version": CODE_VERSION,
+            "libraries": library_versions(),
+        }
+        return cls.model_validate(own | facts)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -5,7 +5,6 @@ boxes refined by class and suppressed within it (Ren et al. 2015, section 3.3), 
 are evaluated.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +16,8 @@ from torch import Tensor
 from a2cap.extract.detector.boxes import decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.input import Pixels, ScaledSize, scaled_batch
+from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
 from a2cap.extract.detector.proposals import batch_rois, clip_boxes, delta_limit, suppress
-
-BATCH = 8
-"""Images of one size that pass the backbone together."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +70,16 @@ def detect_objects(
     found: dict[int, Detections] = {}
     predictor = detector.roi_heads.box_predictor
     with torch.inference_mode():
-        for group in _image_groups(detector, images, proposals=proposals):
-            rois = batch_rois(group.proposals)
-            predictions = detector.predict(group.features, rois, roi_size=roi_size)
+        for indices, sizes, maps, proposed in _proposed(detector, images, count=proposals):
+            predictions = detector.predict(maps, batch_rois(proposed), roi_size=roi_size)
             outputs = (
                 predictions.features,
                 predictions.class_logits,
                 predictor.bbox_pred(predictions.features).unflatten(1, (-1, 4)),
             )
-            counts = [len(boxes) for boxes in group.proposals]
+            counts = [len(boxes) for boxes in proposed]
             parts = zip(*(torch.split(part, counts) for part in outputs), strict=True)
-            for index, size, boxes, own in zip(
-                group.indices, group.sizes, group.proposals, parts, strict=True
-            ):
+            for index, size, boxes, own in zip(indices, sizes, proposed, parts, strict=True):
                 found[index] = _detections(detector, boxes, own, size=size, rule=rule)
     return [found[index] for index in range(len(images))]
 
@@ -100,38 +93,24 @@ def propose_regions(
     """
     found: dict[int, NDArray[np.float32]] = {}
     with torch.inference_mode():
-        for group in _image_groups(detector, images, proposals=count):
-            for index, size, boxes in zip(group.indices, group.sizes, group.proposals, strict=True):
+        for indices, sizes, _, proposed in _proposed(detector, images, count=count):
+            for index, size, boxes in zip(indices, sizes, proposed, strict=True):
                 found[index] = _to_image_pixels(boxes, size)
     return [found[index] for index in range(len(images))]
 
 
-@dataclass(frozen=True)
-class _ImageGroup:
-    """Images of one size: their indices, sizes, maps (B, C, h, w) and proposals (N, 4)."""
-
-    indices: list[int]
-    sizes: list[ScaledSize]
-    features: Tensor
-    proposals: list[Tensor]
-
-
-def _image_groups(
-    detector: Detector, images: Sequence[Pixels], *, proposals: int
-) -> Iterator[_ImageGroup]:
+def _proposed(
+    detector: Detector, images: Sequence[Pixels], *, count: int
+) -> Iterator[tuple[list[int], list[ScaledSize], Tensor, list[Tensor]]]:
+    """Yield indices, sizes, maps (B, C, h, w) and proposals (N, 4) of images of one size."""
     meta, device = detector.meta, next(detector.parameters()).device
-    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, image in enumerate(images):
-        by_shape[image.shape].append(index)
-    for members in by_shape.values():
-        for start in range(0, len(members), BATCH):
-            indices = members[start : start + BATCH]
-            blobs, sizes = scaled_batch(
-                [images[index] for index in indices], scale=meta.scale, meta=meta
-            )
-            features = detector(torch.from_numpy(np.stack(blobs)).to(device))
-            found = detector.proposal_generator(features, sizes=sizes, count=proposals, meta=meta)
-            yield _ImageGroup(indices, sizes, features, found)
+    for indices in batches_of_one_size(dict(enumerate(images))):
+        blobs, sizes = scaled_batch(
+            [images[index] for index in indices], scale=meta.scale, meta=meta
+        )
+        maps = detector(torch.from_numpy(np.stack(blobs)).to(device))
+        proposed = detector.proposal_generator(maps, sizes=sizes, count=count, meta=meta)
+        yield indices, sizes, maps, proposed
 
 
 def _detections(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
-from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.operators import roi_align, roi_pool
 from a2cap.extract.detector.proposals import ProposalGenerator
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
@@ -68,17 +67,6 @@ class Detector(nn.Module):
         images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
         """
         return cast(Tensor, self.backbone(images))
-
-    def propose(
-        self, features: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
-    ) -> Tensor:
-        """Return the top-scoring regions of one image.
-
-        features: (1, C, h, w); meta: the detector's own, or with another procedure.
-        Returns (N, 4) float32 x1 y1 x2 y2, N <= count, scaled pixels.
-        """
-        (found,) = self.proposal_generator(features, sizes=[size], count=count, meta=meta)
-        return cast(Tensor, found)
 
     def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
         """Return feature, class and attribute of each region, in order.

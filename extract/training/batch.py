@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -58,16 +57,12 @@ def labelled_batch(
     blobs, sizes = scaled_batch(images, scale=meta.scale, meta=meta)
     targets = [_targets(own, size) for own, size in zip(labels, sizes, strict=True)]
     boxes, class_ids, attribute_ids, crowds = zip(*targets, strict=True)
-    padded = _padded([torch.from_numpy(blob) for blob in blobs])
-    return LabelledBatch(padded, tuple(sizes), boxes, class_ids, attribute_ids, crowds)
-
-
-def _padded(blobs: Sequence[Tensor]) -> Tensor:
-    """Pad (3, h, w) each, right and below, to (B, 3, H, W), the largest sizes."""
-    height, width = (max(blob.shape[axis] for blob in blobs) for axis in (1, 2))
-    return torch.stack(
-        [F.pad(blob, (0, width - blob.shape[2], 0, height - blob.shape[1])) for blob in blobs]
+    padded = torch.zeros(
+        len(blobs), 3, *(max(blob.shape[axis] for blob in blobs) for axis in (1, 2))
     )
+    for own, blob in zip(padded, blobs, strict=True):
+        own[:, : blob.shape[1], : blob.shape[2]] = torch.from_numpy(blob)
+    return LabelledBatch(padded, tuple(sizes), boxes, class_ids, attribute_ids, crowds)
 
 
 def _targets(labels: LabelledImage, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:

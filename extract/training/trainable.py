@@ -5,10 +5,10 @@ Proposals and true boxes are classified as in extraction, with res5 on each pool
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2cap.extract.detector.boxes import encode_boxes
@@ -136,38 +136,27 @@ class TrainableDetector(nn.Module):
         self, features: Tensor, regions: "_Regions", batch: LabelledBatch, sampling: Sampling
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses of classes, boxes and attributes of sampled regions."""
-        heads = self.detector.roi_heads
+        predictor = self.detector.roi_heads.box_predictor
         weights = self.meta.bbox_weights
         sampled = self._targets(regions.boxes, regions.matches, batch, weights=weights)
         rois = torch.cat([sampled.images[:, None].to(sampled.boxes), sampled.boxes], dim=1)
         pooled = self.detector.pool(features, rois, size=sampling.roi_size, scale=1 / STRIDE)
-        vectors = heads(pooled)
-        class_ids = torch.cat(list(_class_ids(regions, batch, self.meta.background_index)))
-        deltas = heads.box_predictor.bbox_pred(vectors).float()
+        vectors = self.detector.roi_heads(pooled)
+        class_ids = _class_ids(regions, batch, self.meta.background_index)
+        deltas = predictor.bbox_pred(vectors).float()
         deltas = deltas.unflatten(1, (-1, 4))  # (K, 4 * classes) -> (K, classes, 4)
+        # the background has no deltas of its own; its error is 0 whichever class it takes
         of_class = class_ids.clamp(max=deltas.shape[1] - 1)[:, None, None].expand(-1, 1, 4)
+        of_attributes = vectors.new_zeros((), dtype=torch.float32)
+        if predictor.has_attributes:
+            rows = sampled.foreground
+            logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows]).float()
+            given = _attribute_ids(regions, batch)
+            of_attributes = attribute_loss(logits, given, sampled.images[rows], count=sampled.count)
         return (
-            class_loss(heads.box_predictor(vectors).float(), class_ids, sampled),
+            class_loss(predictor(vectors).float(), class_ids, sampled),
             box_loss(deltas.gather(1, of_class)[:, 0], sampled),
-            self._attribute_loss(vectors, class_ids, sampled, regions, batch),
-        )
-
-    def _attribute_loss(
-        self,
-        vectors: Tensor,
-        class_ids: Tensor,
-        sampled: Samples,
-        regions: "_Regions",
-        batch: LabelledBatch,
-    ) -> Tensor:
-        predictor = self.detector.roi_heads.box_predictor
-        if not predictor.has_attributes:
-            return vectors.new_zeros((), dtype=torch.float32)
-        rows = sampled.foreground
-        logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows])
-        attribute_ids = _attribute_ids(regions, batch)
-        return attribute_loss(
-            logits.float(), attribute_ids, sampled.images[rows], count=sampled.count
+            of_attributes,
         )
 
     def _targets(
@@ -221,13 +210,11 @@ def _sampled_regions(
     return sampled
 
 
-def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Iterator[Tensor]:
-    """Yield the class of each region, (K,) int64 for each image."""
-    for matches, class_ids in zip(regions.matches, batch.class_ids, strict=True):
-        known = matches >= 0
-        of_regions = torch.full_like(matches, background)
-        of_regions[known] = class_ids[matches[known]]
-        yield of_regions
+def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Tensor:
+    """Return the class of each region, (K,) int64 of all images together."""
+    # a match of -1 finds the background, appended last
+    rows = zip(regions.matches, batch.class_ids, strict=True)
+    return torch.cat([F.pad(ids, (0, 1), value=background)[found] for found, ids in rows])
 
 
 def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
@@ -235,7 +222,7 @@ def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
     widest = max(ids.shape[1] for ids in batch.attribute_ids)
     return torch.cat(
         [
-            nn.functional.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[found[found >= 0]]
+            F.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[found[found >= 0]]
             for found, ids in zip(regions.matches, batch.attribute_ids, strict=True)
         ]
     )

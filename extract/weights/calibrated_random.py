@@ -17,7 +17,7 @@ from a2cap.data.errors import InputError
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.heads import BoxPredictor
-from a2cap.extract.detector.input import image_blob, image_scale
+from a2cap.extract.detector.input import scaled_batch
 from a2cap.extract.detector.operators import roi_pool
 from a2cap.extract.detector.proposals import ProposalHead
 from a2cap.extract.detector.resnet import STRIDE, Architecture, FrozenBatchNorm, ResidualBlock
@@ -64,11 +64,14 @@ def calibrate(
         detector = Detector(architecture, meta)
     detector = detector.to_empty(device="cpu").requires_grad_(False).eval()
     _initialise(detector, generator)
-    blob = _common_crop(images, mean=meta.mean, min_side=min_side, max_side=max_side)
+    blobs, _ = scaled_batch(images, scale=meta.scale, meta=meta)
+    height, width = (min(blob.shape[axis] for blob in blobs) for axis in (1, 2))
+    # cropped to the size that all cover, because statistics of padding would be wrong
+    blob = torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
     with torch.inference_mode():
         maps = _forward_measured(detector.backbone, blob, generator)
         _calibrate_proposals(detector.proposal_generator.rpn_head, maps)
-        rois = _random_rois(len(images), blob.shape[3], blob.shape[2], generator)
+        rois = _random_rois(len(images), width, height, generator)
         pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
         features = _forward_measured(detector.roi_heads, pooled, generator)
         _calibrate_classifiers(detector.roi_heads.box_predictor, features)
@@ -90,24 +93,6 @@ def _initialise(detector: Detector, generator: torch.Generator) -> None:
     for module in detector.modules():
         if isinstance(module, ResidualBlock):
             (module.conv3 or module.conv2).norm.weight.mul_(RESIDUAL_GAIN)
-
-
-def _common_crop(
-    images: Sequence[NDArray[np.uint8]],
-    *,
-    mean: tuple[float, float, float],
-    min_side: int,
-    max_side: int,
-) -> Tensor:
-    """Scale images and crop them to the size that all cover: (B, 3, H, W) float32."""
-    blobs = []
-    for image in images:
-        height, width = image.shape[:2]
-        scale = image_scale(height=height, width=width, min_side=min_side, max_side=max_side)
-        blobs.append(image_blob(image, scale=scale, mean=mean))
-    height = min(blob.shape[1] for blob in blobs)
-    width = min(blob.shape[2] for blob in blobs)
-    return torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
 
 
 def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:

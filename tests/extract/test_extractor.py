@@ -5,7 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.extract.extractor import BATCH, Extractor
+from a2cap.extract.detector.input import BATCH
+from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, with_meta
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)

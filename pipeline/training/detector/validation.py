@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from a2cap.data.detection.labels import DetectionData, LabelledImage
-from a2cap.extract.detector.detections import BATCH, Detections, detect_objects, propose_regions
+from a2cap.extract.detector.detections import Detections, detect_objects, propose_regions
 from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.input import BATCH
 from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.engine.progress import track

@@ -12,7 +12,7 @@ from a2cap.extract.detector.detections import (
     propose_regions,
     refined_boxes,
 )
-from a2cap.extract.detector.input import ScaledSize, scaled_image
+from a2cap.extract.detector.input import ScaledSize, scaled_batch
 from a2cap.extract.extractor import Extractor
 from tests.extract.formulas import iou
 
@@ -38,12 +38,10 @@ def test_batched_detections_equal_single_ones(detector, make_image):
 
 def reference(detector, image, *, confidence, overlap, most):
     """One image, one box and one class at a time."""
-    blob, size = scaled_image(
-        image, min_side=detector.meta.scale[0], max_side=detector.meta.scale[1], meta=detector.meta
-    )
+    (blob,), (size,) = scaled_batch([image], scale=detector.meta.scale, meta=detector.meta)
     with torch.inference_mode():
         maps = detector(torch.from_numpy(blob)[None])
-        proposals = detector.propose(maps, size=size, count=30, meta=detector.meta)
+        (proposals,) = detector.proposal_generator(maps, sizes=[size], count=30, meta=detector.meta)
         rois = torch.nn.functional.pad(proposals, (1, 0))
         described = detector.predict(maps, rois, roi_size=7)
         shifts = detector.roi_heads.box_predictor.bbox_pred(described.features).numpy()

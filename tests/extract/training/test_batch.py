@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2cap.extract.detector.input import scaled_image
+from a2cap.extract.detector.input import scaled_batch
 from a2cap.extract.training.batch import labelled_batch
 from tests.extract.tiny import labelled, tiny_meta
 
@@ -19,7 +19,7 @@ def test_images_are_scaled_as_for_extraction_and_padded_with_zeros(images):
     assert batch.images.shape == (2, 3, 96, 80)
     assert [(size.height, size.width) for size in batch.sizes] == [(64, 80), (96, 48)]
     for index, image in enumerate(images):
-        blob, size = scaled_image(image, min_side=64, max_side=96, meta=META)
+        (blob,), (size,) = scaled_batch([image], scale=(64, 96), meta=META)
         assert size == batch.sizes[index]
         own = batch.images[index, :, : size.height, : size.width]
         assert torch.equal(own, torch.from_numpy(blob))

@@ -210,7 +210,9 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
                 scored.anchors.tolist(),
                 labels.boxes.tolist(),
             )
-            proposals = detector.propose(maps, size=batch.sizes[index], count=12, meta=META)
+            (proposals,) = detector.proposal_generator(
+                maps, sizes=batch.sizes[index : index + 1], count=12, meta=META
+            )
             regions = torch.cat([torch.from_numpy(labels.boxes), proposals])
             described = detector.predict(maps, torch.nn.functional.pad(regions, (1, 0)), roi_size=7)
             predictor = detector.roi_heads.box_predictor
