@@ -67,12 +67,9 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
 def read_blobs(data: memoryview) -> Blobs:
     """Read the arrays of every layer with weights."""
     found: Blobs = {}
-    for number, layer in _fields(data):
-        if number != _LAYER or not isinstance(layer, memoryview):
-            continue
-        parts = list(_fields(layer))
-        names = [bytes(value) for n, value in parts if n == _NAME and isinstance(value, memoryview)]
-        arrays = [_array(v) for n, v in parts if n == _BLOBS and isinstance(v, memoryview)]
+    for layer in _messages(data, _LAYER):
+        names = [bytes(name) for name in _messages(layer, _NAME)]
+        arrays = [_array(blob) for blob in _messages(layer, _BLOBS)]
         if names and arrays:
             found[names[0].decode("utf-8", "replace")] = arrays
     if not found:
@@ -87,7 +84,7 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
     values: list[NDArray[np.float32]] = []
     for number, value in _fields(blob):
         if number == _SHAPE and isinstance(value, memoryview):
-            shape = _sizes(value)
+            shape = list(_sizes(value))
         elif number in _LEGACY_SIZES and isinstance(value, int):
             legacy[number] = value
         elif number == _DATA and isinstance(value, memoryview):
@@ -104,20 +101,23 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
     return data.reshape(sizes)
 
 
-def _sizes(shape: memoryview) -> list[int]:
-    """Return BlobShape.dim, packed or one by one."""
-    sizes: list[int] = []
-    for number, value in _fields(shape):
-        if number != 1:
-            continue
+def _sizes(shape: memoryview) -> Iterator[int]:
+    """Yield BlobShape.dim, packed or one by one."""
+    for value in (value for number, value in _fields(shape) if number == 1):
         if isinstance(value, int):
-            sizes.append(value)
+            yield value
             continue
         position = 0
         while position < len(value):
             size, position = _varint(value, position)
-            sizes.append(size)
-    return sizes
+            yield size
+
+
+def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
+    """Yield the values of one field that are messages or strings."""
+    for found, value in _fields(data):
+        if found == number and isinstance(value, memoryview):
+            yield value
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
@@ -157,32 +157,25 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 def _by_key(name: str, arrays: list[NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
     """Return a layer's arrays by detectron2's keys."""
-    if name in _HEADS:
-        return _weight_and_bias(_HEADS[name], arrays)
+    kind, key = "res", _HEADS.get(name, name)
     if name in _STEM:
-        return _normalized(name, _STEM[name], "backbone.stem.conv1", arrays)
-    match = _RESIDUAL.fullmatch(name)
-    if match is None:
-        return _weight_and_bias(name, arrays)
-    kind, stage, letter, number, branch = match.groups()
-    unit = int(number) if number else ord(letter) - ord("a")
-    part = "roi_heads" if stage == "5" else "backbone"
-    return _normalized(name, kind, f"{part}.res{stage}.{unit}.{_BRANCHES[branch]}", arrays)
-
-
-def _weight_and_bias(key: str, arrays: list[NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+        kind, key = _STEM[name], "backbone.stem.conv1"
+    elif match := _RESIDUAL.fullmatch(name):
+        kind, stage, letter, number, branch = match.groups()
+        unit = int(number) if number else ord(letter) - ord("a")
+        part = "roi_heads" if stage == "5" else "backbone"
+        key = f"{part}.res{stage}.{unit}.{_BRANCHES[branch]}"
+    if kind == "bn":
+        return _statistics(name, key, arrays)
     names = ("weight", "bias", *(f"blob {number}" for number in range(2, len(arrays))))
+    key += ".norm" if kind == "scale" else ""  # gamma and beta
     return {f"{key}.{name}": array for name, array in zip(names, arrays, strict=False)}
 
 
-def _normalized(
-    name: str, kind: str, key: str, arrays: list[NDArray[np.float32]]
+def _statistics(
+    name: str, key: str, arrays: list[NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of a convolution, BatchNorm or Scale (gamma, beta)."""
-    if kind == "res":
-        return _weight_and_bias(key, arrays)
-    if kind == "scale":
-        return _weight_and_bias(f"{key}.norm", arrays)
+    """Return mean and variance of a BatchNorm layer."""
     if len(arrays) != _STATISTICS:
         raise _DamagedError(f"layer {name!r} has {len(arrays)} blobs, not {_STATISTICS}")
     mean, variance, count = arrays  # sums, to be divided by the third blob

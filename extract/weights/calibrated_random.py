@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.heads import BoxPredictor
 from a2cap.extract.detector.input import scaled_batch
 from a2cap.extract.detector.operators import roi_pool
-from a2cap.extract.detector.proposals import ProposalHead
 from a2cap.extract.detector.resnet import STRIDE, Architecture, FrozenBatchNorm, ResidualBlock
 
 BOXES_PER_IMAGE = 8
@@ -70,11 +68,19 @@ def calibrate(
     blob = torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
     with torch.inference_mode():
         maps = _forward_measured(detector.backbone, blob, generator)
-        _calibrate_proposals(detector.proposal_generator.rpn_head, maps)
+        head = detector.proposal_generator.rpn_head
+        hidden = torch.relu(head.conv(maps))
+        _centre(head.objectness_logits, head.objectness_logits(hidden), spread=OBJECTNESS_SPREAD)
+        _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
         rois = _random_rois(len(images), width, height, generator)
         pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
         features = _forward_measured(detector.roi_heads, pooled, generator)
-        _calibrate_classifiers(detector.roi_heads.box_predictor, features)
+        predictor = detector.roi_heads.box_predictor
+        _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
+        _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)
+        logits = predictor.attribute_logits(features, predictor(features))
+        if logits is not None:
+            _centre(predictor.attr_score, logits, spread=LOGIT_SPREAD)
     return detector
 
 
@@ -117,20 +123,6 @@ def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator)
         for hook in hooks:
             hook.remove()
     return output
-
-
-def _calibrate_proposals(head: ProposalHead, maps: Tensor) -> None:
-    hidden = torch.relu(head.conv(maps))
-    _centre(head.objectness_logits, head.objectness_logits(hidden), spread=OBJECTNESS_SPREAD)
-    _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
-
-
-def _calibrate_classifiers(predictor: BoxPredictor, features: Tensor) -> None:
-    _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
-    _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)
-    logits = predictor.attribute_logits(features, predictor(features))
-    if logits is not None:
-        _centre(predictor.attr_score, logits, spread=LOGIT_SPREAD)
 
 
 def _centre(layer: nn.Conv2d | nn.Linear, output: Tensor, *, spread: float) -> None:

@@ -5,7 +5,8 @@ the file's metadata. Sizes are read from the tensors' shapes, the format from th
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,7 @@ _FORMATS = (
     # field 1 of the protocol buffer, the network's name, or field 100, its first layer
     _Format("a .caffemodel", (b"\x0a", b"\xa2\x06"), load_caffemodel),
 )
+_BLOCK = re.compile(r"(?:backbone|roi_heads)\.res(\d)\.\d+\.conv1\.weight")
 _WEB_PAGE = (b"<!doctype", b"<html", b"<?xml")
 _PREDICTOR = "roi_heads.box_predictor"
 _WRITE_AGAIN = "write them with a2cap.extract.weights.load.save_detector"
@@ -77,11 +79,7 @@ def save_detector(detector: Detector, path: Path, *, dtype: torch.dtype = torch.
     """
     # One metadata entry only: the library writes several in an order of its own.
     meta = {META_KEY: detector.meta.model_dump_json()}
-    with replacing(path) as partial:
-        save_tensors(partial, _converted(detector.state_dict(), dtype), meta)
-
-
-def _converted(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    tensors = detector.state_dict()
     # Vectors stay float32: the variances of pixels exceed float16's 65,504.
     converted = {key: t.to(dtype) if t.ndim > 1 else t for key, t in tensors.items()}
     for key, tensor in tensors.items():
@@ -90,7 +88,8 @@ def _converted(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, T
                 f"weights are too large for {str(dtype).removeprefix('torch.')}: {key!r} reaches "
                 f"{tensor.abs().max():.3g}; store them as float32"
             )
-    return converted
+    with replacing(path) as partial:
+        save_tensors(partial, converted, meta)
 
 
 def assemble_detector(
@@ -113,7 +112,8 @@ def assemble_detector(
 
 def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture:
     """Read depth, widths and counts from keys and shapes; name: the file's, for messages."""
-    blocks = tuple(_block_count(tensors, stage) for stage in (2, 3, 4, 5))
+    found = Counter(match[1] for key in tensors if (match := _BLOCK.fullmatch(key)))
+    blocks = tuple(found[stage] for stage in "2345")
     bottlenecks = "backbone.res2.0.conv3.weight" in tensors
     depths = [d for d, b in BLOCKS.items() if b == blocks and (d >= 50) == bottlenecks]
     if not depths:
@@ -121,15 +121,21 @@ def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture
             f"weights {name!r} are not of a ResNet-18, 50, 101 or 152 detector: they have {blocks} "
             "blocks in res2 to res5; name a file in the canonical keys"
         )
-    has_attributes = f"{_PREDICTOR}.attr_score.weight" in tensors
+    attributes = {"attributes": 0, "embedding_width": 0, "attribute_width": 0}
     try:
+        if f"{_PREDICTOR}.attr_score.weight" in tensors:
+            attributes = {
+                "attributes": len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1,
+                "embedding_width": tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1],
+                "attribute_width": len(tensors[f"{_PREDICTOR}.fc_attr.weight"]),
+            }
         return Architecture(
             depth=depths[0],
             width=len(tensors["backbone.stem.conv1.weight"]),
             classes=len(tensors[f"{_PREDICTOR}.cls_score.weight"]) - 1,
             anchors=len(tensors["proposal_generator.rpn_head.objectness_logits.weight"]),
             proposal_width=len(tensors["proposal_generator.rpn_head.conv.weight"]),
-            **(_attribute_sizes(tensors) if has_attributes else _NO_ATTRIBUTES),
+            **attributes,
         )
     except KeyError as error:
         raise WeightsError(
@@ -137,35 +143,16 @@ def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture
         ) from error
 
 
-_NO_ATTRIBUTES = {"attributes": 0, "embedding_width": 0, "attribute_width": 0}
-
-
-def _attribute_sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    return {
-        "attributes": len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1,
-        "embedding_width": tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1],
-        "attribute_width": len(tensors[f"{_PREDICTOR}.fc_attr.weight"]),
-    }
-
-
-def _block_count(tensors: Iterable[str], stage: int) -> int:
-    prefix = "roi_heads" if stage == 5 else "backbone"
-    pattern = re.compile(rf"{prefix}\.res{stage}\.(\d+)\.conv1\.weight")
-    return sum(1 for key in tensors if pattern.fullmatch(key))
-
-
 def _differences(
     expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
 ) -> str:
-    missing = sorted(expected.keys() - found.keys())
-    unexpected = sorted(found.keys() - expected.keys())
-    wrong = [
-        f"{key} {found[key]} instead of {expected[key]}"
-        for key in sorted(expected.keys() & found.keys())
-        if expected[key] != found[key]
-    ]
-    named = (("missing", missing), ("unexpected", unexpected), ("of another shape", wrong))
-    return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named if keys)
+    wrong = (key for key in expected.keys() & found.keys() if expected[key] != found[key])
+    named = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "unexpected": sorted(found.keys() - expected.keys()),
+        "of another shape": [f"{k} {found[k]} instead of {expected[k]}" for k in sorted(wrong)],
+    }
+    return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named.items() if keys)
 
 
 def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
