@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -17,8 +18,10 @@ import numpy as np
 
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.scene import draw, make_scene, raw_text
+from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Report, ReportImage, write_report
+from a2cap.pipeline.report.report import Evaluation, write_report
 from benchmarks.measure import print_machine, print_table
 
 SIDE, REGIONS = 640, 36
@@ -33,56 +36,51 @@ SEARCHING = f"""({TIMED})(() => {{ const search = document.getElementById("searc
     search.value = "red"; search.dispatchEvent(new Event("input")); }})"""
 
 
-def make_images(count: int) -> list[ReportImage]:
+def make_evaluation(count: int) -> Evaluation:
     """Return scenes with their captions as references and as beams, and random scores."""
     rng = np.random.default_rng(0)
-    return [_image(index, rng) for index in range(count)]
+    scenes = [make_scene(index, seed=0, side=160) for index in range(count)]
+    references = {s.image_id: [raw_text(caption) for caption in s.captions] for s in scenes}
+    per_image = {
+        image_id: dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
+        for image_id in references
+    }
+    return Evaluation(
+        title="Captions of generated scenes",
+        captions={image_id: group[0] for image_id, group in references.items()},
+        references=references,
+        scores=Scores(dict.fromkeys(METRICS, 0.5), per_image, {}),
+        beams={
+            image_id: [Beam(text, -float(rank)) for rank, text in enumerate(group)]
+            for image_id, group in references.items()
+        },
+    )
 
 
-def _image(index: int, rng: np.random.Generator) -> ReportImage:
-    scene = make_scene(index, seed=0, side=160)
-    references = [raw_text(caption) for caption in scene.captions]
-    scores = dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
-    beams = [(text, -float(rank)) for rank, text in enumerate(references)]
-    return ReportImage(scene.image_id, references[0], references, scores, beams)
-
-
-def show_images(images: list[ReportImage], folder: Path) -> Iterator[tuple[str, ImageCard]]:
+def make_cards(captions: dict[str, str], folder: Path) -> Iterator[tuple[str, ImageCard]]:
     """Yield each image with a drawn file, random regions and attention."""
     rng = np.random.default_rng(1)
-    for index, image in enumerate(images):
-        path = folder / f"{image.image_id}.jpg"
+    for index, (image_id, caption) in enumerate(captions.items()):
+        path = folder / f"{image_id}.jpg"
         cv2.imwrite(str(path), draw(make_scene(index, seed=0, side=SIDE)))
         corners = np.sort(rng.random((REGIONS, 2, 2)) * SIDE, axis=1).reshape(-1, 4)
-        words = len(image.caption.split())
+        words = len(caption.split())
         original = rng.dirichlet(np.ones(REGIONS), words).astype(np.float32)
         keep = rng.random((words, REGIONS), dtype=np.float32)
         attention = CaptionAttention(original, original * np.exp(1 - keep), keep, keep[:, 0])
         names, scores = ["some object"] * REGIONS, rng.random(REGIONS)
         yield (
-            image.image_id,
+            image_id,
             ImageCard(path, SIDE, SIDE, corners, names, scores, attention),
         )
 
 
 def write(path: Path, *, count: int, embedded: int) -> float:
     """Write the report; return the seconds without drawing the images."""
-    images = make_images(count)
-    report = Report(
-        title="Captions of generated scenes",
-        metrics=dict.fromkeys(METRICS, 0.5),
-        baseline=None,
-        baseline_name="",
-        not_run={},
-        n=count,
-        total=count,
-        skipped={},
-        provenance={},
-        images=images,
-    )
-    shown = list(show_images(images[:embedded], path.parent))
+    evaluation = make_evaluation(count)
+    shown = list(make_cards(dict(islice(evaluation.captions.items(), embedded)), path.parent))
     started = time.perf_counter()
-    write_report(path, report, shown)
+    write_report(path, evaluation, shown)
     return time.perf_counter() - started
 
 

@@ -206,8 +206,8 @@ def evaluate(
     )
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")
-    if found.split.skipped:
-        text = missing_captions(list(found.split.skipped), found.split.total)
+    if found.skipped:
+        text = missing_captions(list(found.skipped), found.total)
         click.echo(f"a2: {text}; scored without them", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
 

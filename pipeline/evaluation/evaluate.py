@@ -1,7 +1,7 @@
 """Evaluation of a captioner on a split, and scoring of user-supplied captions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -9,7 +9,7 @@ import torch
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
+from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
@@ -22,7 +22,6 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
-from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
@@ -47,47 +46,15 @@ from a2cap.pipeline.evaluation.results import (
     require_same_images,
     write_results,
 )
-from a2cap.pipeline.evaluation.scores import Baseline, read_baseline, write_scores
+from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.metrics.java import find_java
-from a2cap.pipeline.metrics.score import Scores, score
+from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.tokenization import tokenize
-from a2cap.pipeline.metrics.word_groups import WordGroupScores, score_word_groups
-from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Report, ReportImage, worst_and_best, write_report
-from a2cap.pipeline.report.summary import format_figures
+from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-
-
-@dataclass(frozen=True)
-class EvaluationSplit:
-    """Images of a split.
-
-    references: image id -> PTB tokens, for images that have features. skipped: image id -> reason.
-    total: number of images, skipped ones included.
-    """
-
-    references: Mapping[str, Sequence[str]]
-    skipped: dict[str, str]
-    total: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Captions by image id, their scores, and everything else that the report shows.
-
-    beams and grounding are empty for captions that were read from a file.
-    """
-
-    split: EvaluationSplit
-    captions: Mapping[str, str]
-    scores: Scores
-    statistics: dict[str, float]
-    provenance: dict[str, str]
-    beams: Mapping[str, Sequence[Beam]] = field(default_factory=dict)
-    grounding: Mapping[str, Grounding] = field(default_factory=dict)
-    word_groups: WordGroupScores | None = None
 
 
 @dataclass(frozen=True)
@@ -154,14 +121,16 @@ def evaluate_captioner(
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
     captioning = _Captioning(config, model, store, device)
-    split = read_split(config.split, inputs)
+    references, skipped = read_split(config.split, inputs)
+    # Whatever may be refused is read before minutes of decoding.
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
+    compared = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
 
-    beams = captioning.decode(list(split.references))
+    beams = captioning.decode(list(references))
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / RESULTS, captions)
     tokens = _tokens(captions)
-    scores = score(tokens, split.references, spice=config.spice)
+    scores = score(tokens, references, spice=config.spice)
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
@@ -170,23 +139,23 @@ def evaluate_captioner(
         chosen = shown if config.attention == "report" else list(captions)
         attention = captioning.write_attention(directory / ATTENTION, captions, chosen)
     boxes = read_instances(inputs["instances"].path) if "instances" in inputs else {}
-    evaluated = EvaluationImages(store, model.description.max_regions, images, boxes, attention)
+    known = EvaluationImages(store, model.description.max_regions, images, boxes, attention)
     evaluation = Evaluation(
-        split,
+        f"Captions of the {config.split} split",
         captions,
+        references,
         scores,
-        _statistics(captions, beams, split.references),
-        provenance_of(config, inputs, model),
+        skipped=skipped,
+        statistics=_statistics(captions, beams, references),
+        provenance=provenance_of(config, inputs, model),
         beams=beams,
-        grounding=evaluated.ground(captions),
-        word_groups=_score_groups(tokens, split.references, groups),
+        grounding=known.ground(captions),
+        word_groups=score_word_groups(tokens, references, groups) if groups else None,
+        baseline=compared and replace(compared, name=config.baseline_name),
     )
-    baseline = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
-    report = _report(
-        f"Captions of the {config.split} split", evaluation, baseline, config.baseline_name
-    )
-    _write(directory, evaluation, report, evaluated.cards(shown))
-    return [SkippedItem(image_id, reason) for image_id, reason in split.skipped.items()]
+    write_scores(directory, evaluation)
+    write_report(directory / REPORT, evaluation, known.cards(shown))
+    return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
 
 
 def score_results(
@@ -202,10 +171,9 @@ def score_results(
     """Score a results file and write `metrics.json` and `report.html` into `output`.
 
     results: COCO results. references: COCO captions, Karpathy layout or references.json.
-    word_groups: groups of words that are scored separately. CIDEr's document frequencies are those
-    of the images with a caption. Raises InputError if captions and references are of different
-    images (`allow_missing` permits missing captions), or if `output` contains scores and `force` is
-    not set.
+    word_groups: groups of words that are scored separately. Raises InputError if captions and
+    references are of different images (`allow_missing` permits missing captions), or if `output`
+    contains scores and `force` is not set.
     """
     find_java()
     if (output / METRICS).exists() and not force:
@@ -221,27 +189,30 @@ def score_results(
     reference_tokens = read_reference_tokens(references)
     # References of images without a caption must not count in CIDEr's document frequencies.
     known = {image_id: reference_tokens[image_id] for image_id in captions}
-    scores = score(tokens, known, spice=spice)
     sources = [results, references, *([word_groups] if word_groups else [])]
     evaluation = Evaluation(
-        EvaluationSplit(
-            {image_id: raw[image_id] for image_id in captions},
-            dict.fromkeys(missing, f"no caption in {results.name}"),
-            len(raw),
-        ),
+        f"Captions of {results.name}",
         captions,
-        scores,
-        caption_statistics(tokens),
-        {f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
-        word_groups=_score_groups(tokens, known, groups),
+        {image_id: raw[image_id] for image_id in captions},
+        score(tokens, known, spice=spice),
+        skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
+        statistics=caption_statistics(tokens),
+        provenance={f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
+        word_groups=score_word_groups(tokens, known, groups) if groups else None,
     )
     output.mkdir(parents=True, exist_ok=True)
-    _write(output, evaluation, _report(f"Captions of {results.name}", evaluation))
+    write_scores(output, evaluation)
+    write_report(output / REPORT, evaluation)
     return evaluation
 
 
-def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluationSplit:
-    """Return the images of a split; raise InputError if none of them has features."""
+def read_split(
+    name: str, inputs: Mapping[str, Input]
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the PTB tokens of a split's references by image id, and the skipped images.
+
+    Raises InputError if no image of the split has features.
+    """
     captions = inputs["captions"].path
     tokens = load_reference_tokens(captions / REFERENCES)
     # Sorted: the order of decoding is the same on every machine.
@@ -252,8 +223,7 @@ def read_split(name: str, inputs: Mapping[str, Input]) -> EvaluationSplit:
         raise InputError(
             f"no image of split {name!r} has features; set evaluate.split to another one"
         )
-    skipped = {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
-    return EvaluationSplit(references, skipped, len(chosen))
+    return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
 
 
 def _tokens(captions: Mapping[str, str]) -> dict[str, str]:
@@ -272,64 +242,3 @@ def _statistics(
     texts = {image_id: [beam.caption for beam in group] for image_id, group in beams.items()}
     diversity = beam_diversity(texts, references)
     return found | {"beam_diversity": fmean(diversity.values())} if diversity else found
-
-
-def _score_groups(
-    tokens: Mapping[str, str], references: Mapping[str, Sequence[str]], groups: WordGroups
-) -> WordGroupScores | None:
-    """Return the scores of each group of words, or None without groups."""
-    return score_word_groups(tokens, references, groups) if groups else None
-
-
-def _report(
-    title: str, evaluation: Evaluation, baseline: Baseline | None = None, baseline_name: str = ""
-) -> Report:
-    scores, split = evaluation.scores, evaluation.split
-    return Report(
-        title=title,
-        metrics=scores.metrics,
-        intervals=scores.confidence,
-        baseline=baseline.metrics if baseline else None,
-        baseline_groups=baseline.word_groups if baseline else {},
-        baseline_name=baseline_name if baseline else "",
-        not_run=scores.not_run,
-        n=len(evaluation.captions),
-        total=split.total,
-        skipped=split.skipped,
-        provenance=evaluation.provenance,
-        statistics=format_figures(evaluation.statistics, scores.spice),
-        images=[
-            ReportImage(
-                image_id=image_id,
-                caption=caption,
-                references=split.references[image_id],
-                scores=scores.per_image[image_id],
-                beams=[(beam.caption, beam.score) for beam in evaluation.beams.get(image_id, ())],
-                grounding=evaluation.grounding.get(image_id),
-            )
-            for image_id, caption in evaluation.captions.items()
-        ],
-        grounding=mean_grounding(evaluation.grounding.values()),
-        word_groups=evaluation.word_groups.groups if evaluation.word_groups else {},
-    )
-
-
-def _write(
-    directory: Path,
-    evaluation: Evaluation,
-    report: Report,
-    cards: Iterable[tuple[str, ImageCard]] = (),
-) -> None:
-    """Write metrics, scores per image, and the report."""
-    write_scores(
-        directory,
-        evaluation.scores,
-        evaluation.statistics,
-        total=evaluation.split.total,
-        provenance=evaluation.provenance,
-        grounding=report.grounding,
-        word_groups=evaluation.word_groups,
-        captions=evaluation.captions,
-        references=evaluation.split.references,
-    )
-    write_report(directory / REPORT, report, cards)

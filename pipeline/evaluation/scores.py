@@ -8,76 +8,54 @@ give the metrics that are not means.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
-from a2cap.pipeline.metrics.score import Scores
-from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
+from a2cap.pipeline.metrics.word_groups import GroupScore
+from a2cap.pipeline.report.report import Baseline, Evaluation
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """Metrics and word groups of another evaluation; word_groups is empty if it had none."""
-
-    metrics: dict[str, float]
-    word_groups: dict[str, GroupScore]
-
-
-def write_scores(
-    directory: Path,
-    scores: Scores,
-    statistics: Mapping[str, float],
-    *,
-    total: int,
-    provenance: Mapping[str, str],
-    grounding: Grounding | None = None,
-    word_groups: WordGroupScores | None = None,
-    captions: Mapping[str, str] = MappingProxyType({}),
-    references: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> None:
-    """Write metrics.json and per_picture.json.
-
-    statistics: of the captions, from `caption_statistics`. total: number of images, skipped ones
-    included. captions, references: by image id, shown when two runs are compared.
-    """
+def write_scores(directory: Path, evaluation: Evaluation) -> None:
+    """Write metrics.json and per_picture.json."""
+    scores, word_groups = evaluation.scores, evaluation.word_groups
     content: dict[str, object] = {
         "metrics": scores.metrics,
-        "n": len(scores.per_image),
-        "total": total,
+        "n": len(evaluation.captions),
+        "total": evaluation.total,
         "not_run": scores.not_run,
-        "confidence": {name: list(ends) for name, ends in scores.confidence.items()},
+        "confidence": scores.confidence,
         "spice": scores.spice,
-        "captions": dict(statistics),
-        "provenance": dict(provenance),
+        "captions": evaluation.statistics,
+        "provenance": evaluation.provenance,
     }
-    if grounding is not None:
+    if grounding := evaluation.mean_grounding:
         content["grounding"] = asdict(grounding)
-    if word_groups is not None:
+    if word_groups:
         content["word_groups"] = {n: found.as_json() for n, found in word_groups.groups.items()}
     write_json(directory / METRICS, content)
 
-    images = {image_id: _image_scores(scores, image_id) for image_id in scores.per_image}
-    for image_id, counts in (word_groups.per_image if word_groups else {}).items():
-        images[image_id]["word_groups"] = {n: found.as_json() for n, found in counts.items()}
-    for image_id, caption in captions.items():
-        images[image_id] |= {"caption": caption, "references": list(references[image_id])}
+    images = {image_id: _image_scores(evaluation, image_id) for image_id in evaluation.captions}
     # Not `write_json`: indentation would double the size of the file.
     text = json.dumps({"pictures": images}, allow_nan=False, sort_keys=True)
     (directory / PER_IMAGE).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _image_scores(scores: Scores, image_id: str) -> dict[str, object]:
-    return {
+def _image_scores(evaluation: Evaluation, image_id: str) -> dict[str, object]:
+    scores, groups = evaluation.scores, evaluation.word_groups
+    content: dict[str, object] = {
+        "caption": evaluation.captions[image_id],
+        "references": list(evaluation.references[image_id]),
         "metrics": scores.per_image[image_id],
         "spice": scores.spice_per_image.get(image_id, {}),
         **{family: rows[image_id] for family, rows in scores.statistics.items()},
     }
+    if groups:
+        counts = groups.per_image[image_id]
+        content["word_groups"] = {name: found.as_json() for name, found in counts.items()}
+    return content
 
 
 def read_baseline(path: Path) -> Baseline:

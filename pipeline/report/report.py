@@ -8,96 +8,113 @@ attention.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from a2cap.pipeline.captioning.grounding import Grounding
-from a2cap.pipeline.metrics.word_groups import GroupScore
+from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
+from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.summary import group_rows, histogram, in_order, metric_rows, shown_name
+from a2cap.pipeline.report.summary import (
+    format_figures,
+    group_rows,
+    histogram,
+    in_order,
+    metric_rows,
+    shown_name,
+)
+
+if TYPE_CHECKING:  # it imports torch, which a page of scores does not need
+    from a2cap.pipeline.captioning.decoding import Beam
 
 
 @dataclass(frozen=True)
-class ReportImage:
-    """Captions and scores of one image.
+class Baseline:
+    """Metrics and word groups of another evaluation; word_groups is empty if it had none."""
 
-    references: captions by people. scores: metric -> value. beams: captions with the scores that
-    ranked them, best first. grounding: of the caption, if it is known.
-    """
-
-    image_id: str
-    caption: str
-    references: Sequence[str]
-    scores: Mapping[str, float]
-    beams: Sequence[tuple[str, float]] = ()
-    grounding: Grounding | None = None
+    metrics: dict[str, float]
+    word_groups: dict[str, GroupScore] = field(default_factory=dict)
+    name: str = "baseline"
 
 
 @dataclass(frozen=True)
-class Report:
-    """Content of an evaluation report.
+class Evaluation:
+    """Captions of a set of images, their scores, and everything else that the report shows.
 
-    metrics: metric -> value over all images. intervals: metric -> 95 % confidence interval.
-    baseline: metrics of another run, which is called `baseline_name`, or None.
-    not_run: metric -> reason why it has no value.
-    n: number of scored images, of `total`. skipped: image id -> reason.
-    provenance: name -> value, in the order of display. statistics: the same, of the captions.
-    grounding: over all captions, if there are annotated boxes.
-    word_groups, baseline_groups: group of words -> scores, of this run and of the other.
+    captions, references: by image id, in the order of display. skipped: image id -> reason.
+    statistics: of the captions. provenance: name -> value, in the order of display.
+    beams: captions with the scores that ranked them, best first. beams and grounding are empty for
+    captions that were read from a file. baseline: another evaluation to compare with.
     """
 
     title: str
-    metrics: Mapping[str, float]
-    baseline: Mapping[str, float] | None
-    baseline_name: str
-    not_run: Mapping[str, str]
-    n: int
-    total: int
-    skipped: Mapping[str, str]
-    provenance: Mapping[str, str]
-    images: Sequence[ReportImage]
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    statistics: Mapping[str, str] = field(default_factory=dict)
-    grounding: Grounding | None = None
-    word_groups: Mapping[str, GroupScore] = field(default_factory=dict)
-    baseline_groups: Mapping[str, GroupScore] = field(default_factory=dict)
+    captions: Mapping[str, str]
+    references: Mapping[str, Sequence[str]]
+    scores: Scores
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    beams: Mapping[str, Sequence["Beam"]] = field(default_factory=dict)
+    grounding: Mapping[str, Grounding] = field(default_factory=dict)
+    word_groups: WordGroupScores | None = None
+    baseline: Baseline | None = None
+
+    @property
+    def total(self) -> int:
+        """Number of images, skipped ones included."""
+        return len(self.captions) + len(self.skipped)
+
+    @property
+    def mean_grounding(self) -> Grounding | None:
+        """Grounding over the words of all captions, None without annotated boxes."""
+        return mean_grounding(self.grounding.values())
 
 
-def write_report(path: Path, report: Report, cards: Iterable[tuple[str, ImageCard]] = ()) -> None:
+def write_report(
+    path: Path, evaluation: Evaluation, cards: Iterable[tuple[str, ImageCard]] = ()
+) -> None:
     """Write the report as one HTML file.
 
     cards: (image id, card) of the images to embed; consumed one by one, so that they need not be in
     memory together.
     """
-    metrics = in_order(name for image in report.images for name in image.scores)
-    cider = [image.scores["CIDEr"] for image in report.images if "CIDEr" in image.scores]
-    captions = {image.image_id: image.caption for image in report.images}
+    scores, baseline = evaluation.scores, evaluation.baseline
+    metrics = in_order(name for values in scores.per_image.values() for name in values)
+    cider = [values["CIDEr"] for values in scores.per_image.values() if "CIDEr" in values]
     write_page(
         path,
         "report.html",
-        report=report,
-        metrics=metric_rows(
-            report.metrics, report.intervals, report.baseline or {}, report.not_run
+        evaluation=evaluation,
+        baseline=baseline,
+        statistics=format_figures(evaluation.statistics, scores.spice),
+        grounding=evaluation.mean_grounding,
+        metrics=metric_rows(scores, baseline.metrics if baseline else {}),
+        groups=group_rows(
+            evaluation.word_groups.groups if evaluation.word_groups else {},
+            baseline.word_groups if baseline else {},
         ),
-        groups=group_rows(report.word_groups, report.baseline_groups),
         histogram=histogram(cider),
         orders=[shown_name(name) for name in metrics],
         data={
             "metrics": [shown_name(name) for name in metrics],
-            "images": [_as_json(image, metrics) for image in report.images],
+            "images": [_as_json(image_id, evaluation, metrics) for image_id in evaluation.captions],
         },
-        cards=((image_id, card.as_json(captions[image_id])) for image_id, card in cards),
+        cards=((image_id, card.as_json(evaluation.captions[image_id])) for image_id, card in cards),
     )
 
 
-def _as_json(image: ReportImage, metrics: Sequence[str]) -> dict[str, object]:
+def _as_json(image_id: str, evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, object]:
     """Return an image for the page's script, with scores in the order of `metrics`."""
-    grounding = image.grounding
+    grounding = evaluation.grounding.get(image_id)
+    scores = evaluation.scores.per_image[image_id]
     return {
-        "id": image.image_id,
-        "caption": image.caption,
-        "references": list(image.references),
-        "beams": [[caption, _rounded(score)] for caption, score in image.beams],
-        "scores": [_rounded(image.scores.get(name)) for name in metrics],
+        "id": image_id,
+        "caption": evaluation.captions[image_id],
+        "references": list(evaluation.references[image_id]),
+        "beams": [
+            [beam.caption, _rounded(beam.score)] for beam in evaluation.beams.get(image_id, ())
+        ],
+        "scores": [_rounded(scores.get(name)) for name in metrics],
         "grounding": grounding
         and [
             *map(_rounded, (grounding.original, grounding.aligned, grounding.uniform)),

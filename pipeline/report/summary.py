@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from a2cap.pipeline.metrics.score import METRICS
+from a2cap.pipeline.metrics.score import METRICS, Scores
 from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 _BINS = 32
@@ -46,21 +46,14 @@ class MetricRow:
     reason: str
 
 
-def metric_rows(
-    metrics: Mapping[str, float],
-    intervals: Mapping[str, tuple[float, float]],
-    baseline: Mapping[str, float],
-    not_run: Mapping[str, str],
-) -> list[MetricRow]:
+def metric_rows(scores: Scores, baseline: Mapping[str, float]) -> list[MetricRow]:
     """Return a row for each metric that has a value or a reason for none."""
     rows = []
-    for name in in_order((*metrics, *not_run)):
-        value, compared = metrics.get(name), baseline.get(name)
+    for name in in_order((*scores.metrics, *scores.not_run)):
+        value, compared = scores.metrics.get(name), baseline.get(name)
         ratio = value / compared if value is not None and compared else None
-        reason = not_run.get(name, "")
-        rows.append(
-            MetricRow(shown_name(name), value, intervals.get(name), compared, ratio, reason)
-        )
+        interval, reason = scores.confidence.get(name), scores.not_run.get(name, "")
+        rows.append(MetricRow(shown_name(name), value, interval, compared, ratio, reason))
     return rows
 
 

@@ -11,6 +11,7 @@ from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.report import Evaluation
 from tests.data.messages import message_of
 from tests.pipeline.experiments import a2
 
@@ -37,10 +38,12 @@ def scores(cider, bleu=None):
 def run(tmp_path):
     """Write the scores of a run and return its folder."""
 
-    def write(name, found, **options):
+    def write(name, found, *, caption="a dog", **options):
         folder = tmp_path / name
         folder.mkdir()
-        write_scores(folder, found, {}, **{"total": 200, "provenance": {}} | options)
+        captions = dict.fromkeys(found.per_image, caption)
+        references = {image_id: ["a dog"] for image_id in captions}
+        write_scores(folder, Evaluation(name, captions, references, found, **options))
         return folder
 
     return write
@@ -127,8 +130,7 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
             name,
             scores(np.full(200, cider)),
             provenance={"split": "test", "word": word, **settings},
-            captions=dict.fromkeys(IMAGES, f"a {word}"),
-            references={image_id: ["a dog"] for image_id in IMAGES},
+            caption=f"a {word}",
         )
         for name, word, cider, settings in runs
     ]
@@ -148,6 +150,8 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
 
 def test_a_run_without_captions_has_no_page(run):
     one = run("a", scores(np.ones(200)))
+    path = one / "per_picture.json"
+    path.write_text(path.read_text().replace('"caption"', '"other"'))
     assert (
         message_of(compare_captions, one, one, compare_runs(one, one))
         == f"no captions in {str(one)!r}; evaluate again with --force"

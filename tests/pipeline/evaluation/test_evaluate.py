@@ -232,7 +232,7 @@ def test_equal_runs_write_equal_bytes(run):
 def test_the_configured_split_is_captioned(run, inputs):
     run(EvaluateConfig(split="val", beam_size=1))
     captioned = [f"{e['image_id']:012d}" for e in read_json(run.directory / "captions.json")]
-    assert captioned == list(read_split("val", inputs).references)
+    assert captioned == list(read_split("val", inputs)[0])
     assert "Captions of the val split" in (run.directory / "report.html").read_text()
 
 
@@ -312,7 +312,7 @@ def skipping(inputs, tmp_path):
 
 
 def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, skipping):
-    lost, *saved = read_split("test", inputs).references
+    lost, *saved = read_split("test", inputs)[0]
     [skipped] = run(features=skipping([lost]))
     assert (skipped.image_id, skipped.reason) == (lost, "it was empty")
     assert len(read_json(run.directory / "captions.json")) == len(saved) == 3
@@ -324,7 +324,7 @@ def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, ski
 
 
 def test_a_split_without_features_is_rejected(run, inputs, skipping):
-    assert message_of(run, features=skipping(read_split("test", inputs).references)) == (
+    assert message_of(run, features=skipping(read_split("test", inputs)[0])) == (
         "no image of split 'test' has features; set evaluate.split to another one"
     )
 

@@ -7,6 +7,7 @@ import pytest
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.report import Evaluation
 from tests.data.messages import message_of, written
 
 
@@ -15,7 +16,8 @@ def test_written_scores_are_read_back_as_a_baseline(tmp_path):
         {"1": "a red ball"}, {"1": ["a red ball"]}, {"kinds": {"ball"}, "colours": {"red"}}
     )
     scores = Scores({"CIDEr": 0.5}, {"1": {"CIDEr": 0.5}}, {})
-    write_scores(tmp_path, scores, {}, total=1, provenance={}, word_groups=groups)
+    captions, references = {"1": "A red ball."}, {"1": ["A red ball!"]}
+    write_scores(tmp_path, Evaluation("x", captions, references, scores, word_groups=groups))
     found = read_baseline(tmp_path / "metrics.json")
     assert found.metrics == {"CIDEr": 0.5}
     assert found.word_groups == groups.groups

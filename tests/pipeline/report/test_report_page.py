@@ -7,10 +7,12 @@ import pytest
 from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import Report, ReportImage, write_report
+from a2cap.pipeline.report.report import Baseline, write_report
+from tests.pipeline.report.evaluations import card, evaluation, padded
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
 
@@ -22,47 +24,28 @@ ATTENTION = CaptionAttention(
     gate=np.array([0.125, 0.5, 0.75], dtype=np.float32),
 )
 PLAIN = CaptionAttention(ORIGINAL, ORIGINAL)
-BOXES = np.array([[10, 20, 60, 50], [0, 0, 640, 480], [300, 200, 500, 400]], dtype=np.float32)
 WORDS = ("dog", "cat", "bus")
-
-
-def image(number):
-    return ReportImage(
-        image_id=f"{number:012d}",
-        caption=f"a {WORDS[number % 3]} here",
-        references=[f"reference {number}", "another caption"],
-        scores={"Bleu_4": (number * 7) % 10 / 10, "CIDEr": number / 10},
-        beams=[(f"a {WORDS[number % 3]} here", -1.5), ("second beam", -2.25)],
-        grounding=Grounding(0.5, 0.625, 0.25, 2) if number == 0 else None,
-    )
-
-
-def shown(path, attention=ATTENTION):
-    return ImageCard(
-        path, 640, 480, BOXES, ["dog", "", "cat"], np.array([0.5, 0.9, 1.0]), attention
-    )
-
-
 GROUPS = score_word_groups(
     {"1": "a red ball left of a cup"},
     {"1": ["a blue ball left of a cup"]},
     {"kinds": {"ball", "cup"}, "colours": {"red", "blue"}, "relations": {"left"}},
-).groups
-REPORT = Report(
-    title="Captions of test",
-    metrics={"CIDEr": 0.8, "Bleu_4": 0.27},
-    intervals={"CIDEr": (0.75, 0.85)},
-    baseline={"CIDEr": 0.4},
-    baseline_name="a captioner without features, trained equally long",
-    not_run={"SPICE": "no jars " * 12},
-    n=100,
-    total=100,
+)
+EVALUATION = evaluation(
+    range(100),
+    caption=lambda n: f"a {WORDS[n % 3]} here",
+    scores=Scores(
+        {"CIDEr": 0.8, "Bleu_4": 0.27},
+        {padded(n): {"Bleu_4": (n * 7) % 10 / 10, "CIDEr": n / 10} for n in range(100)},
+        {"SPICE": "no jars " * 12},
+        confidence={"CIDEr": (0.75, 0.85)},
+    ),
     skipped={},
     provenance={"vocabulary": "10,201 entries", "digest": "f" * 64},
-    images=[image(number) for number in range(100)],
-    grounding=Grounding(0.5, 0.625, 0.25, 2),
+    grounding={padded(0): Grounding(0.5, 0.625, 0.25, 2)},
     word_groups=GROUPS,
-    baseline_groups=GROUPS,
+    baseline=Baseline(
+        {"CIDEr": 0.4}, GROUPS.groups, "a captioner without features, trained equally long"
+    ),
 )
 
 
@@ -72,9 +55,9 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report page")
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
-    images = {0: shown(photo), 1: shown(photo, PLAIN), 2: shown(None)}
+    cards = {0: card(photo, ATTENTION), 1: card(photo, PLAIN), 2: card(None, ATTENTION)}
     path = folder / "report.html"
-    write_report(path, REPORT, ((f"{n:012d}", one) for n, one in images.items()))
+    write_report(path, EVALUATION, ((padded(n), one) for n, one in cards.items()))
     return path
 
 
@@ -201,7 +184,7 @@ def test_an_image_without_a_card_has_its_captions_and_scores(page):
     card = page.locator(".card").nth(3)
     assert card.locator(".image").is_hidden()
     assert card.locator("h2").text_content() == "a dog here"
-    assert card.locator(".references li").all_text_contents()[0] == "reference 3"
+    assert card.locator(".references li").all_text_contents()[0] == "reference 3 a"
     card.locator("summary").click()
     assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
 
@@ -209,7 +192,7 @@ def test_an_image_without_a_card_has_its_captions_and_scores(page):
 def test_images_have_a_reference_as_alternative_text(page):
     first = page.locator(".card").first
     texts = [image.get_attribute("alt") for image in first.locator("img").all()]
-    assert texts == ["reference 0", ""]  # the second view shows the same image
+    assert texts == ["reference 0 a", ""]  # the second view shows the same image
 
 
 def test_hidden_regions_are_shown_with_attention(page):
@@ -256,11 +239,15 @@ def test_the_page_follows_the_color_scheme(report, open_page, scheme):
 def test_text_from_outside_is_not_markup(tmp_path, open_page):
     bad = "</script><img src=x onerror=alert(1)> <b>&amp;"
     hostile = replace(
-        image(1), image_id=bad, caption=bad, references=[bad], beams=[(bad, 0.0), (bad, 0.0)]
+        EVALUATION,
+        title=bad,
+        captions={bad: bad},
+        references={bad: [bad]},
+        scores=Scores({}, {bad: {"CIDEr": 1.0}}, {}),
+        beams={bad: [Beam(bad, 0.0), Beam(bad, 0.0)]},
     )
     path = tmp_path / "report.html"
-    one = replace(shown(None, PLAIN), names=[bad] * 3)
-    write_report(path, replace(REPORT, title=bad, images=[hostile]), [(bad, one)])
+    write_report(path, hostile, [(bad, card(None, PLAIN, names=[bad] * 3))])
     page = open_page(path)
     page.locator(".card .token").first.hover()
     assert page.locator("img, main b b").count() == 0
