@@ -17,7 +17,7 @@ from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import evaluate as detector_evaluation
-from tests.pipeline.experiments import a2
+from tests.pipeline.experiments import a2, settings
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,12 @@ def test_a_damaged_detector_is_reported_with_the_command_that_restores_it(traine
 
 def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, tmp_path):
     output = tmp_path / "features"
-    scale = ("--set", "extract.min_side=64", "--set", "extract.max_side=64")
-    regions = ("--set", "extract.max_regions=12", "--set", "extract.proposals=40")
+    fields = {"weights": trained.weights, "boxes": "detect", "min_side": 64, "max_side": 64}
+    fields |= {"max_regions": 12, "proposals": 40, "roi_size": 7}
     answer = a2(
         *("extract", "--images", labelled.folder / "val" / "images", "--output", output),
-        *("--set", f"extract.weights={trained.weights}", "--set", "extract.boxes=detect"),
-        *(*scale, *regions, "--set", "extract.roi_size=7", "--set", "runtime.device=cpu"),
-        *("--artifacts", tmp_path / "artifacts"),
+        *settings(*(f"extract.{name}={value}" for name, value in fields.items())),
+        *("--set", "runtime.device=cpu", "--artifacts", tmp_path / "artifacts"),
     )
     assert answer.exit_code == 0, answer.output
     store = FeatureStore(output / "features.lmdb")
@@ -160,23 +159,21 @@ def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
 # evaluation
 
 
+def evaluate(trained, *options, weights=None):
+    place = ("detector", "evaluate", *trained.place)
+    return a2(*place, "--weights", weights or trained.weights, *options)
+
+
 def test_the_evaluation_of_the_trained_weights_equals_the_training_output(trained):
-    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
+    answer = evaluate(trained)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.splitlines() == trained.output.splitlines()[1:-1]
-
-
-def test_the_evaluation_prints_json(trained):
-    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json")
-    assert json.loads(answer.stdout) == figures_of(trained)
+    assert json.loads(evaluate(trained, "--json").stdout) == figures_of(trained)
 
 
 def test_the_evaluation_uses_the_configured_images(trained):
-    answer = a2(
-        *("detector", "evaluate", *trained.place, "--weights", trained.weights, "--json"),
-        *("--set", "detector.max_validation_images=2", "--set", "detector.validation_proposals=5"),
-    )
-    found = json.loads(answer.stdout)
+    fewer = settings("detector.max_validation_images=2", "detector.validation_proposals=5")
+    found = json.loads(evaluate(trained, "--json", *fewer).stdout)
     assert (found["pictures"], found["proposals"]) == (2, 5)
 
 
@@ -190,12 +187,10 @@ def changed_labels(labelled, folder, change):
 
 
 def test_weights_with_another_number_of_classes_are_rejected(trained, labelled, tmp_path):
-    labels = changed_labels(
-        labelled,
-        tmp_path,
-        lambda document: document["categories"].append({"id": 99, "name": "dog"}),
-    )
-    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights, *labels)
+    def add(document):
+        document["categories"].append({"id": 99, "name": "dog"})
+
+    answer = evaluate(trained, *changed_labels(labelled, tmp_path, add))
     assert answer.exit_code == 2
     assert answer.stderr == (
         f"a2: weights {str(trained.weights)!r} have 20 classes, the labels 21; "
@@ -209,14 +204,13 @@ def test_weights_with_other_class_names_beside_them_are_rejected(trained, labell
 
     labels = changed_labels(labelled, tmp_path, rename)
     weights = shutil.copyfile(trained.weights, tmp_path / "copied.safetensors")
-    evaluate = ("detector", "evaluate", *trained.place, *labels, "--weights")
-    answer = a2(*evaluate, trained.weights)
+    answer = evaluate(trained, *labels)
     assert answer.exit_code == 2
     assert answer.stderr == (
         f"a2: classes of {str(trained.weights)!r} and of the labels differ: 'ball' and 'dog'; "
         "use the labels they were trained with\n"
     )
-    assert a2(*evaluate, weights).exit_code == 0
+    assert evaluate(trained, *labels, weights=weights).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -230,11 +224,11 @@ def test_weights_with_other_class_names_beside_them_are_rejected(trained, labell
     ],
 )
 def test_missing_weights_are_reported(trained, weights, message):
-    answer = a2("detector", "evaluate", *trained.place, "--weights", weights)
+    answer = evaluate(trained, weights=weights)
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
 
 
-def test_evaluation_without_labels_is_rejected(trained, tmp_path):
+def test_evaluation_without_labels_is_rejected(trained):
     answer = a2("detector", "evaluate", "--weights", trained.weights)
     assert answer.exit_code == 2
     assert answer.stderr == (
@@ -247,12 +241,19 @@ def test_a_stopped_evaluation_restarts(trained, monkeypatch):
         raise Interrupted(15)
 
     monkeypatch.setattr(detector_evaluation, "evaluate_detector", stop)
-    answer = a2("detector", "evaluate", *trained.place, "--weights", trained.weights)
+    answer = evaluate(trained)
     assert answer.exit_code == 143
     assert answer.stderr == "a2: stopped; run the same command again to restart\n"
 
 
 # --- skipped images and rejected fields ---
+
+
+def train_again(trained, folder, **fields):
+    """Train with changed fields into another artifacts folder."""
+    changed = settings(*(f"detector.{name}={value}" for name, value in fields.items()))
+    place = ("-c", trained.config_file, "--artifacts", folder / "artifacts")
+    return a2("detector", "train", *place, *changed)
 
 
 def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_path):
@@ -262,11 +263,7 @@ def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_
         Image.new("RGB", (20, 10)).save(folder / "images" / f"{broken}.jpg")
         folders[name] = folder / "images"
     fields = {"images": folders["train"], "validation_images": folders["val"], "epochs": 1}
-    overrides = [word for f, v in fields.items() for word in ("--set", f"detector.{f}={v}")]
-    answer = a2(
-        *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
-        *overrides,
-    )
+    answer = train_again(trained, tmp_path, **fields)
     assert answer.exit_code == 3, answer.output
     assert answer.stderr.count("20 x 10 pixels after EXIF rotation, its labels expect 96 x 96") == 2
     assert "train-detector: 2 skipped, listed in " in answer.stderr
@@ -299,11 +296,8 @@ def test_contradicting_detector_fields_are_reported_together():
 
 def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
     """Fine-tune on the same classes with frozen norms."""
-    answer = a2(
-        *("detector", "train", "-c", trained.config_file, "--artifacts", tmp_path / "artifacts"),
-        *("--set", f"detector.start={trained.weights}", "--set", "detector.norms=frozen"),
-        *("--set", "detector.epochs=1", "--set", "detector.max_validation_images=1"),
-    )
+    shorter = {"epochs": 1, "max_validation_images": 1}
+    answer = train_again(trained, tmp_path, start=trained.weights, norms="frozen", **shorter)
     assert answer.exit_code == 0, answer.output
     weights = Path(answer.stdout.splitlines()[-1].removeprefix("weights: "))
     before, after = (load_detector(path).state_dict() for path in (trained.weights, weights))
@@ -316,6 +310,5 @@ def test_a_detector_is_evaluated_by_the_conventions_of_its_weights(trained, tmp_
     detector = load_detector(trained.weights)
     detector.meta = detector.meta.model_copy(update={"scale": (48, 48)})
     save_detector(detector, tmp_path / "other.safetensors", dtype=torch.float16)
-    evaluate = ("detector", "evaluate", *trained.place, "--json", "--weights")
-    found = json.loads(a2(*evaluate, tmp_path / "other.safetensors").stdout)
+    found = json.loads(evaluate(trained, "--json", weights=tmp_path / "other.safetensors").stdout)
     assert found["proposal_recall"] != figures_of(trained)["proposal_recall"]

@@ -75,12 +75,25 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     assert "problems" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "stage", "need"),
+    [
+        ("data.split_list", "preprocess", "annotations"),
+        ("data.word_groups", "evaluate", "word groups"),
+        ("data.instances", "evaluate", "instances"),
+        ("evaluate.baseline", "evaluate", "baseline"),
+    ],
+)
+def test_a_missing_file_is_reported(new, tmp_path, field, stage, need):
+    opened = new(override(field, tmp_path / "none"), "extract.boxes=detect")
+    check = found(opened, stage, need)
+    missing = f"file of {field} not found: {str(tmp_path / 'none')!r}; check the path"
+    assert (check.state, check.found) == ("problem", missing)
+
+
 def test_word_groups_must_be_readable(new, tmp_path):
     path = tmp_path / "words.json"
     named = override("data.word_groups", path)
-    gone = found(new(named), "evaluate", "word groups")
-    missing = f"file of data.word_groups not found: {str(path)!r}; check the path"
-    assert (gone.state, gone.found) == ("problem", missing)
     path.write_text('{"kinds": []}')
     bad = found(new(named), "evaluate", "word groups")
     assert (bad.state, bad.found) == (
@@ -92,11 +105,8 @@ def test_word_groups_must_be_readable(new, tmp_path):
     assert found(new(), "evaluate", "word groups").found == "none"
 
 
-def test_the_instances_file_must_exist_if_attention_is_compared(new, tmp_path):
+def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
-    check = found(new(gone, "extract.boxes=detect"), "evaluate", "instances")
-    missing = f"file of data.instances not found: {str(tmp_path / 'none.json')!r}; check the path"
-    assert (check.state, check.found) == ("problem", missing)
     for unread in ("data.instances=null", "evaluate.attention=none"):
         opened = new(gone, "extract.boxes=detect", unread)
         assert found(opened, "evaluate", "instances").found == "none"
@@ -179,14 +189,6 @@ def test_captions_that_preprocessing_rejects_stop_extraction(new, copied_scenes)
     assert problem.startswith("not JSON: ")
 
 
-def test_a_missing_split_list_is_reported(new, tmp_path):
-    split_list = override("data.split_list", tmp_path / "none.txt")
-    [problem] = problems(new(split_list), "preprocess")
-    assert problem == (
-        f"file of data.split_list not found: {str(tmp_path / 'none.txt')!r}; check the path"
-    )
-
-
 def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"x": torch.zeros(9)}, path)
@@ -213,24 +215,13 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     answer = a2("doctor", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:5]] == [
-        "versions",
-        "device",
-        "java",
-        "disk",
-        "memory",
-    ]
+    described = [line.split()[0] for line in lines[:5]]
+    assert described == ["versions", "device", "java", "disk", "memory"]
     assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
     assert lines[1] == "device      cpu, 1 threads"
     assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
     assert lines[5] == "calibrate   ok       images: 40, 0 of them missing"
-    assert {line.split()[0] for line in lines[5:-1]} == {
-        "calibrate",
-        "extract",
-        "preprocess",
-        "train-xe",
-        "evaluate",
-    }
+    assert {line.split()[0] for line in lines[5:-1]} == set(experiment.open().names)
     assert lines[-1] == "no problems"
 
 

@@ -14,12 +14,26 @@ from tests.data.messages import message_of
 from tests.pipeline.experiments import a2
 
 REMEDY_OF_A_STORE = 'run "a2 extract --force"'
+COPY_AGAIN = "copy it again, or recreate it with --force"
 
 
 @pytest.fixture
 def artifacts(copy):
     """Copy the experiment's results, which a test may damage."""
     return copy.artifacts
+
+
+@pytest.fixture
+def store(artifacts):
+    return result(artifacts, "extract") / "features.lmdb"
+
+
+@pytest.fixture
+def captioner(artifacts, tmp_path):
+    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
+    (model / "manifest.json").unlink()
+    shutil.rmtree(model / "checkpoints")
+    return model
 
 
 def result(artifacts, stage):
@@ -36,13 +50,23 @@ def checkpoint(artifacts):
     return checkpoints_of(artifacts)[-1]
 
 
+def unfinished(artifacts):
+    """Make the training unfinished."""
+    trained = result(artifacts, "train-xe")
+    partial = trained.rename(f"{trained}.partial")
+    (partial / "manifest.json").unlink()
+    return partial
+
+
 def damages(path, *, data=False):
     """List every damage with the path of its item."""
     return [(v.path, line) for v in verify(path, data=data) for line in v.damages]
 
 
-def cut(path, size):
-    os.truncate(path, size)
+def damage(path):
+    """Return the only damage."""
+    [(_, line)] = damages(path)
+    return line
 
 
 def flip(path, offset=-1):
@@ -76,12 +100,11 @@ def test_verification_changes_nothing(artifacts):
     assert {path: path.stat().st_mtime_ns for path in artifacts.rglob("*")} == before
 
 
-def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(artifacts):
-    extracted = result(artifacts, "extract")
-    made = json.loads((extracted / "extractor.json").read_text())
-    [store] = verify(extracted / "features.lmdb", data=True)
-    assert (store.kind, store.damages) == ("store", ())
-    summary, weights, meta, code = store.notes
+def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(store):
+    made = json.loads(store.with_name("extractor.json").read_text())
+    [found] = verify(store, data=True)
+    assert (found.kind, found.damages) == ("store", ())
+    summary, weights, meta, code = found.notes
     assert summary == f"extractor: {made['summary']}"
     assert weights == f"extractor's weights: sha256 {made['weights_sha256']}"
     assert meta.startswith("extractor's meta: anchor_order ratio-major, anchors 12 rows, ")
@@ -89,15 +112,12 @@ def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(artifacts):
         f"extractor's code version: {made['code_version']}; libraries: "
         + ", ".join(f"{name} {version}" for name, version in made["libraries"].items())
     )
-    [of_result] = verify(extracted, data=False)
-    assert of_result.notes == store.notes
+    [of_result] = verify(store.parent, data=False)
+    assert of_result.notes == found.notes
 
 
-def test_a_captioner_without_its_manifest_is_verified(artifacts, tmp_path):
-    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
-    (model / "manifest.json").unlink()
-    shutil.rmtree(model / "checkpoints")
-    [found] = verify(model, data=True)
+def test_a_captioner_without_its_manifest_is_verified(captioner):
+    [found] = verify(captioner, data=True)
     assert (found.kind, found.damages) == ("captioner", ())
     assert found.notes[-1] == (
         "no manifest to compare model.safetensors with; copy manifest.json too"
@@ -105,9 +125,7 @@ def test_a_captioner_without_its_manifest_is_verified(artifacts, tmp_path):
 
 
 def test_unfinished_work_is_skipped_but_its_checkpoints_are_verified_if_named(artifacts):
-    trained, count = result(artifacts, "train-xe"), len(checkpoints_of(artifacts))
-    partial = trained.rename(f"{trained}.partial")
-    (partial / "manifest.json").unlink()
+    count, partial = len(checkpoints_of(artifacts)), unfinished(artifacts)
     assert "train-xe" not in {v.kind for v in verify(artifacts, data=False)}
     assert [v.kind for v in verify(partial, data=True)] == ["checkpoint"] * count
 
@@ -153,14 +171,9 @@ def test_a_missing_output_is_reported_with_the_command_that_restores_it(artifact
 def test_a_truncated_output_is_detected_by_its_size(artifacts, stage, name, left):
     path = result(artifacts, stage) / name
     size = path.stat().st_size
-    cut(path, left % size)
-    assert damages(artifacts) == [
-        (
-            path.parent,
-            f"{str(path)!r} has {left % size} bytes, {size} in the manifest; "
-            f"{forced(artifacts, stage)}",
-        )
-    ]
+    os.truncate(path, left % size)
+    what = f"{str(path)!r} has {left % size} bytes, {size} in the manifest"
+    assert damages(artifacts) == [(path.parent, f"{what}; {forced(artifacts, stage)}")]
 
 
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
@@ -182,13 +195,8 @@ def test_damaged_calibrated_weights_have_a_remedy_of_their_own(artifacts):
 def test_a_damaged_copied_result_has_to_be_copied_again(artifacts, tmp_path):
     place = shutil.copytree(result(artifacts, "extract"), tmp_path / "my features")
     (place / "extractor.json").unlink()
-    assert damages(place) == [
-        (
-            place,
-            f"{str(place / 'extractor.json')!r} is missing; "
-            "copy it again, or recreate it with --force",
-        )
-    ]
+    line = f"{str(place / 'extractor.json')!r} is missing; {COPY_AGAIN}"
+    assert damages(place) == [(place, line)]
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pre_image": {}}'])
@@ -204,8 +212,7 @@ def test_an_unreadable_manifest_is_damage(artifacts, content):
 def test_a_result_under_another_key_is_damage(artifacts):
     path = result(artifacts, "evaluate")
     other = path.rename(path.with_name("0123456789ab"))
-    [(_, line)] = damages(artifacts)
-    assert line == (
+    assert damage(artifacts) == (
         f"{str(other)!r} has the manifest of key {path.name!r}; {forced(artifacts, 'evaluate')}"
     )
 
@@ -214,32 +221,24 @@ def test_the_list_of_skipped_items_is_verified(artifacts):
     path = result(artifacts, "extract") / "skipped.jsonl"
     remedy = forced(artifacts, "extract")
     path.write_text('{"id": "7", "reason": "odd"}\n')
-    [(_, line)] = damages(artifacts)
-    assert line == f"{str(path)!r} lists 1 items, the manifest 0; {remedy}"
+    assert damage(artifacts) == f"{str(path)!r} lists 1 items, the manifest 0; {remedy}"
     path.write_text("{")
-    [(_, line)] = damages(artifacts)
-    assert line.startswith(f"{str(path)!r} is unreadable (")
-    assert line.endswith(f"); {remedy}")
+    line = damage(artifacts)
+    assert line.startswith(f"{str(path)!r} is unreadable (") and line.endswith(f"); {remedy}")
 
 
 def test_every_damage_is_reported(artifacts):
     for stage, name in OUTPUTS:
         (result(artifacts, stage) / name).unlink()
-    assert [path.parent.name for path, _ in damages(artifacts)] == [
-        "evaluate",
-        "extract",
-        "preprocess",
-        "train-xe",
-    ]
+    assert [path.parent.name for path, _ in damages(artifacts)] == sorted(dict(OUTPUTS))
 
 
 # --- stores -------------------------------------------------------------------------------------
 
 
-def test_a_truncated_store_is_detected_by_its_size(artifacts):
-    store = result(artifacts, "extract") / "features.lmdb"
+def test_a_truncated_store_is_detected_by_its_size(artifacts, store):
     size = (store / "data.mdb").stat().st_size
-    cut(store / "data.mdb", size - 1)
+    os.truncate(store / "data.mdb", size - 1)
     line = (
         f"{str(store)!r} has {size - 1} bytes, its seal {size}; "
         'copy it again, or run "a2 extract --force"'
@@ -249,51 +248,43 @@ def test_a_truncated_store_is_detected_by_its_size(artifacts):
 
 
 @pytest.mark.parametrize("offset", [-1, 4096 * 3, 4096 * 8 + 17])
-def test_a_flipped_bit_anywhere_in_a_store_is_detected(artifacts, offset):
-    store = result(artifacts, "extract") / "features.lmdb"
+def test_a_flipped_bit_anywhere_in_a_store_is_detected(artifacts, store, offset):
     flip(store / "data.mdb", offset)
     line = f"{str(store / 'data.mdb')!r} differs from its seal; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
     assert damages(artifacts, data=True) == [(store.parent, line)]
 
 
-def test_a_store_without_its_data_is_damaged(artifacts):
-    store = result(artifacts, "extract") / "features.lmdb"
+def test_a_store_without_its_data_is_damaged(artifacts, store):
     (store / "data.mdb").unlink()
     line = f'no feature store at {str(store)!r}; run "a2 extract" first'
     assert damages(store) == [(store, line)]
     assert damages(artifacts, data=True) == [(store.parent, line)]
 
 
-def test_an_unreadable_seal_is_damage(artifacts):
-    store = result(artifacts, "extract") / "features.lmdb"
+def test_an_unreadable_seal_is_damage(store):
     (store / "seal.json").write_text("{")
     line = f"seal of {str(store)!r} is invalid; {REMEDY_OF_A_STORE}"
     assert damages(store, data=True) == [(store, line)]
 
 
-def test_an_exchanged_store_differs_from_the_manifest(artifacts):
-    extracted = result(artifacts, "extract")
-    seal = json.loads((extracted / "features.lmdb" / "seal.json").read_text())
-    (extracted / "features.lmdb" / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
-    line = (
-        f"{str(extracted / 'features.lmdb')!r} differs from its digest in the manifest; "
-        f"{forced(artifacts, 'extract')}"
-    )
-    assert damages(artifacts) == [(extracted, line)]
+def test_an_exchanged_store_differs_from_the_manifest(artifacts, store):
+    seal = json.loads((store / "seal.json").read_text())
+    (store / "seal.json").write_text(json.dumps({**seal, "digest": "0" * 64}))
+    what = f"{str(store)!r} differs from its digest in the manifest"
+    assert damages(artifacts) == [(store.parent, f"{what}; {forced(artifacts, 'extract')}")]
 
 
 # --- checkpoints --------------------------------------------------------------------------------
 
 NOT_NEEDED = "delete it: a finished training does not need it"
-RESUMES = 'run "a2 train", which resumes from the checkpoint before it, or restarts'
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
 @pytest.mark.parametrize("left", [0, 10, -1])
 def test_a_truncated_checkpoint_is_detected_without_reading_it(artifacts, name, left):
     path = checkpoint(artifacts) / name
-    cut(path, left % path.stat().st_size)
+    os.truncate(path, left % path.stat().st_size)
     line = f"checkpoint is damaged: {str(path)!r}; {NOT_NEEDED}"
     for data in (False, True):
         assert damages(artifacts, data=data) == [(path.parent, line)]
@@ -307,54 +298,32 @@ def test_a_flipped_bit_of_a_checkpoint_is_detected(artifacts):
     assert damages(path.parents[1], data=True) == [(path.parent, line)]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "manifest.json", None])
 def test_a_checkpoint_without_a_file_is_incomplete(artifacts, name):
     path = checkpoint(artifacts)
-    (path / name).unlink()
-    line = f"checkpoint is incomplete: {str(path)!r} ({name} is missing); {NOT_NEEDED}"
+    if name is None:
+        (path / "manifest.json").write_text("{}")
+    else:
+        (path / name).unlink()
+    what = "'sha256'" if name is None else f"{name} is missing"
+    line = f"checkpoint is incomplete: {str(path)!r} ({what}); {NOT_NEEDED}"
     assert damages(path) == [(path, line)]
 
 
-def test_a_checkpoint_with_an_empty_manifest_is_incomplete(artifacts):
-    path = checkpoint(artifacts)
-    (path / "manifest.json").write_text("{}")
-    assert damages(path) == [
-        (path, f"checkpoint is incomplete: {str(path)!r} ('sha256'); {NOT_NEEDED}")
-    ]
-
-
-def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(artifacts):
-    trained = result(artifacts, "train-xe")
-    partial = trained.rename(f"{trained}.partial")
-    (partial / "manifest.json").unlink()
+@pytest.mark.parametrize(
+    ("stage", "command"), [("train-xe", "train"), ("train-detector", "detector train")]
+)
+def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(artifacts, stage, command):
+    partial = unfinished(artifacts)
+    if stage == "train-detector":
+        partial = partial.parent.rename(artifacts / stage) / partial.name
     path = max((partial / "checkpoints").iterdir()) / "state.pt"
-    cut(path, 10)
-    assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {RESUMES}")]
-
-
-def test_a_damaged_checkpoint_of_a_detector_names_its_own_command(artifacts):
-    (artifacts / "train-detector").mkdir()
-    partial = artifacts / "train-detector" / "0123456789ab.partial"
-    result(artifacts, "train-xe").rename(partial)
-    (partial / "manifest.json").unlink()
-    path = max((partial / "checkpoints").iterdir()) / "state.pt"
-    cut(path, 10)
-    remedy = RESUMES.replace("a2 train", "a2 detector train")
+    os.truncate(path, 10)
+    remedy = f'run "a2 {command}", which resumes from the checkpoint before it, or restarts'
     assert damages(partial) == [(path.parent, f"checkpoint is damaged: {str(path)!r}; {remedy}")]
 
 
 # --- captioners ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def captioner(artifacts, tmp_path):
-    model = shutil.copytree(result(artifacts, "train-xe"), tmp_path / "my captioner")
-    (model / "manifest.json").unlink()
-    shutil.rmtree(model / "checkpoints")
-    return model
-
-
-COPY_AGAIN = "copy it again, or recreate it with --force"
 
 
 @pytest.mark.parametrize(
@@ -368,8 +337,8 @@ def test_a_captioner_needs_all_its_files(captioner, name):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
 def test_truncated_tensors_of_a_captioner_are_detected(captioner, name):
-    cut(captioner / name, 100)
-    [(_, line)] = damages(captioner)
+    os.truncate(captioner / name, 100)
+    line = damage(captioner)
     assert line.startswith(f"{str(captioner / name)!r} is truncated or not a safetensors file (")
     assert line.endswith(f"); {COPY_AGAIN}")
 
@@ -377,17 +346,11 @@ def test_truncated_tensors_of_a_captioner_are_detected(captioner, name):
 def test_a_captioner_with_another_vocabulary_is_damaged(captioner):
     other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
     other.save(captioner / "vocabulary.json")
-    assert damages(captioner) == [
-        (
-            captioner,
-            f"{str(captioner / 'vocabulary.json')!r} is not the vocabulary named in model.json; "
-            f"{COPY_AGAIN}",
-        )
-    ]
+    what = f"{str(captioner / 'vocabulary.json')!r} is not the vocabulary named in model.json"
+    assert damages(captioner) == [(captioner, f"{what}; {COPY_AGAIN}")]
     (captioner / "vocabulary.json").write_text("{")
-    [(_, line)] = damages(captioner)
-    assert line.startswith("not JSON: ")
-    assert line.endswith(f"; {COPY_AGAIN}")
+    line = damage(captioner)
+    assert line.startswith("not JSON: ") and line.endswith(f"; {COPY_AGAIN}")
 
 
 def test_extractor_weights_beside_a_captioner_are_compared(artifacts, captioner):
@@ -441,9 +404,3 @@ def test_the_remedy_of_a_damaged_result_restores_it(artifacts, experiment):
     assert a2(*words).exit_code == 0
     assert damages(artifacts, data=True) == []
     assert read_manifest(path.parent).digest == before
-
-
-def test_the_command_reports_if_there_is_nothing_to_verify(tmp_path):
-    answer = a2("verify", tmp_path)
-    assert answer.exit_code == 1
-    assert answer.stderr.startswith(f"a2: nothing to verify in {str(tmp_path)!r}; name ")
