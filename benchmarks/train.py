@@ -131,15 +131,11 @@ def _plain_forward(
     """Return log-probabilities (B, K, L) of the captions' tokens, and attention."""
     decoder = captioner.decoder
     states = captioner.encoder(batch.features, batch.boxes, batch.region_mask)
-    projections = tuple(attention.project(states) for attention in decoder.cross_attentions())
+    memory = Memory(states, batch.region_mask, decoder.project(states, batch.region_mask))
     tokens = decoder_input(batch.captions, bos=captioner.special.bos)
-    decoded = decoder(
-        tokens.flatten(0, 1),
-        projections,
-        region_mask=batch.region_mask,
-        decoder_pass=DecoderPass(captioner.schedule_step, perturbed=perturbed),
-    )
-    log_probs = decoder.log_probs(decoded.states).reshape(*tokens.shape, -1)
+    decoder_pass = DecoderPass(captioner.schedule_step, perturbed=perturbed)
+    decoded = decoder(tokens.flatten(0, 1), memory, decoder_pass)
+    log_probs = captioner.log_probs(decoded.states).reshape(*tokens.shape, -1)
     return log_probs.gather(-1, batch.captions[..., None])[..., 0], decoded.attention
 
 

@@ -185,11 +185,13 @@ class DecoderPass:
 class RegionProjection:
     """Regions as one cross-attention reads them, projected once for all K captions of an image.
 
-    keys, values: (B, H, R, d); mask_keys: projection for the mask network, None without one.
+    keys, values: (B, H, R, d); region_mask: (B, R) bool, True where a region exists; mask_keys:
+    projection for the mask network, None without one.
     """
 
     keys: Tensor
     values: Tensor
+    region_mask: Tensor
     mask_keys: Tensor | None
 
 
@@ -213,16 +215,11 @@ class Alignment(nn.Module):
         self.config = config
         self.mask_network: BilinearMask | LinearMask
         if config.mask_network == "bilinear":
-            self.mask_network = BilinearMask(
-                hidden_width=hidden_width,
-                region_width=region_width,
-                heads=heads,
-                head_width=head_width,
-            )
+            widths = {"region_width": region_width, "head_width": head_width}
+            self.mask_network = BilinearMask(hidden_width=hidden_width, heads=heads, **widths)
         else:
-            self.mask_network = LinearMask(
-                hidden_width=hidden_width, heads=heads, slots=config.mask_slots
-            )
+            slots = config.mask_slots
+            self.mask_network = LinearMask(hidden_width=hidden_width, heads=heads, slots=slots)
         self.gate = Gate(heads=heads, head_width=head_width) if config.fusion == "gate" else None
 
     def forward(
@@ -247,24 +244,18 @@ class Alignment(nn.Module):
         keep = keep.masked_fill(~region_mask[:, None, None, :], 1.0)
         gate: Tensor | None = None
         if decoder_pass.perturbed:
-            used = self._perturb(attention, keep, region_mask)
+            # "an average vector of attention heads" (Eq. 3) leaves open what is averaged
+            is_uniform = self.config.average == "uniform"
+            uniform = uniform_average(region_mask, dtype=attention.dtype)
+            used = perturb(attention, keep, uniform if is_uniform else head_average(attention))
             is_renormalised = self.config.renormalise_perturbed
         else:
             gate = None if self.gate is None else self.gate(queries)
-            used = self._fuse(
-                attention, evidence(attention, keep), gate, decoder_pass.schedule_step
-            )
+            gathered = evidence(attention, keep)
+            used = self._fuse(attention, gathered, gate, decoder_pass.schedule_step)
             is_renormalised = self.config.renormalise_aligned
-        return AlignedAttention(
-            attention, renormalise(used) if is_renormalised else used, keep, gate
-        )
-
-    def _perturb(self, attention: Tensor, keep: Tensor, region_mask: Tensor) -> Tensor:
-        if self.config.average == "uniform":
-            average = uniform_average(region_mask, dtype=attention.dtype)
-        else:
-            average = head_average(attention)
-        return perturb(attention, keep, average)
+        used = renormalise(used) if is_renormalised else used
+        return AlignedAttention(attention, used, keep, gate)
 
     def _fuse(
         self, attention: Tensor, evidence: Tensor, gate: Tensor | None, schedule_step: Tensor

@@ -4,14 +4,15 @@ Beam search, sampling, self-critical training, reports and analysis use only thi
 Transformer, LSTM and GRU captioners are interchangeable.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import AlignmentConfig
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,37 @@ class Captioner(Protocol):
         """Return log-probabilities (B, K, L, V) of the token after each of (B, K, L) int64."""
 
 
-class AlignedCaptioner(Captioner, Protocol):
+class CaptionerConfig(Protocol):
+    """Settings of a captioner of any kind."""
+
+    @property
+    def width(self) -> int:
+        """Width D of the decoder's state, which scales the noam schedule."""
+
+    @property
+    def alignment(self) -> AlignmentConfig:
+        """Attention alignment of A2."""
+
+
+class TrainableCaptioner(Captioner, Protocol):
     """A captioner that the two losses of A2 can train."""
 
-    config: ModelConfig
+    schedule_step: Tensor
+    """Optimiser updates so far, int64 scalar, for the exponential decay (Eq. 8)."""
+
+    @property
+    def config(self) -> CaptionerConfig:
+        """Settings that the captioner was made from."""
 
     @property
     def has_masks(self) -> bool:
         """Report whether any layer has a mask network."""
+
+    def mask_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield theta_m, the parameters of the mask networks."""
+
+    def caption_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield theta, all other parameters."""
 
     def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""

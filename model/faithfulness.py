@@ -5,6 +5,7 @@ compares its ranking of the regions with those of a layer's attention and masks,
 Jensen-Shannon divergence (Eq. 13) measures how far alignment moves the attention.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,48 +109,40 @@ class LayerFaithfulness:
     constant: int
 
 
-@dataclass
-class _Mean:
-    """A running mean that skips NaN."""
-
-    total: float = 0.0
-    count: int = 0
-    undefined: int = 0
-
-    def add(self, values: Tensor) -> None:
-        """Add values of any shape, float."""
-        defined = values[~values.isnan()].double()
-        self.total += defined.sum().item()
-        self.count += len(defined)
-        self.undefined += values.numel() - len(defined)
-
-    @property
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
 class _LayerMeans:
-    """Running means of one layer, by field of `LayerFaithfulness`."""
+    """Running means of one layer, by field of `LayerFaithfulness`, without NaN."""
 
     def __init__(self) -> None:
-        self.words = 0
-        names = ("attention", "aligned", "evidence", "divergence", "keep", "gate")
-        self.means = {name: _Mean() for name in names}
+        self.words = self.constant = 0
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
 
     def add(self, weights: AlignedAttention, importance: Tensor, region_mask: Tensor) -> None:
         """Add N tokens; weights: (N, H, R) each; importance, region_mask: (N, R)."""
         self.words += len(importance)
-        self.means["attention"].add(kendall_tau(weights.original.mean(1), importance, region_mask))
-        if weights.keep is None:
-            return
-        self.means["aligned"].add(kendall_tau(weights.used.mean(1), importance, region_mask))
-        # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
-        dropped = (1 - weights.keep.double()).mean(1)
-        self.means["evidence"].add(kendall_tau(dropped, importance.double(), region_mask))
-        self.means["divergence"].add(_divergence(weights))
-        self.means["keep"].add(weights.keep.mean(1)[region_mask])
+        values = {"attention": kendall_tau(weights.original.mean(1), importance, region_mask)}
+        if weights.keep is not None:
+            values["aligned"] = kendall_tau(weights.used.mean(1), importance, region_mask)
+            # 1 - mean(m) would be 0 where heads differ by less than float32 resolves near 1
+            dropped = (1 - weights.keep.double()).mean(1)
+            values["evidence"] = kendall_tau(dropped, importance.double(), region_mask)
+            values["divergence"] = _divergence(weights)
+            values["keep"] = weights.keep.mean(1)[region_mask]
+            self.constant += int(values["evidence"].isnan().sum())
         if weights.gate is not None:
-            self.means["gate"].add(weights.gate)
+            values["gate"] = weights.gate
+        for name, found in values.items():
+            defined = found[~found.isnan()].double()
+            self._totals[name] += defined.sum().item()
+            self._counts[name] += len(defined)
+
+    def means(self) -> dict[str, float | None]:
+        """Return the mean of each field, None where no value is defined."""
+        names = ("attention", "aligned", "evidence", "divergence", "keep", "gate")
+        counts = {name: self._counts[name] for name in names}
+        return {
+            name: self._totals[name] / count if count else None for name, count in counts.items()
+        }
 
 
 def divergence_by_layer(captioner: Captioner, memory: Memory, captions: Tensor) -> list[float]:
@@ -191,13 +184,8 @@ class FaithfulnessMeter:
     def layers(self) -> list[LayerFaithfulness]:
         """Return the means of all batches so far, the lowest layer first."""
         return [
-            LayerFaithfulness(
-                layer=number,
-                words=means.words,
-                constant=means.means["evidence"].undefined,
-                **{name: mean.value for name, mean in means.means.items()},
-            )
-            for number, means in enumerate(self._layers, start=1)
+            LayerFaithfulness(number, words=one.words, constant=one.constant, **one.means())
+            for number, one in enumerate(self._layers, start=1)
         ]
 
 

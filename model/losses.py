@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import AlignedCaptioner, Memory
+from a2cap.model.captioner import Memory, TrainableCaptioner
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -
     return penalty_weight * penalty - caption_loss
 
 
-def perturbed_pass_loss(captioner: AlignedCaptioner, memory: Memory, captions: Tensor) -> Tensor:
+def perturbed_pass_loss(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) -> Tensor:
     """Return Eq. 4 on given captions without running the aligned pass; see `two_losses`."""
     is_token = captions != captioner.special.pad
     perturbed = captioner.score(memory, captions, perturbed=True)
@@ -88,7 +88,7 @@ def perturbed_pass_loss(captioner: AlignedCaptioner, memory: Memory, captions: T
     )
 
 
-def two_losses(captioner: AlignedCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
+def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
     """Compute the caption loss of the aligned pass and the mask loss of the perturbed pass.
 
     memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, tokens, <eos>,

@@ -86,18 +86,12 @@ def _attend(
     causal: bool = False,
 ) -> Tensor:
     """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable bool."""
-    if queries.device.type != "cpu":
-        return functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=is_visible, is_causal=causal
-        )
-    # bfloat16 saves nothing in attention this short, and its backward pass is slow on a CPU
+    if queries.device.type == "cpu":
+        # bfloat16 saves nothing in attention this short, and its backward pass is slow on a CPU
+        queries, keys, values = map(at_least_float32, (queries, keys, values))
     with torch.autocast("cpu", enabled=False):
         return functional.scaled_dot_product_attention(
-            at_least_float32(queries),
-            at_least_float32(keys),
-            at_least_float32(values),
-            attn_mask=is_visible,
-            is_causal=causal,
+            queries, keys, values, attn_mask=is_visible, is_causal=causal
         )
 
 
@@ -115,13 +109,14 @@ class CrossAttention(nn.Module):
             widths = {"hidden_width": width, "region_width": width, "head_width": width // heads}
             self.alignment = Alignment(alignment, heads=heads, **widths)
 
-    def project(self, regions: Tensor) -> RegionProjection:
+    def project(self, regions: Tensor, region_mask: Tensor) -> RegionProjection:
         """Project the encoder's output, (B, R, D), once for all captions of an image."""
         # In memory order of the products: every step and pass would copy them otherwise.
         keys, values = self.key_value(regions).chunk(2, dim=-1)
         return RegionProjection(
             column_major(split_heads(keys, self.heads)),
             split_heads(values, self.heads).contiguous(),
+            region_mask,
             self.project_mask_keys(regions),
         )
 
@@ -132,22 +127,15 @@ class CrossAttention(nn.Module):
         return column_major(self.alignment.mask_network.project(regions))
 
     def forward(
-        self,
-        hidden: Tensor,
-        regions: RegionProjection,
-        *,
-        region_mask: Tensor,
-        decoder_pass: DecoderPass,
+        self, hidden: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
     ) -> tuple[Tensor, AlignedAttention]:
-        """Attend over the regions.
-
-        hidden: (B, Q, D); region_mask: (B, R) bool. Returns (B, Q, D) and the attention.
-        """
+        """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
         queries = split_heads(self.query(hidden), self.heads)
         scaled = queries / math.sqrt(queries.shape[-1])
         scores = at_least_float32(scaled @ regions.keys.transpose(-1, -2))
         # Eq. 1, the softmax over existing regions
-        weights = scores.masked_fill(~region_mask[:, None, None, :], -math.inf).softmax(dim=-1)
+        is_padding = ~regions.region_mask[:, None, None, :]
+        weights = scores.masked_fill(is_padding, -math.inf).softmax(dim=-1)
         if self.alignment is None or regions.mask_keys is None:
             attention = AlignedAttention(weights, weights)
         else:
@@ -156,7 +144,7 @@ class CrossAttention(nn.Module):
                 queries=queries,
                 hidden=hidden,
                 mask_keys=regions.mask_keys,
-                region_mask=region_mask,
+                region_mask=regions.region_mask,
                 decoder_pass=decoder_pass,
             )
         attended = attention.used.to(regions.values.dtype) @ regions.values

@@ -85,7 +85,9 @@ def beam_search(
         beams, origin = _extend_groups(beams, log_probs, rules)
         if beams.finished.all():
             break
-        state = output.state.reorder(_row_indices(origin))
+        # beam numbers within each image -> rows of the batch
+        first = torch.arange(len(memory), device=origin.device)[:, None] * beam_size
+        state = output.state.reorder((first + origin).flatten())
         last = beams.tokens[..., -1]
     return _hypotheses(beams, config.length_penalty)
 
@@ -216,13 +218,6 @@ def _unordered_top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     indices = torch.cat((inside.flatten(1), rest), dim=1)
     values, order = scores.gather(1, indices).topk(count, dim=1)
     return values, indices.gather(1, order)
-
-
-def _row_indices(origin: Tensor) -> Tensor:
-    """Convert beam numbers within images (B, K) to row indices of the batch (B * K,)."""
-    images, beam_size = origin.shape
-    first = torch.arange(images, device=origin.device)[:, None] * beam_size
-    return (first + origin).flatten()
 
 
 def _hypotheses(beams: _Beams, length_penalty: float) -> list[list[Hypothesis]]:

@@ -28,7 +28,14 @@ def sample_captions(
     Returns (B, K, L) int64: tokens, <eos>, <pad>; without <eos> at the maximum length. Raises
     ModelError for sizes or a temperature out of range.
     """
-    _check(count, max_length, temperature)
+    if count < 1:
+        raise ModelError(f"too few captions to sample: {count}; choose 1 or more")
+    if max_length < 1:
+        raise ModelError(
+            f"maximum caption length is too small: {max_length}; choose 1 token or more"
+        )
+    if not temperature >= 0:  # not < 0, which is False for NaN
+        raise ModelError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")
     special = captioner.special
     if forbidden is None:
         # <unk> is allowed: self-critical training cannot unlearn a token that is never sampled
@@ -61,14 +68,3 @@ def _sample(log_probs: Tensor, temperature: float, generator: torch.Generator | 
         (len(log_probs), 1), dtype=torch.float64, device=log_probs.device, generator=generator
     )
     return torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True).squeeze(-1)
-
-
-def _check(count: int, max_length: int, temperature: float) -> None:
-    if count < 1:
-        raise ModelError(f"too few captions to sample: {count}; choose 1 or more")
-    if max_length < 1:
-        raise ModelError(
-            f"maximum caption length is too small: {max_length}; choose 1 token or more"
-        )
-    if not temperature >= 0:
-        raise ModelError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")

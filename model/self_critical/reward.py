@@ -142,8 +142,9 @@ class CaptionReward:
     def _cider(self, tokens: Tensor, sentences: Tensor, counts: "_Counts") -> Tensor:
         """Compute CIDEr-D, (B, K) float64; sentences: (B, G), -1 for none."""
         # Not in the paper: coco-caption measures lengths in 2-grams.
-        lengths = _bigrams((tokens >= 0).sum(dim=0))
-        difference = lengths[..., None] - _bigrams(self._references.lengths[sentences])[:, None]
+        of_references = (self._references.lengths[sentences] - 1).clamp(min=0)
+        of_captions = ((tokens >= 0).sum(dim=0) - 1).clamp(min=0)
+        difference = of_captions[..., None] - of_references[:, None]
         exists = (sentences >= 0)[:, None]
         similarity = torch.zeros(difference.shape, dtype=torch.float64, device=tokens.device)
         weights = self._frequencies(tokens)
@@ -153,8 +154,8 @@ class CaptionReward:
             squares = weight.square() * valid
             # each of two occurrences of an n-gram contributes half
             shared = torch.minimum(found, own[..., None]) * found * (squares / own)[..., None]
-            of_references = self._norms[size][sentences][:, None]
-            norms = (squares * own).sum(dim=0).sqrt()[..., None] * of_references
+            norms = (squares * own).sum(dim=0).sqrt()[..., None]
+            norms = norms * self._norms[size][sentences][:, None]
             similarity += torch.where(norms > 0, shared.sum(dim=0) / norms, 0)
         similarity *= torch.exp(-difference.double().square() / (2 * SIGMA**2)) * exists
         return 10 / MAX_N * similarity.sum(dim=-1) / exists.sum(dim=-1)
@@ -224,11 +225,6 @@ def _closest(lengths: Tensor, references: Tensor) -> Tensor:
         (references < 0)[:, None], torch.iinfo(torch.int64).max
     )
     return references.gather(1, rank.argmin(dim=-1))
-
-
-def _bigrams(lengths: Tensor) -> Tensor:
-    """Count the 2-grams of captions of these lengths."""
-    return (lengths - 1).clamp(min=0)
 
 
 def _offsets(counts: Sequence[int]) -> Tensor:

@@ -88,9 +88,7 @@ def _importance(captioner, images):
 
 def _from_states(captioner, memory, states, captions):
     """Return p(y_t | y_<t, x), (B, L), as a function of the encoder's output."""
-    projections = tuple(
-        attention.project(states) for attention in captioner.decoder.cross_attentions()
-    )
+    projections = captioner.decoder.project(states, memory.region_mask)
     changed = type(memory)(states, memory.region_mask, projections)
     log_probs = captioner(changed, decoder_input(captions, bos=1)[:, None])[:, 0]
     return log_probs.gather(-1, captions[..., None])[..., 0].exp()
@@ -138,7 +136,7 @@ def test_importance_leaves_the_captioner_unchanged(tiny, images, detach_mask):
         _importance(captioner, images)
     with pytest.raises(KeyError), differentiable_masks(captioner):
         raise KeyError
-    alignments = [attention.alignment for attention in captioner.decoder.cross_attentions()]
+    alignments = [layer.cross_attention.alignment for layer in captioner.decoder.layers]
     assert {alignment.config.detach_mask for alignment in alignments} == {detach_mask}
     assert all(parameter.grad is None for parameter in captioner.parameters())
 
@@ -242,8 +240,8 @@ def test_only_aligned_layers_have_masks(tiny, images):
 
 def test_constant_masks_are_counted_and_have_no_tau(tiny, images):
     captioner = tiny()
-    for attention in captioner.decoder.cross_attentions():
-        attention.alignment.mask_network.query.weight.data.zero_()
+    for layer in captioner.decoder.layers:
+        layer.cross_attention.alignment.mask_network.query.weight.data.zero_()
     for layer in _measured(captioner, images):
         assert layer.evidence is None
         assert layer.constant == layer.words == 15

@@ -6,13 +6,13 @@ axis.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.layers.dropout import Dropout
@@ -77,22 +77,16 @@ class DecoderLayer(nn.Module):
         return self._add_self_attended(states, attended), cache
 
     def cross_attend(
-        self,
-        states: Tensor,
-        regions: RegionProjection,
-        *,
-        region_mask: Tensor,
-        decoder_pass: DecoderPass,
+        self, states: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend from each token to the regions, then apply the feed-forward block.
 
         states: (N, L, D), the K rows of an image next to each other. Returns (N, L, D) and the
         attention over the K * L positions of each image.
         """
-        by_image = states.reshape(len(region_mask), -1, states.shape[-1])  # -> (B, K * L, D)
-        attended, attention = self.cross_attention(
-            by_image, regions, region_mask=region_mask, decoder_pass=decoder_pass
-        )
+        # the K captions of an image become queries of one attention, so that keys are not copied
+        by_image = states.reshape(len(regions.region_mask), -1, states.shape[-1])
+        attended, attention = self.cross_attention(by_image, regions, decoder_pass)
         attended = attended.reshape(states.shape)
         states = self.cross_attention_norm(states + self.dropout(attended))
         transformed = self.feed_forward(states)
@@ -104,16 +98,8 @@ class DecoderLayer(nn.Module):
         return summed
 
 
-@dataclass(frozen=True)
-class DecoderOutput:
-    """States (N, L, D) before the output layer, and the attention of each layer."""
-
-    states: Tensor
-    attention: tuple[AlignedAttention, ...]
-
-
 class CaptionDecoder(nn.Module):
-    """Embedding, decoder layers and output layer."""
+    """Embedding, decoder layers and output layer; a `Decoder`."""
 
     def __init__(self, config: ModelConfig, *, vocabulary_size: int):
         super().__init__()
@@ -126,90 +112,72 @@ class CaptionDecoder(nn.Module):
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 
-    def cross_attentions(self) -> list[CrossAttention]:
-        """Return the cross-attention of each layer, the lowest first."""
-        return [layer.cross_attention for layer in self.layers]  # type: ignore[misc]
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project the encoder's output, (B, R, D), for every layer."""
+        attentions = (layer.cross_attention for layer in self._layers())
+        return tuple(attention.project(states, region_mask) for attention in attentions)
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the encoder's output for every layer's mask network, None without one."""
+        attentions = (layer.cross_attention for layer in self._layers())
+        return tuple(attention.project_mask_keys(states) for attention in attentions)
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the empty caches before the first token."""
+        return ()
 
     def forward(
         self,
         tokens: Tensor,
-        regions: tuple[RegionProjection, ...],
-        *,
-        region_mask: Tensor,
+        memory: Memory,
         decoder_pass: DecoderPass,
-        below_masks: DecoderOutput | None = None,
+        below: DecoderOutput | None = None,
     ) -> DecoderOutput:
-        """Decode whole captions (teacher forcing); tokens: (N, L) int64; regions: one per layer.
-
-        below_masks: result of `decode_below_masks`, computed if it is None.
-        """
-        below = below_masks or self.decode_below_masks(
-            tokens, regions, region_mask=region_mask, decoder_pass=decoder_pass
-        )
+        """Decode whole captions; tokens: (N, L) int64; below: computed if it is None."""
+        below = below or self.below_masks(tokens, memory, decoder_pass)
         states, attention = below.states, list(below.attention)
         for number in range(len(below.attention), len(self.layers)):
             layer = self._layers()[number]
+            # the lowest of these has attended to the tokens already
             if number > len(below.attention):
                 states = layer.self_attend(states)
-            states, weights = layer.cross_attend(
-                states, regions[number], region_mask=region_mask, decoder_pass=decoder_pass
-            )
+            states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
             attention.append(weights)
         return DecoderOutput(states, tuple(attention))
 
-    def decode_below_masks(
-        self,
-        tokens: Tensor,
-        regions: tuple[RegionProjection, ...],
-        *,
-        region_mask: Tensor,
-        decoder_pass: DecoderPass,
+    def below_masks(
+        self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass
     ) -> DecoderOutput:
         """Decode up to the self-attention of the lowest aligned layer, equal in both passes."""
         states: Tensor = self.embedding(tokens)
         attention: list[AlignedAttention] = []
-        for layer, projected in zip(self._layers(), regions, strict=True):
+        for layer, projected in zip(self._layers(), memory.projections, strict=True):
             states = layer.self_attend(states)
             if layer.cross_attention.alignment is not None:
                 break
-            states, weights = layer.cross_attend(
-                states, projected, region_mask=region_mask, decoder_pass=decoder_pass
-            )
+            states, weights = layer.cross_attend(states, projected, decoder_pass)
             attention.append(weights)
         return DecoderOutput(states, tuple(attention))
 
     def step(
         self,
         tokens: Tensor,
-        regions: tuple[RegionProjection, ...],
-        caches: Sequence[KVCache],
-        *,
-        region_mask: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
         decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, list[KVCache]]:
-        """Decode the next token of each row.
-
-        tokens: (N,) int64; caches: one per layer, none at the first token. Returns states (N, 1, D)
-        and the extended caches.
-        """
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode the next token of each row; tensors: keys and values of each layer in turn."""
+        caches = list(map(KVCache, tensors[::2], tensors[1::2]))
         position = caches[0].keys.shape[2] if caches else 0
         states: Tensor = self.embedding(tokens[:, None], first_position=position)
-        extended: list[KVCache] = []
+        extended: list[Tensor] = []
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
             states, cache = layer.self_attend_step(states, caches[number] if caches else None)
-            states, weights = layer.cross_attend(
-                states, regions[number], region_mask=region_mask, decoder_pass=decoder_pass
-            )
-            extended.append(cache)
+            states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
+            extended += cache
             attention.append(weights)
-        return DecoderOutput(states, tuple(attention)), extended
+        return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
 
     def _layers(self) -> Sequence[DecoderLayer]:
         return self.layers  # type: ignore[return-value]
-
-    def log_probs(self, states: Tensor) -> Tensor:
-        """Return log-probabilities of the next token, at least float32; (..., D) -> (..., V)."""
-        logits: Tensor = self.output(states)
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        return logits.log_softmax(dim=-1, dtype=dtype)

@@ -8,13 +8,11 @@ a projection whose bias hides the padding, so that it masks nothing.
 from torch import Tensor, nn
 
 from a2cap.model.attention.multi_head import SelfAttention
+from a2cap.model.captioners.encoder_decoder import BOX_VALUES
 from a2cap.model.config import ModelConfig
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
-
-BOX_VALUES = 5
-"""Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
 
 
 class RegionEmbedding(nn.Module):

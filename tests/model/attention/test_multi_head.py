@@ -21,9 +21,8 @@ def test_cross_attention_without_alignment_is_a_softmax():
     region_mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
     attended, weights = attention(
         torch.randn(N, L, D, dtype=torch.float64),
-        attention.project(torch.randn(N, 5, D, dtype=torch.float64)),
-        region_mask=region_mask,
-        decoder_pass=DecoderPass(torch.tensor(0)),
+        attention.project(torch.randn(N, 5, D, dtype=torch.float64), region_mask),
+        DecoderPass(torch.tensor(0)),
     )
     assert attended.shape == (N, L, D)
     assert weights.used is weights.original

@@ -19,6 +19,6 @@ def test_captions_longer_than_the_positions_are_rejected():
 def test_log_probabilities_are_normalised_in_float32_under_autocast(tiny):
     captioner = tiny().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        log_probs = captioner.decoder.log_probs(torch.randn(3, 16))
+        log_probs = captioner.log_probs(torch.randn(3, 16))
     assert log_probs.dtype == torch.float32
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3))

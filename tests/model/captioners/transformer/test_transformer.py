@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from a2cap.model.captioner import SpecialTokens, decoder_input
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner, frozen
+from a2cap.model.captioners.encoder_decoder import frozen
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import ModelConfig
 from a2cap.model.errors import ModelError
 from tests.model.searching import encode_alone

@@ -1,0 +1,288 @@
+"""A captioner of an encoder and a decoder: the passes and checks that every kind shares.
+
+Training runs two passes over the same captions. The aligned pass uses the fused attention of
+Eq. 5-10 and trains theta, the captioner. The perturbed pass uses the attention of Eq. 3 and trains
+theta_m, the mask networks. Each pass freezes the other side's parameters while it builds its graph,
+so that one `backward()` of the sum of both losses gives each side the gradient of its own loss.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
+from a2cap.model.captioner import (
+    CaptionerConfig,
+    DecoderState,
+    Memory,
+    ScoredCaptions,
+    SpecialTokens,
+    StepOutput,
+    average_attention,
+    decoder_input,
+)
+from a2cap.model.errors import ModelError
+
+BOX_VALUES = 5
+"""Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
+
+
+@dataclass(frozen=True)
+class DecoderOutput:
+    """States before the output layer, (N, L, D) or (N, D), and the attention of each layer."""
+
+    states: Tensor
+    attention: tuple[AlignedAttention, ...]
+
+
+class Decoder(Protocol):
+    """The part of a captioner that differs between kinds: an nn.Module from states to states."""
+
+    @property
+    def output(self) -> nn.Module:
+        """Layer from states to logits."""
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        decoder_pass: DecoderPass,
+        below: DecoderOutput | None = None,
+    ) -> DecoderOutput:
+        """Decode whole captions, (N, L) int64, <bos> first; below: of `below_masks`."""
+
+    def below_masks(
+        self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass
+    ) -> DecoderOutput | None:
+        """Decode what precedes the first mask, equal in both passes; None to share nothing."""
+
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project the encoder's output for each attention, once for all captions of an image."""
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the encoder's output for each mask network, in the order of `project`."""
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the state before the first token, tensors of B images."""
+
+    def step(
+        self,
+        tokens: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
+
+
+E = TypeVar("E", bound=nn.Module)
+D = TypeVar("D", bound=Decoder)
+
+
+@contextmanager
+def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
+    if not torch.is_grad_enabled():
+        yield
+        return
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+class EncoderDecoder(nn.Module, Generic[E, D]):
+    """A `TrainableCaptioner` of any encoder and decoder.
+
+    encoder: from features, boxes and region mask to states (B, R, D). feature_width: F;
+    vocabulary_size: V, special tokens included.
+    """
+
+    def __init__(
+        self,
+        config: CaptionerConfig,
+        encoder: E,
+        decoder: D,
+        *,
+        feature_width: int,
+        vocabulary_size: int,
+        special: SpecialTokens | None = None,
+    ):
+        super().__init__()
+        self.config = config
+        self.feature_width = feature_width
+        self.vocabulary_size = vocabulary_size
+        self.special = special or SpecialTokens()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.schedule_step: Tensor
+        self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def has_masks(self) -> bool:
+        """Report whether any layer is aligned, which gives a mask loss."""
+        return any(True for _ in self.mask_parameters())
+
+    def mask_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield theta_m, the parameters of the mask networks."""
+        for module in self.modules():
+            if isinstance(module, Alignment):
+                yield from module.mask_network.parameters()
+
+    def caption_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield theta, all other parameters."""
+        masks = {id(parameter) for parameter in self.mask_parameters()}
+        yield from (parameter for parameter in self.parameters() if id(parameter) not in masks)
+
+    def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
+        """Encode B images and project their regions for every attention of the decoder.
+
+        Raises ModelError for other widths or shapes and for an image without a region.
+        """
+        self._check_regions(features, boxes, region_mask)
+        states = self.encoder(features, boxes, region_mask)
+        with frozen(self.mask_parameters()):
+            return Memory(states, region_mask, self.decoder.project(states, region_mask))
+
+    def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
+        """Create the state before <bos>, with rows_per_image rows for each image."""
+        tensors = (t.repeat_interleave(rows_per_image, dim=0) for t in self.decoder.start(memory))
+        return DecoderState(memory, rows_per_image, tuple(tensors))
+
+    def step(self, tokens: Tensor, state: DecoderState, *, attention: bool = False) -> StepOutput:
+        """Predict the next token, (N, V), after one token per row, (N,) int64, <bos> first.
+
+        Raises ModelError for tokens of another shape or out of the vocabulary.
+        """
+        self._check_tokens(tokens, (len(state.memory) * state.rows_per_image,))
+        with frozen(self.mask_parameters()):
+            decoded, tensors = self.decoder.step(
+                tokens, state.tensors, state.memory, DecoderPass(self.schedule_step)
+            )
+        return StepOutput(
+            self.log_probs(decoded.states),
+            average_attention(tuple(map(_by_row, decoded.attention))) if attention else None,
+            replace(state, tensors=tensors),
+        )
+
+    def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
+        """Return log-probabilities (B, K, L, V) of every next token in the aligned pass.
+
+        tokens: (B, K, L) int64, <bos> first; position t predicts token t + 1. Gives the mask
+        networks no gradient.
+        """
+        self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
+        with frozen(self.mask_parameters()):
+            decoded = self.decoder(tokens.flatten(0, 1), memory, DecoderPass(self.schedule_step))
+        return self.log_probs(decoded.states).reshape(*tokens.shape, -1)
+
+    def log_probs(self, states: Tensor) -> Tensor:
+        """Return log-probabilities of the next token, at least float32; (..., D) -> (..., V)."""
+        logits: Tensor = self.decoder.output(states)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        return logits.log_softmax(dim=-1, dtype=dtype)
+
+    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
+        """Return the log-probability of each token of given captions.
+
+        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>. The perturbed pass gives only
+        the mask networks a gradient (the memory gets none either); the aligned pass gives them
+        none.
+        """
+        below = self._decode_below_masks(memory, captions)
+        return self._score(memory, captions, below, perturbed=perturbed)
+
+    def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
+        """Score captions in the aligned and in the perturbed pass.
+
+        Both drop the same units below the first mask, so their difference shows the masks.
+        """
+        below = self._decode_below_masks(memory, captions)
+        aligned = self._score(memory, captions, below, perturbed=False)
+        return aligned, self._score(memory, captions, below, perturbed=True)
+
+    def _decode_below_masks(self, memory: Memory, captions: Tensor) -> DecoderOutput | None:
+        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+        return self.decoder.below_masks(tokens, memory, DecoderPass(self.schedule_step))
+
+    def _score(
+        self, memory: Memory, captions: Tensor, below: DecoderOutput | None, *, perturbed: bool
+    ) -> ScoredCaptions:
+        is_token = captions != self.special.pad
+        tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+        with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
+            if perturbed:
+                memory = self._detach(memory)
+                below = below and replace(below, states=below.states.detach())
+            decoder_pass = DecoderPass(self.schedule_step, perturbed=perturbed)
+            decoded = self.decoder(tokens, memory, decoder_pass, below)
+            # The output layer is the largest product: skip it on padding.
+            logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
+        log_probs = -functional.cross_entropy(
+            logits.to(torch.promote_types(logits.dtype, torch.float32)),
+            captions[is_token],
+            reduction="none",
+        )
+        scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
+        return ScoredCaptions(scattered, decoded.attention)
+
+    def _detach(self, memory: Memory) -> Memory:
+        """Detach the memory, except for the mask networks' own projections of it."""
+        states = memory.states.detach()
+        mask_keys = self.decoder.project_mask_keys(states)
+        projections = tuple(
+            replace(one, keys=one.keys.detach(), values=one.values.detach(), mask_keys=keys)
+            for one, keys in zip(memory.projections, mask_keys, strict=True)
+        )
+        return Memory(states, memory.region_mask, projections)
+
+    def _check_regions(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> None:
+        if features.shape[-1] != self.feature_width:
+            raise ModelError(
+                f"region width is {features.shape[-1]}, the model expects {self.feature_width}; "
+                "retrain, or extract with the checkpoint that it was trained on"
+            )
+        expected = (*features.shape[:-1], BOX_VALUES)
+        if boxes.shape != expected:
+            raise ModelError(
+                f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
+                "give each region x1, y1, x2, y2 and its share of the area"
+            )
+        if not region_mask.any(dim=1).all():
+            empty = (~region_mask.any(dim=1)).nonzero()[0].item()
+            raise ModelError(
+                f"an image has no region: position {empty} of the batch; "
+                "leave the image out, or extract it again"
+            )
+
+    def _check_tokens(self, tokens: Tensor, expected: tuple[int, ...]) -> None:
+        if tokens.shape != expected:
+            raise ModelError(
+                f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
+                "give every image the same number of rows"
+            )
+        if tokens.numel() and not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
+            wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
+            raise ModelError(
+                f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
+                "tokens; encode the captions with the vocabulary of its training"
+            )
+
+
+def _by_row(attention: AlignedAttention) -> AlignedAttention:
+    """Unfold the K rows of an image in the attention of one step; (B, H, K, R) -> (N, H, R)."""
+
+    def unfolded(values: Tensor | None) -> Any:  # None for None
+        return None if values is None else values.transpose(1, 2).flatten(0, 1)
+
+    return AlignedAttention(*map(unfolded, vars(attention).values()))
