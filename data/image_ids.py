@@ -1,5 +1,6 @@
 """Image ids, derived from file names and stable across stages and machines."""
 
+import logging
 import os
 import re
 import unicodedata
@@ -8,10 +9,17 @@ from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
+logger = logging.getLogger(__name__)
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+    # formats that a2 does not read: their files are listed, so that each is reported
+    | {".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif"}
+)
 LONGEST_ID = 511
 """Maximum length of an id in bytes: LMDB's limit for a key."""
 
+_NAMED_TOGETHER = 20
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
@@ -57,40 +65,42 @@ def sample_ids(image_ids: Sequence[str], count: int = 5) -> str:
 def find_images(folder: Path) -> dict[str, Path]:
     """Return all images below `folder` by id, sorted by id.
 
-    Skips hidden files and symbolic links that lead out of `folder`. Raises InputError if two files
-    have the same id or if there is no image.
+    Raises InputError if files share an id, naming them, or if there is no image.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, list[Path]] = {}
     for relative in list_images(folder):
-        identity = image_id(relative.as_posix())
-        path = folder / relative
-        if identity in found:
-            first, second = sorted((str(found[identity]), str(path)))
-            raise InputError(
-                f"two images have the id {identity!r}: {first!r} and {second!r}; "
-                "rename or remove one"
-            )
-        found[identity] = path
-    return dict(sorted(found.items()))
+        found.setdefault(image_id(relative.as_posix()), []).append(relative)
+    shared = [paths for paths in found.values() if len(paths) > 1]
+    if shared:
+        named = [" and ".join(repr(str(path)) for path in paths) for paths in shared]
+        raise InputError(
+            f"images of {str(folder)!r} share an id: {sample_ids(named, _NAMED_TOGETHER)}; remove "
+            "all but one, or rename them, for example to cats-001.jpg: a number is the id alone"
+        )
+    return {identity: folder / paths[0] for identity, paths in sorted(found.items())}
 
 
 def list_images(folder: Path) -> list[Path]:
     """Return the paths of all images below `folder`, relative to it and sorted within each folder.
 
-    Skips the same files as `find_images`; raises InputError if there is no image.
+    Follows symbolic links and skips hidden files. Lists links that lead nowhere and files in other
+    formats too, so that reading reports each. Raises InputError if there is no image.
     """
-    root = Path(os.path.realpath(folder))
-    found = [Path(relative) for relative in _relative_files(folder, root, PurePosixPath())]
+    found = [Path(relative) for relative in _relative_files(folder, PurePosixPath(), ())]
     if not found:
         raise InputError(
-            f"no images in {str(folder)!r} (searched for {' '.join(sorted(IMAGE_SUFFIXES))}, "
-            "symbolic links that lead out are skipped); check the folder"
+            f"no images in {str(folder)!r} (searched for {' '.join(sorted(IMAGE_SUFFIXES))}); "
+            "check the folder"
         )
     return found
 
 
-def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterator[PurePosixPath]:
+def _relative_files(
+    folder: Path, relative: PurePosixPath, above: tuple[tuple[int, int], ...]
+) -> Iterator[PurePosixPath]:
+    """Yield the images below a folder; above: device and inode of the folders around it."""
     try:
+        status = (folder / relative).stat()
         with os.scandir(folder / relative) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except OSError as error:
@@ -98,21 +108,36 @@ def _relative_files(folder: Path, root: Path, relative: PurePosixPath) -> Iterat
         raise InputError(
             f"cannot read the folder {name!r} ({error.strerror}); check data.images"
         ) from error
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        logger.warning("skipped a link to a folder that contains it: %r", str(folder / relative))
+        return
     for entry in entries:
         inside = relative / entry.name
         if entry.name.startswith("."):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _relative_files(folder, root, inside)
-        elif inside.suffix.lower() in IMAGE_SUFFIXES and _is_file_below(entry, root):
+        # os.DirEntry needs no system call, but raises OSError for a link to itself
+        path = Path(entry) if entry.is_symlink() else entry
+        if path.is_dir():
+            yield from _relative_files(folder, inside, (*above, here))
+            continue
+        leads_nowhere = isinstance(path, Path) and not path.exists()
+        is_image = inside.suffix.lower() in IMAGE_SUFFIXES or _is_unnamed_image(entry)
+        if is_image and (leads_nowhere or path.is_file()):
             yield inside
 
 
-def _is_file_below(entry: os.DirEntry[str], root: Path) -> bool:
-    # only links are resolved: realpath costs a system call per folder of the path
-    if not entry.is_symlink():
-        return entry.is_file()
-    return entry.is_file() and Path(os.path.realpath(entry)).is_relative_to(root)
+def _is_unnamed_image(entry: os.DirEntry[str]) -> bool:
+    """Return True for an image without suffix, recognised by its header."""
+    if "." in entry.name:
+        return False
+    from a2cap.data.files.image_file import open_image  # loads Pillow, which is rarely needed
+
+    try:
+        with open_image(Path(entry)):
+            return True
+    except Exception:  # each format's header reader raises types of its own
+        return False
 
 
 def _check_path(path: PurePosixPath) -> None:

@@ -4,10 +4,9 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 are in `layouts`.
 """
 
-import os
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -107,11 +106,10 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
     """Find images in `folder` by file name; files: file name by image id.
 
     Tries the named path, then its last part alone, then any file in `folder` with the same id (a
-    2014 name among 2017 names). Returns paths by image id, without images that have no file.
+    2014 name among 2017 names). Returns paths by image id, without images that have no file. The
+    names are checked already: an absolute one, or one with `..`, has no image id.
     """
     names = Counter(PurePosixPath(file).name for file in files.values())
-    root = Path(os.path.realpath(folder))
-    is_below = cache(lambda path: Path(os.path.realpath(path)).is_relative_to(root))
     scan = cache(find_images)  # once, and only if a name is not found
     found = {}
     for identity, file in files.items():
@@ -119,18 +117,16 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
         # a last part that two images share would give both the same file
         candidates = (file, base) if names[base] == 1 else (file,)
         paths = (folder / name for name in candidates)
-        path = next((path for path in paths if _is_file(path, is_below)), None)
+        path = next((path for path in paths if _is_file(path)), None)
         path = path or scan(folder).get(identity)
         if path:
             found[identity] = path
     return found
 
 
-def _is_file(path: Path, is_below: Callable[[Path], bool]) -> bool:
-    """Check that `path` is a file, and below the folder with symbolic links resolved."""
+def _is_file(path: Path) -> bool:
     try:
-        # one realpath per folder, not per image
-        return path.is_file() and is_below(path if path.is_symlink() else path.parent)
+        return path.is_file()
     except OSError:  # a name too long
         return False
 

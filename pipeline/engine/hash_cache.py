@@ -68,8 +68,9 @@ class HashCache:
         """Return one digest over image ids and file contents; None is a missing file."""
         combined = hashlib.sha256()
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
-            # a file that appears later must change the digest
-            content = "missing" if path is None else self._digest(path, what="image")
+            # a file that appears later, also behind a broken link, must change the digest
+            is_missing = path is None or not path.is_file()
+            content = "missing" if is_missing else self._digest(path, what="image")
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()

@@ -1,9 +1,11 @@
+import os
 import unicodedata
 from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from PIL import Image
 
 from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, results_id
 from tests.data.messages import message_of, touch
@@ -108,36 +110,55 @@ def test_every_image_suffix_is_recognised_in_any_case(tmp_path, suffix):
     assert list(find_images(tmp_path)) == ["a"]
 
 
-def test_links_are_followed_within_the_folder_only(tmp_path):
+def test_links_to_files_and_folders_are_followed(tmp_path):
     folder, outside = tmp_path / "images", tmp_path / "outside"
     touch(folder, "real.jpg")
-    touch(outside, "secret.jpg")
+    touch(outside, "inside/other.jpg")
     (folder / "again.jpg").symlink_to(folder / "real.jpg")
-    (folder / "out.jpg").symlink_to(outside / "secret.jpg")
-    (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
-    (folder / "outside").symlink_to(outside)
-    assert list(find_images(folder)) == ["again", "real"]
+    (folder / "out.jpg").symlink_to(outside / "inside/other.jpg")
+    (folder / "linked").symlink_to(outside)
+    (tmp_path / "link").symlink_to(folder)
+    names = ["again", "linked/inside/other", "out", "real"]
+    assert list(find_images(folder)) == list(find_images(tmp_path / "link")) == names
 
 
-def test_a_folder_that_is_itself_a_link_is_searched(tmp_path):
-    touch(tmp_path / "images", "a.jpg")
-    (tmp_path / "link").symlink_to(tmp_path / "images")
-    (tmp_path / "images/b.jpg").symlink_to(tmp_path / "images/a.jpg")
-    assert list(find_images(tmp_path / "link")) == ["a", "b"]
+def test_a_link_to_a_folder_around_it_is_skipped_with_a_warning(tmp_path, caplog):
+    touch(tmp_path, "a/real.jpg")
+    (tmp_path / "a/up").symlink_to(tmp_path)
+    assert list(find_images(tmp_path)) == ["a/real"]
+    loop = str(tmp_path / "a/up")
+    assert caplog.messages == [f"skipped a link to a folder that contains it: {loop!r}"]
 
 
-def test_two_files_with_the_same_id_are_rejected(tmp_path):
-    touch(tmp_path, "42.jpg", "000042.png")
-    first, second = str(tmp_path / "000042.png"), str(tmp_path / "42.jpg")
+def test_links_that_lead_nowhere_are_listed(tmp_path):
+    (tmp_path / "broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "itself.jpg").symlink_to(tmp_path / "itself.jpg")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "no")
+    os.mkfifo(tmp_path / "queue.jpg")  # reading it would wait for ever
+    assert list(find_images(tmp_path)) == ["broken", "itself"]
+
+
+def test_files_of_other_formats_and_images_without_suffix_are_listed(tmp_path):
+    touch(tmp_path, "a.heic", "b.AVIF", "c.jp2", "d.jfif", "e.jpe", "README", "notes.txt")
+    Image.new("RGB", (8, 6)).save(tmp_path / "f", format="PNG")
+    assert list(find_images(tmp_path)) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_all_files_that_share_an_id_are_named(tmp_path):
+    touch(
+        tmp_path, "cats/001.jpg", "cats/002.jpg", "dogs/001.jpg", "dogs/002.jpg", "b.jpg", "b.heic"
+    )
     assert message_of(find_images, tmp_path) == (
-        f"two images have the id '000000000042': {first!r} and {second!r}; rename or remove one"
+        f"images of {str(tmp_path)!r} share an id: 'b.heic' and 'b.jpg', "
+        "'cats/001.jpg' and 'dogs/001.jpg', 'cats/002.jpg' and 'dogs/002.jpg'; remove all but one, "
+        "or rename them, for example to cats-001.jpg: a number is the id alone"
     )
 
 
 def test_an_empty_folder_is_rejected(tmp_path):
     assert message_of(find_images, tmp_path) == (
-        f"no images in {str(tmp_path)!r} (searched for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
-        "symbolic links that lead out are skipped); check the folder"
+        f"no images in {str(tmp_path)!r} (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
+        ".jpe .jpeg .jpg .jpx .mpo .png .tif .tiff .webp); check the folder"
     )
 
 

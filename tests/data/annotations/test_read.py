@@ -120,17 +120,16 @@ def test_the_folder_is_scanned_once_and_only_if_a_name_is_not_found(tmp_path, mo
     assert scanned == [tmp_path]
 
 
-def test_nothing_outside_the_image_folder_is_found(tmp_path):
+def test_links_in_the_image_folder_are_followed(tmp_path):
     folder, outside = tmp_path / "images", tmp_path / "outside"
     touch(folder, "real.jpg")
-    touch(outside, "secret.jpg")
-    (folder / "out.jpg").symlink_to(outside / "secret.jpg")
-    (folder / "inner.jpg").symlink_to(folder / "real.jpg")
-    (folder / "linked").symlink_to(outside)
+    touch(outside, "COCO_val2014_42.jpg")
+    (folder / "out.jpg").symlink_to(outside / "COCO_val2014_42.jpg")
+    (folder / "val2014").symlink_to(outside)  # a COCO folder kept elsewhere
     (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
-    files = ("out.jpg", "inner.jpg", "linked/secret.jpg", "../outside/secret.jpg", "broken.jpg")
+    files = ("out.jpg", "val2014/COCO_val2014_42.jpg", "broken.jpg")
     found = resolve(folder, *files, "a\0b.jpg", "x" * 300 + ".jpg")
-    assert found == {"1": folder / "inner.jpg"}
+    assert found == {"0": folder / files[0], "1": folder / files[1]}
 
 
 @pytest.mark.parametrize("part", ["images", "images/val2014"])

@@ -146,8 +146,8 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     [
         (
             ("{folder}", "x.jpg"),
-            "no images in '{folder}' (searched for .bmp .gif .jpeg .jpg .png .tif .tiff .webp, "
-            "symbolic links that lead out are skipped); check the folder",
+            "no images in '{folder}' (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
+            ".jpe .jpeg .jpg .jpx .mpo .png .tif .tiff .webp); check the folder",
         ),
         (("-",), "no images on standard input; write one path per line"),
         (("-", "-"), "standard input is named twice, as '-'; name it once"),

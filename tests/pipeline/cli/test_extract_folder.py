@@ -1,5 +1,6 @@
 """`a2 extract --images` of any folder, and extraction that a signal interrupts."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -56,6 +57,21 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert list(features) == [f"scene {number}" for number in range(1, 7)]
     assert 4 <= len(features["scene 3"]) <= 8
     assert features.verify(data=True) == []
+
+
+def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_path):
+    folder = tmp_path / "my images"
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    (folder / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    store = tmp_path / "store"
+    answer = a2("extract", *images_and_weights, "--output", store)
+    assert answer.exit_code == 3, answer.stderr
+    skipped = [json.loads(line) for line in (store / "skipped.jsonl").read_text().splitlines()]
+    assert {item["id"]: item["reason"].partition(";")[0] for item in skipped} == {
+        "gone": "cannot read image 'gone.jpg': No such file or directory",
+        "phone": "image 'phone.heic' is not in a supported format: "
+        r"it begins with b'\x00\x00\x00\x18ftypheic'",
+    }
 
 
 def test_an_existing_store_is_not_extracted_again(images_and_weights, tmp_path):
