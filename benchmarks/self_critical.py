@@ -15,7 +15,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from torch import Tensor
 
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
@@ -47,7 +47,7 @@ class Sizes:
 
 QUICK = Sizes(2, 3, 5, regions=6, feature_width=16, vocabulary=30, corpus=8, hypotheses=40)
 
-SMALL = ModelConfig(encoder_layers=1, decoder_layers=2, width=32, feed_forward=64, heads=2)
+SMALL = TransformerConfig(encoder_layers=1, decoder_layers=2, width=32, feed_forward=64, heads=2)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _draw(log_probs: Tensor) -> Tensor:
     return torch.multinomial(probabilities, 1).squeeze(1)
 
 
-def compare_steps(sizes: Sizes, config: ModelConfig, corpus: Corpus, *, rounds: int) -> None:
+def compare_steps(sizes: Sizes, config: TransformerConfig, corpus: Corpus, *, rounds: int) -> None:
     """Print the time of a step in both versions, and the difference of their gradients."""
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
@@ -246,7 +246,7 @@ def main(quick: bool, rounds: int) -> None:
     print_machine()
     corpus = make_corpus(sizes)
     compare_rewards(sizes, corpus, rounds=5 * rounds)
-    compare_steps(sizes, SMALL if quick else ModelConfig(), corpus, rounds=rounds)
+    compare_steps(sizes, SMALL if quick else TransformerConfig(), corpus, rounds=rounds)
 
 
 if __name__ == "__main__":

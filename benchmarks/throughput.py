@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.transformer.compile import compile_layers
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -84,7 +84,7 @@ def make_optimisation(
     task: str,
     variant: Variant,
     sizes: Sizes,
-    model: ModelConfig,
+    model: TransformerConfig,
     corpus: Corpus,
     *,
     device: torch.device,
@@ -182,7 +182,7 @@ def main(quick: bool, compiled: bool, images: int | None) -> None:
     torch.backends.cudnn.allow_tf32 = False  # as in a2 train
     given = QUICK if quick else Sizes()
     sizes = given if images is None else replace(given, images=images)
-    model = SMALL if quick else ModelConfig()
+    model = SMALL if quick else TransformerConfig()
     count, rounds = (1, 1) if quick else (20 if on_gpu else 1, 3)
     corpus = make_corpus(sizes)
     batch = make_batch(sizes, pinned=on_gpu)

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
@@ -54,8 +54,8 @@ class Sizes:
 
 QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50, matmul=64)
 
-SMALL = ModelConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
-MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": ModelConfig()}
+SMALL = TransformerConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
+MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": TransformerConfig()}
 
 
 @dataclass(frozen=True)

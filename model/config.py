@@ -56,7 +56,7 @@ class AlignmentConfig(BaseModel):
     """Decoder layers with aligned cross-attention, counted from 1, the lowest."""
 
 
-class ModelConfig(BaseModel):
+class TransformerConfig(BaseModel):
     """Sizes and options of the Transformer captioner; the defaults are the paper's."""
 
     model_config = _FROZEN

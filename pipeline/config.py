@@ -16,7 +16,7 @@ from a2cap.data.config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.config import ExtractConfig
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -35,7 +35,7 @@ class Config(Section):
     """Extraction of region features."""
     preprocess: PreprocessConfig = PreprocessConfig()
     """Preprocessing of captions."""
-    model: ModelConfig = ModelConfig()
+    model: TransformerConfig = TransformerConfig()
     """The captioner."""
     train: TrainConfig = TrainConfig()
     """Cross-entropy training."""

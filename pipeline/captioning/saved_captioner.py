@@ -21,7 +21,7 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
@@ -33,7 +33,7 @@ class ModelDescription(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    model: ModelConfig
+    model: TransformerConfig
     """The captioner's configuration."""
     region_width: int
     """Width of its region features, F."""

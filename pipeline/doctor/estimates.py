@@ -20,7 +20,7 @@ from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -71,7 +71,7 @@ def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> 
     return 2 * parameters + 3 * regions + first_layer
 
 
-def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) -> int:
+def captioner_parameters(config: TransformerConfig, *, width: int, vocabulary: int) -> int:
     """Count a captioner's parameters on the meta device, without allocating them."""
     with torch.device("meta"):
         captioner = TransformerCaptioner(config, feature_width=width, vocabulary_size=vocabulary)

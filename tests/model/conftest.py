@@ -7,7 +7,7 @@ from torch import Tensor
 
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.config import AlignmentConfig, TransformerConfig
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 
@@ -53,7 +53,7 @@ def tiny() -> Callable[..., TransformerCaptioner]:
         alignment = {key: fields.pop(key) for key in list(fields) if key in _ALIGNMENT_FIELDS}
         sizes = {"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}
         layers = {"encoder_layers": 2, "decoder_layers": 2}
-        config = ModelConfig(**{**sizes, **layers, **fields, "alignment": alignment})
+        config = TransformerConfig(**{**sizes, **layers, **fields, "alignment": alignment})
         torch.manual_seed(0)
         captioner = TransformerCaptioner(
             config, feature_width=FEATURE_WIDTH, vocabulary_size=VOCABULARY_SIZE

@@ -1,11 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
-from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.config import AlignmentConfig, TransformerConfig
 
 
 def test_defaults_are_the_papers_sizes_and_a2s_reading_of_open_points():
-    config = ModelConfig()
+    config = TransformerConfig()
     assert (config.width, config.heads, config.feed_forward) == (512, 8, 2048)
     assert (config.encoder_layers, config.decoder_layers, config.dropout) == (6, 6, 0.1)
     assert config.box_geometry == "none"
@@ -25,7 +25,7 @@ def test_defaults_are_the_papers_sizes_and_a2s_reading_of_open_points():
     }
 
 
-@pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
+@pytest.mark.parametrize("model", [TransformerConfig, AlignmentConfig])
 def test_config_is_frozen_and_rejects_unknown_fields(model):
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         model(fussion="gate")
@@ -33,14 +33,14 @@ def test_config_is_frozen_and_rejects_unknown_fields(model):
         setattr(model(), next(iter(model.model_fields)), 1)
 
 
-@pytest.mark.parametrize("model", [ModelConfig, AlignmentConfig])
+@pytest.mark.parametrize("model", [TransformerConfig, AlignmentConfig])
 def test_every_field_has_a_description(model):
     assert all(field.description for field in model.model_fields.values())
 
 
 def test_config_survives_json_with_a_list_of_layers():
-    config = ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 6), fusion="decay"))
-    assert ModelConfig.model_validate_json(config.model_dump_json()) == config
+    config = TransformerConfig(alignment=AlignmentConfig(aligned_layers=(1, 6), fusion="decay"))
+    assert TransformerConfig.model_validate_json(config.model_dump_json()) == config
 
 
 def test_a_width_that_heads_do_not_divide_is_rejected():
@@ -48,17 +48,17 @@ def test_a_width_that_heads_do_not_divide_is_rejected():
         ValidationError,
         match="width 100 does not give each of 8 heads an even width; choose a multiple of 16",
     ):
-        ModelConfig(width=100)
+        TransformerConfig(width=100)
 
 
 def test_an_aligned_layer_above_the_decoder_is_rejected():
     message = "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6"
     with pytest.raises(ValidationError, match=message):
-        ModelConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
+        TransformerConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
 
 
 def test_only_listed_layers_are_aligned_and_none_without_fusion():
-    some = ModelConfig(alignment=AlignmentConfig(aligned_layers=(2,)))
+    some = TransformerConfig(alignment=AlignmentConfig(aligned_layers=(2,)))
     assert [some.is_aligned(layer) for layer in (1, 2, 3)] == [False, True, False]
-    assert ModelConfig().is_aligned(1)
-    assert not ModelConfig(alignment=AlignmentConfig(fusion="none")).is_aligned(1)
+    assert TransformerConfig().is_aligned(1)
+    assert not TransformerConfig(alignment=AlignmentConfig(fusion="none")).is_aligned(1)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from tests.data.messages import message_of
@@ -137,7 +137,7 @@ def test_the_shipped_configs_load_and_begin_with_a_comment(path):
 
 
 def test_every_field_has_a_description():
-    fields = {**Config.model_fields, **ModelConfig.model_fields, **config_fields()}
+    fields = {**Config.model_fields, **TransformerConfig.model_fields, **config_fields()}
     assert [name for name, field in fields.items() if field.description is None] == []
     assert yaml.safe_load(Config().to_yaml())["train"]["batch_size"] == 10
 

@@ -13,7 +13,7 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjectio
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
@@ -55,7 +55,7 @@ class TokenEmbedding(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over regions, feed-forward block; post-LN."""
 
-    def __init__(self, config: ModelConfig, *, aligned: bool):
+    def __init__(self, config: TransformerConfig, *, aligned: bool):
         super().__init__()
         self.self_attention = SelfAttention(config.width, config.heads, causal=True)
         self.self_attention_norm = nn.LayerNorm(config.width)
@@ -101,7 +101,7 @@ class DecoderLayer(nn.Module):
 class CaptionDecoder(nn.Module):
     """Embedding, decoder layers and output layer; a `Decoder`."""
 
-    def __init__(self, config: ModelConfig, *, vocabulary_size: int):
+    def __init__(self, config: TransformerConfig, *, vocabulary_size: int):
         super().__init__()
         self.embedding = TokenEmbedding(vocabulary_size=vocabulary_size, width=config.width)
         self.layers = nn.ModuleList(

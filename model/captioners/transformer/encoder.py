@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.captioners.encoder_decoder import BOX_VALUES
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
@@ -18,7 +18,7 @@ from a2cap.model.layers.linear import xavier_linear
 class RegionEmbedding(nn.Module):
     """Embedding of each region's feature and, with `box_geometry: linear`, of its box."""
 
-    def __init__(self, config: ModelConfig, *, feature_width: int):
+    def __init__(self, config: TransformerConfig, *, feature_width: int):
         super().__init__()
         self.blind = config.blind
         self.feature = xavier_linear(feature_width, config.width)
@@ -43,7 +43,7 @@ class RegionEmbedding(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention over the regions of an image, then a feed-forward block; post-LN."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: TransformerConfig):
         super().__init__()
         self.attention = SelfAttention(config.width, config.heads)
         self.attention_norm = nn.LayerNorm(config.width)
@@ -63,7 +63,7 @@ class EncoderLayer(nn.Module):
 class RegionEncoder(nn.Module):
     """Region embedding and encoder layers."""
 
-    def __init__(self, config: ModelConfig, *, feature_width: int):
+    def __init__(self, config: TransformerConfig, *, feature_width: int):
         super().__init__()
         self.embedding = RegionEmbedding(config, feature_width=feature_width)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))

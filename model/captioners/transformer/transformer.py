@@ -4,7 +4,7 @@ from a2cap.model.captioner import SpecialTokens
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.transformer.decoder import CaptionDecoder
 from a2cap.model.captioners.transformer.encoder import RegionEncoder
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 
 
 class TransformerCaptioner(EncoderDecoder[RegionEncoder, CaptionDecoder]):
@@ -12,7 +12,7 @@ class TransformerCaptioner(EncoderDecoder[RegionEncoder, CaptionDecoder]):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: TransformerConfig,
         *,
         feature_width: int,
         vocabulary_size: int,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.data.config import Section
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 
@@ -90,7 +90,7 @@ class CrossEntropyJob(Section):
     """Everything that cross-entropy training reads: settings and input directories."""
 
     train: TrainConfig
-    model: ModelConfig
+    model: TransformerConfig
     features: Path
     captions: Path
 

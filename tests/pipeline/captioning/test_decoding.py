@@ -8,7 +8,7 @@ import torch
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches, collapse_repeats
@@ -32,7 +32,7 @@ def captioner(store, vocabulary):
     """An untrained captioner with sharp predictions that differ between images."""
     torch.manual_seed(0)
     made = TransformerCaptioner(
-        ModelConfig(width=32, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
+        TransformerConfig(width=32, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
         feature_width=store.feature_width,
         vocabulary_size=len(vocabulary),
     ).eval()

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
-from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.config import AlignmentConfig, TransformerConfig
 from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
     load_model,
@@ -21,7 +21,7 @@ VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "dog", "runs")
 
 
 DESCRIPTION = ModelDescription(
-    model=ModelConfig(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
+    model=TransformerConfig(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1),
     region_width=6,
     vocabulary_size=len(VOCABULARY),
     vocabulary_digest=VOCABULARY.digest,

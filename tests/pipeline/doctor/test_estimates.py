@@ -10,7 +10,7 @@ from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.initial import random_detector
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.doctor.estimates import (
     captioner_parameters,
@@ -60,7 +60,9 @@ def test_a_truncated_weights_file_is_rejected_by_its_header(tmp_path):
 
 
 def test_parameters_are_counted_without_making_any():
-    config = ModelConfig(width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1)
+    config = TransformerConfig(
+        width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1
+    )
     captioner = TransformerCaptioner(config, feature_width=24, vocabulary_size=40)
     counted = captioner_parameters(config, width=24, vocabulary=40)
     assert counted == sum(parameter.numel() for parameter in captioner.parameters())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.detection.labels import DetectionData
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages import train_detector, train_scst, train_xe
@@ -27,7 +27,7 @@ NO_DATA = DetectorData(DetectionData((), (), ()), DetectionData((), (), ()))
 
 
 def cross_entropy_stage():
-    train, model = TrainConfig(seed=3, betas=(0.8, 0.9)), ModelConfig(width=32)
+    train, model = TrainConfig(seed=3, betas=(0.8, 0.9)), TransformerConfig(width=32)
     stage = train_xe.train_stage(train, model, inputs=INPUTS, runtime=MAIN)
     job = CrossEntropyJob(
         train=train, model=model, features=Path("features"), captions=Path("captions")

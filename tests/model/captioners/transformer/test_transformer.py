@@ -4,7 +4,7 @@ import torch
 from a2cap.model.captioner import SpecialTokens, decoder_input
 from a2cap.model.captioners.encoder_decoder import frozen
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.errors import ModelError
 from tests.model.searching import encode_alone
 
@@ -202,7 +202,7 @@ def test_equal_seeds_make_equal_captioners(tiny):
 def test_special_tokens_can_have_other_ids(images):
     special = SpecialTokens(pad=10, bos=9, eos=8, unk=7)
     captioner = TransformerCaptioner(
-        ModelConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1),
+        TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1),
         feature_width=6,
         vocabulary_size=11,
         special=special,

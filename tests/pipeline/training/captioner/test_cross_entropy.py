@@ -11,7 +11,7 @@ from torch import nn
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import AlignmentConfig, ModelConfig
+from a2cap.model.config import AlignmentConfig, TransformerConfig
 from a2cap.model.losses import two_losses
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner import cross_entropy
@@ -23,7 +23,7 @@ CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 
 def captioner(**alignment):
     torch.manual_seed(0)
-    config = ModelConfig(
+    config = TransformerConfig(
         width=16,
         heads=2,
         feed_forward=32,

@@ -8,7 +8,7 @@ import torch
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import TransformerConfig
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.score import cider
@@ -40,7 +40,7 @@ def test_twenty_captions_overfit_to_a_cider_above_five_within_a_minute(fusion):
     started = time.process_time()
     torch.manual_seed(0)
     sizes = {"width": 64, "heads": 4, "feed_forward": 128, "encoder_layers": 1}
-    model = ModelConfig(
+    model = TransformerConfig(
         **sizes, decoder_layers=2, dropout=0.0, alignment={"fusion": fusion, "decay_steps": 100}
     )
     captioner = TransformerCaptioner(model, feature_width=WIDTH, vocabulary_size=len(VOCABULARY))
