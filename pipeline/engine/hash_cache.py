@@ -69,8 +69,8 @@ class HashCache:
         combined = hashlib.sha256()
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
             # a file that appears later, also behind a broken link, must change the digest
-            is_missing = path is None or not path.is_file()
-            content = "missing" if is_missing else self._digest(path, what="image")
+            found = path if path is not None and path.is_file() else None
+            content = "missing" if found is None else self._digest(found, what="image")
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()
