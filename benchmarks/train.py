@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from a2cap.extract.detector.mixed_precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -189,13 +190,18 @@ def time_steps(
     """Time each step and two matrix products; return timings and floating operations."""
     captioner.train()
     square = torch.rand(matmul, matmul)
-    halved = square.bfloat16()
-    forms: dict[str, Callable[[], object]] = {
+    steps = dict(EXACT)
+    products: dict[str, Form] = {MATMUL: partial(torch.matmul, square, square)}
+    # emulated bfloat16 takes minutes per round
+    if has_bfloat16(square.device):
+        halved = square.bfloat16()
+        steps[MIXED] = mixed_gradients
+        products[MIXED_MATMUL] = partial(torch.matmul, halved, halved)
+    forms: dict[str, Form] = {
         name: partial(training_step(captioner, gradients), batch)
-        for name, gradients in (*EXACT.items(), (MIXED, mixed_gradients))
+        for name, gradients in steps.items()
     }
-    forms[MATMUL] = partial(torch.matmul, square, square)
-    forms[MIXED_MATMUL] = partial(torch.matmul, halved, halved)
+    forms |= products
     timings = interleaved(forms, rounds=rounds)
     return timings, {name: floating_operations(form) for name, form in forms.items()}
 

@@ -21,7 +21,7 @@ from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
-from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.runtime.precision import matrix_precision, warn_about_emulation
 from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -93,6 +93,8 @@ class Training(Generic[Part]):
         self._config = task.config
         self._ranks = ranks
         self._device = next(task.network.parameters()).device
+        if ranks.is_main:
+            warn_about_emulation(task.config.precision, self._device)
         self._environment = environment(self._device, ranks=ranks.count)
         self._checkpoints = Checkpoints(directory / "checkpoints", command=task.command)
         self._record = record

@@ -40,7 +40,6 @@ TABLES = {
     "train": [
         "tokens/s",
         "of peak",
-        "a2, bf16",
         "cached is faster by",
         "with regions",
         "of 1 beam",

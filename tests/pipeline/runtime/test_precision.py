@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from a2cap.pipeline.runtime.precision import forward_precision, matrix_precision
+from a2cap.pipeline.runtime import precision as precision_module
+from a2cap.pipeline.runtime.precision import (
+    forward_precision,
+    matrix_precision,
+    warn_about_emulation,
+)
 
 CPU = torch.device("cpu")
 
@@ -26,3 +31,21 @@ def test_only_tf32_rounds_float32_and_only_inside_the_block(precision, expected)
         assert torch.get_float32_matmul_precision() == expected
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(
+    ("precision", "emulated", "messages"),
+    [
+        (
+            "bf16",
+            True,
+            ["cpu emulates bfloat16, many times slower: bf16; set train.precision to fp32"],
+        ),
+        ("bf16", False, []),
+        ("fp32", True, []),
+    ],
+)
+def test_bf16_warns_where_bfloat16_is_emulated(precision, emulated, messages, monkeypatch, caplog):
+    monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: not emulated)
+    warn_about_emulation(precision, CPU)
+    assert caplog.messages == messages
