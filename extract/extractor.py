@@ -154,16 +154,14 @@ class Extractor:
     def _select_exactly(
         self, features: Tensor, rois: Tensor, boxes: Boxes, rough: Tensor
     ) -> tuple[NDArray[np.int64], RegionPredictions]:
-        """Return the indices of the selected proposals and the float32 predictions for them.
-
-        rois: (N, 5) in scaled pixels; boxes: (N, 4), the same in the image's own; rough: (N, C)
-        class logits in bfloat16. They decide which proposals have a chance; float32 decides among
-        those, so that close decisions are exact.
-        """
+        """Return the indices of the selected proposals and the float32 predictions for them."""
+        # Rough logits, (N, C) in bfloat16, decide which proposals have a chance; float32 decides
+        # among those, so that close decisions are exact.
         likely = torch.from_numpy(self._choose(boxes, rough, with_margin=True)).to(self.device)
         predictions = self._predict(features, rois[likely])
         chosen = self._choose(boxes, rough.index_copy(0, likely, predictions.class_logits))
         rows = {proposal: row for row, proposal in enumerate(likely.tolist())}
+        # rarely, float32 lowers likely ones so far that others overtake them
         if rows.keys() >= set(chosen.tolist()):
             indices = torch.tensor([rows[proposal] for proposal in chosen.tolist()])
             return chosen, predictions[indices.to(self.device)]

@@ -54,10 +54,15 @@ class GridExtractor:
 
         boxes: ignored. Raises InputError where the image is too thin.
         """
-        height, width = image.shape[:2]
-        cells = self.config.grid_size
+        (height, width), config, cells = image.shape[:2], self.config, self.config.grid_size
+        size = rounded_size(
+            height=height, width=width, min_side=config.min_side, max_side=config.max_side
+        )
+        centred = rounded_blob(image, size=size, mean=_MEAN)
+        centred /= np.array(_DEVIATION, np.float32)[:, None, None]
+        rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
         with torch.inference_mode():
-            found = self._map(self._blob(image))["map"]
+            found = self._map(rgb[None].to(self.device))["map"]
             pooled = F.adaptive_avg_pool2d(found, cells)[0]  # (C, n, n)
         features = pooled.flatten(1).T.contiguous()  # (C, n, n) -> (n * n, C)
         return Regions(
@@ -88,16 +93,6 @@ class GridExtractor:
         summary = f"{cells} x {cells} grid of {network}"
         width = self.feature_width
         return ExtractorRecord.create(weights, config, summary=summary, feature_width=width)
-
-    def _blob(self, image: NDArray[np.uint8]) -> Tensor:
-        """Return (1, 3, H', W') float32, red first, normalised as torchvision's weights expect."""
-        (height, width), config = image.shape[:2], self.config
-        size = rounded_size(
-            height=height, width=width, min_side=config.min_side, max_side=config.max_side
-        )
-        centred = rounded_blob(image, size=size, mean=_MEAN)
-        centred /= np.array(_DEVIATION, np.float32)[:, None, None]
-        return torch.from_numpy(np.ascontiguousarray(centred[::-1]))[None].to(self.device)
 
 
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:

@@ -121,13 +121,10 @@ def _detections(
     size: ScaledSize,
     rule: DetectionRule,
 ) -> Detections:
-    """Return the detections of one image.
-
-    proposals: (N, 4) in scaled pixels; outputs: features (N, F), class logits (N, classes + 1) and
-    box deltas (N, classes, 4).
-    """
-    features, logits, deltas = outputs
+    """Return the detections of one image among its proposals, (N, 4) in scaled pixels."""
+    features, logits, deltas = outputs  # (N, F), (N, classes + 1), (N, classes, 4)
     probabilities = logits.softmax(dim=1)[:, :-1]
+    # one proposal may be found as objects of several classes
     regions, class_ids = (probabilities >= rule.confidence).nonzero(as_tuple=True)
     scores = probabilities[regions, class_ids]
     boxes = refined_boxes(

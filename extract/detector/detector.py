@@ -1,8 +1,8 @@
 """The bottom-up detector: Faster R-CNN on ResNet's C4 map (Anderson et al. 2018, section 3.1)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,8 @@ CHUNK = 100
 layer of res5."""
 
 
-class Pooling(Protocol):
-    """`roi_pool`, or a function that replaces it."""
-
-    def __call__(self, maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
-        """Pool regions; arguments and result as of `a2cap.extract.detector.operators.roi_pool`."""
+Pooling = Callable[..., Tensor]
+"""`roi_pool`, or a function that replaces it."""
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,7 @@ class NormalizedConvolution(nn.Conv2d):
 
 
 class Stem(nn.Module):
-    """7x7 convolution and 3x3 maximum, each with stride 2.
-
-    The pool has no padding and rounds sizes up, as caffe does; detectron2's has padding 1.
-    """
+    """7x7 convolution and 3x3 maximum, each with stride 2; padded_pool: pool as detectron2."""
 
     def __init__(self, width: int, *, padded_pool: bool = False) -> None:
         super().__init__()
@@ -105,16 +102,13 @@ class Stem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Convolve and pool. images: (B, 3, H, W). Returns (B, width, H / 4, W / 4), rounded up."""
         x = F.relu_(self.conv1(images))
-        if self.padded_pool:
-            return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
-        return F.max_pool2d(x, kernel_size=3, stride=2, padding=0, ceil_mode=True)
+        # caffe rounds sizes up and does not pad; detectron2 pads and rounds down
+        padding = int(self.padded_pool)
+        return F.max_pool2d(x, 3, stride=2, padding=padding, ceil_mode=not self.padded_pool)
 
 
 class ResidualBlock(nn.Module):
-    """Convolutions around a shortcut: two 3x3, or for a bottleneck 1x1, 3x3 and 1x1.
-
-    The first 1x1 strides, as in the caffe models; torchvision strides in the 3x3.
-    """
+    """Convolutions around a shortcut: two 3x3, or for a bottleneck 1x1, 3x3 and 1x1."""
 
     def __init__(
         self, inputs: int, outputs: int, *, is_bottleneck: bool, stride: int, dilation: int
@@ -126,6 +120,7 @@ class ResidualBlock(nn.Module):
             if inputs != outputs
             else None
         )
+        # the first convolution strides, as in the caffe models; torchvision's second one does
         self.conv1 = NormalizedConvolution(
             inputs, inner, kernel=kernel, stride=stride, dilation=1 if is_bottleneck else dilation
         )

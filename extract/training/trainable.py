@@ -100,8 +100,11 @@ class TrainableDetector(nn.Module):
             count=sampling.proposals,
             meta=self.meta,
         )
-        regions = _sampled_regions(proposals, batch, sampling, generator)
-        classes, boxes, attributes = self._region_losses(features, regions, batch, sampling)
+        regions, matches = _sampled_regions(proposals, batch, sampling, generator)
+        sampled = self._targets(regions, matches, batch, weights=self.meta.bbox_weights)
+        classes, boxes, attributes = self._region_losses(
+            features, sampled, matches, batch, roi_size=sampling.roi_size
+        )
         return DetectorLosses(objectness, proposal_boxes, classes, boxes, attributes)
 
     def _anchor_losses(
@@ -133,16 +136,26 @@ class TrainableDetector(nn.Module):
         )
 
     def _region_losses(
-        self, features: Tensor, regions: "_Regions", batch: LabelledBatch, sampling: Sampling
+        self,
+        features: Tensor,
+        sampled: Samples,
+        matches: list[Tensor],
+        batch: LabelledBatch,
+        *,
+        roi_size: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses of classes, boxes and attributes of sampled regions."""
         predictor = self.detector.roi_heads.box_predictor
-        weights = self.meta.bbox_weights
-        sampled = self._targets(regions.boxes, regions.matches, batch, weights=weights)
         rois = torch.cat([sampled.images[:, None].to(sampled.boxes), sampled.boxes], dim=1)
-        pooled = self.detector.pool(features, rois, size=sampling.roi_size, scale=1 / STRIDE)
+        pooled = self.detector.pool(features, rois, size=roi_size, scale=1 / STRIDE)
         vectors = self.detector.roi_heads(pooled)
-        class_ids = _class_ids(regions, batch, self.meta.background_index)
+        # a match of -1 finds the background, appended last
+        class_ids = torch.cat(
+            [
+                F.pad(ids, (0, 1), value=self.meta.background_index)[found]
+                for found, ids in zip(matches, batch.class_ids, strict=True)
+            ]
+        )
         deltas = predictor.bbox_pred(vectors).float()
         deltas = deltas.unflatten(1, (-1, 4))  # (K, 4 * classes) -> (K, classes, 4)
         # the background has no deltas of its own; its error is 0 whichever class it takes
@@ -151,7 +164,7 @@ class TrainableDetector(nn.Module):
         if predictor.has_attributes:
             rows = sampled.foreground
             logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows]).float()
-            given = _attribute_ids(regions, batch)
+            given = _attribute_ids(matches, batch)
             of_attributes = attribute_loss(logits, given, sampled.images[rows], count=sampled.count)
         return (
             class_loss(predictor(vectors).float(), class_ids, sampled),
@@ -179,22 +192,15 @@ class TrainableDetector(nn.Module):
         return Samples(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
 
 
-@dataclass(frozen=True)
-class _Regions:
-    """Sampled regions of each image, (K, 4), and the indices of their true boxes, (K,)."""
-
-    boxes: list[Tensor]
-    matches: list[Tensor]
-
-
 def _sampled_regions(
     proposals: list[Tensor], batch: LabelledBatch, sampling: Sampling, generator: torch.Generator
-) -> _Regions:
-    """Sample among the proposals and true boxes of each image."""
-    sampled = _Regions([], [])
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Sample regions of each image, (K, 4), with the indices of their true boxes, (K,)."""
+    regions, matches = [], []
     for proposed, boxes, crowds, size in zip(
         proposals, batch.boxes, batch.crowds, batch.sizes, strict=True
     ):
+        # true boxes too: early proposals rarely overlap one by half
         candidates = torch.cat([boxes, proposed])
         if not len(candidates):
             candidates = boxes.new_tensor([[0, 0, size.width, size.height]])
@@ -205,25 +211,18 @@ def _sampled_regions(
             positive_fraction=sampling.region_positives,
             generator=generator,
         )
-        sampled.boxes.append(candidates[taken])
-        sampled.matches.append(found[taken])
-    return sampled
+        regions.append(candidates[taken])
+        matches.append(found[taken])
+    return regions, matches
 
 
-def _class_ids(regions: _Regions, batch: LabelledBatch, background: int) -> Tensor:
-    """Return the class of each region, (K,) int64 of all images together."""
-    # a match of -1 finds the background, appended last
-    rows = zip(regions.matches, batch.class_ids, strict=True)
-    return torch.cat([F.pad(ids, (0, 1), value=background)[found] for found, ids in rows])
-
-
-def _attribute_ids(regions: _Regions, batch: LabelledBatch) -> Tensor:
+def _attribute_ids(matches: list[Tensor], batch: LabelledBatch) -> Tensor:
     """Return the attributes of foreground regions, (K, A) of all images together."""
     widest = max(ids.shape[1] for ids in batch.attribute_ids)
     return torch.cat(
         [
             F.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[found[found >= 0]]
-            for found, ids in zip(regions.matches, batch.attribute_ids, strict=True)
+            for found, ids in zip(matches, batch.attribute_ids, strict=True)
         ]
     )
 

@@ -7,7 +7,6 @@ background and "no attribute" as last rows. Layouts are recognised by shapes, no
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
@@ -112,27 +111,10 @@ def _reordered(weights: Mapping[str, Tensor], anchors: int) -> dict[str, Tensor]
     for key, rows in weights.items():
         module = key.rpartition(".")[0]
         if module == _LOGITS:
-            changed[key] = one_logit_per_anchor(rows, anchors)
+            # the softmax over background and foreground is the sigmoid of their difference
+            changed[key] = rows[anchors:] - rows[:anchors]  # (2A, ...) -> (A, ...)
         elif module == f"{_PREDICTOR}.bbox_pred":
-            changed[key] = without_background_boxes(rows)
+            changed[key] = rows[4:].contiguous()  # without the boxes of the background
         elif module in _WITH_BACKGROUND:
-            changed[key] = first_row_last(rows)
+            changed[key] = rows.roll(-1, dims=0)  # background or "no attribute" last
     return changed
-
-
-def one_logit_per_anchor(rows: Tensor, anchors: int) -> Tensor:
-    """Subtract the background rows of A anchors from the foreground rows: (2A, ...) to (A, ...).
-
-    The softmax over the pair is the sigmoid of the difference.
-    """
-    return rows[anchors:] - rows[:anchors]
-
-
-def first_row_last(rows: Tensor) -> Tensor:
-    """Move the background (or "no attribute") from the first row to the last: (C + 1, ...)."""
-    return torch.cat((rows[1:], rows[:1]))
-
-
-def without_background_boxes(rows: Tensor) -> Tensor:
-    """Drop the box deltas of the first class, the background: (4C + 4, ...) to (4C, ...)."""
-    return rows[4:].contiguous()

@@ -9,6 +9,7 @@ import math
 import pickletools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,11 +25,11 @@ Kind = TypeVar("Kind")
 
 
 class _UnsafeError(Exception):
-    """The pickle refers to a name that arrays do not need."""
+    """A name that arrays do not need."""
 
 
 class _DamagedError(Exception):
-    """The opcodes do not describe arrays in plain containers."""
+    """Opcodes that do not describe arrays in plain containers."""
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
@@ -46,17 +47,14 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
     converted: dict[int, Tensor] = {}  # an array that a pickle repeats takes memory once
     for key, value in model.items():
         if not key.endswith("num_batches_tracked") and id(value) not in converted:
-            converted[id(value)] = _float_tensor(value, key=key, name=path.name)
+            if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+                kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+                raise WeightsError(
+                    f"{key!r} in {path.name!r} is {kind}, not an array of floats; "
+                    "download the file again"
+                )
+            converted[id(value)] = torch.from_numpy(np.array(value, dtype=np.float32))
     return {key: converted[id(value)] for key, value in model.items() if id(value) in converted}
-
-
-def _float_tensor(value: object, *, key: str, name: str) -> Tensor:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise WeightsError(
-            f"{key!r} in {name!r} is {kind}, not an array of floats; download the file again"
-        )
-    return torch.from_numpy(np.array(value, dtype=np.float32))
 
 
 def load_arrays(path: Path) -> object:
@@ -93,22 +91,21 @@ class _Draft:
     array: Array | None = None
 
 
-@dataclass(frozen=True)
-class _Name:
-    """A permitted name; makes: result of calling it."""
+class _Name(Enum):
+    """A permitted name, by the result of calling it."""
 
-    makes: str
+    NDARRAY, DTYPE, ARRAY, BYTES, NO_BYTES, DICTIONARY = range(6)
 
 
 _NAMES = {
-    "numpy ndarray": _Name("ndarray"),
-    "numpy dtype": _Name("dtype"),
-    "numpy.core.multiarray _reconstruct": _Name("array"),
-    "numpy._core.multiarray _reconstruct": _Name("array"),
-    "_codecs encode": _Name("bytes"),
-    "__builtin__ bytes": _Name("no bytes"),  # of an empty array, as Python 3 writes protocol 2
-    "builtins bytes": _Name("no bytes"),
-    "collections OrderedDict": _Name("dictionary"),
+    "numpy ndarray": _Name.NDARRAY,
+    "numpy dtype": _Name.DTYPE,
+    "numpy.core.multiarray _reconstruct": _Name.ARRAY,
+    "numpy._core.multiarray _reconstruct": _Name.ARRAY,
+    "_codecs encode": _Name.BYTES,
+    "__builtin__ bytes": _Name.NO_BYTES,  # of an empty array, as Python 3 writes protocol 2
+    "builtins bytes": _Name.NO_BYTES,
+    "collections OrderedDict": _Name.DICTIONARY,
 }
 _CODES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 _MARK = object()
@@ -157,12 +154,11 @@ class _Interpreter:
             self.memo[len(self.memo)] = self.stack[-1]
         elif name in ("GLOBAL", "STACK_GLOBAL", "INST"):
             self._push_name(argument)
-        elif name == "REDUCE":
-            arguments = self.stack.pop()
-            self.stack.append(self._reduce(self.stack.pop(), arguments))
-        elif name == "BUILD":
-            state = self.stack.pop()
-            self.stack[-1] = self._build(self.stack[-1], state)
+        elif name in ("REDUCE", "BUILD"):
+            given, to = self.stack.pop(), self.stack.pop()
+            self.stack.append(
+                self._reduce(to, given) if name == "REDUCE" else self._build(to, given)
+            )
         elif name not in ("PROTO", "FRAME"):
             self._step_container(name)
 
@@ -170,8 +166,7 @@ class _Interpreter:
         if name == "MARK":
             self.stack.append(_MARK)
         elif name in _FIXED_TUPLES:
-            count = _FIXED_TUPLES[name]
-            items = [self.stack.pop() for _ in range(count)]
+            items = [self.stack.pop() for _ in range(_FIXED_TUPLES[name])]
             self.stack.append(tuple(reversed(items)))
         elif name == "TUPLE":
             self.stack.append(tuple(self._pop_to_mark()))
@@ -180,14 +175,15 @@ class _Interpreter:
         elif name in ("EMPTY_DICT", "DICT"):
             items = [] if name == "EMPTY_DICT" else self._pop_to_mark()
             self.stack.append({})
-            self._set_items(items)
+            _fill(self.stack[-1], zip(items[::2], items[1::2], strict=True))
         elif name in ("APPEND", "APPENDS"):
             items = [self.stack.pop()] if name == "APPEND" else self._pop_to_mark()
             _expect(self.stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             if name == "SETITEM":
                 self.stack.insert(-2, _MARK)
-            self._set_items(self._pop_to_mark())
+            items = self._pop_to_mark()
+            _fill(self.stack[-1], zip(items[::2], items[1::2], strict=True))
         else:
             raise _DamagedError(f"arrays do not need the opcode {name}")
 
@@ -201,10 +197,6 @@ class _Interpreter:
         del self.stack[start:]
         return items
 
-    def _set_items(self, items: list[object]) -> None:
-        pairs = zip(items[::2], items[1::2], strict=True)
-        _fill(_expect(self.stack[-1], dict), pairs)
-
     def _push_name(self, argument: object) -> None:
         if argument is None:  # STACK_GLOBAL has module and name on the stack
             name, module = self.stack.pop(), self.stack.pop()
@@ -215,19 +207,18 @@ class _Interpreter:
         self.stack.append(_NAMES[text])
 
     def _reduce(self, called: object, arguments: object) -> object:
-        made = called.makes if isinstance(called, _Name) else None
-        match made, arguments:
-            case "dtype", (str(code), 0, 1) if code in _CODES:
+        match called, arguments:
+            case _Name.DTYPE, (str(code), 0, 1) if code in _CODES:
                 return _DType(code)
-            case "array", (_Name(makes="ndarray"), (0,), (b"b" | "b")):
+            case _Name.ARRAY, (_Name.NDARRAY, (0,), (b"b" | "b")):
                 return _Draft()
-            case "bytes", (str(text), "latin1"):  # bytes as Python 3 writes them in protocol 2
+            case _Name.BYTES, (str(text), "latin1"):  # bytes as Python 3 writes them in protocol 2
                 return text.encode("latin1")
-            case "no bytes", ():
+            case _Name.NO_BYTES, ():
                 return b""
-            case "dictionary", ():
+            case _Name.DICTIONARY, ():
                 return {}
-            case "dictionary", (list(pairs),):  # as Python 2 writes them
+            case _Name.DICTIONARY, (list(pairs),):  # as Python 2 writes them
                 dictionary: dict[str, object] = {}
                 _fill(dictionary, (_expect(pair, list) for pair in pairs))
                 return dictionary
@@ -245,6 +236,7 @@ class _Interpreter:
                 order,
                 data,
             ):
+                # Python 2 pickles bytes as a string
                 content = data.encode("latin1") if isinstance(data, str) else data
                 built.array = self._array(shape, dtype, _expect(content, bytes), bool(order))
                 return built.array
@@ -272,7 +264,7 @@ def _expect(value: object, kind: type[Kind]) -> Kind:
     return value
 
 
-def _fill(dictionary: dict[str, object], pairs: Iterable[Sequence[object]]) -> None:
+def _fill(dictionary: object, pairs: Iterable[Sequence[object]]) -> None:
     for key, value in pairs:
         # hashing a tuple that a pickle has nested 60 times in itself would not end
-        dictionary[_expect(key, str)] = value
+        _expect(dictionary, dict)[_expect(key, str)] = value

@@ -42,12 +42,6 @@ def test_images_have_the_pixels_of_opencv(tmp_path, rgb, name, mode):
     assert np.array_equal(pixels, by_opencv(path))
 
 
-def test_channels_are_blue_green_red(tmp_path):
-    path = tmp_path / "blue.png"
-    Image.new("RGB", (4, 4), (0, 0, 255)).save(path)
-    assert read_image(path)[0, 0].tolist() == [255, 0, 0]
-
-
 def test_cmyk_keeps_its_colours(tmp_path, rgb):
     path = tmp_path / "image.jpg"
     rgb.convert("CMYK").save(path, quality=95)
@@ -91,15 +85,18 @@ def test_deeper_samples_are_refused(tmp_path):
         read_image(path)
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
-def test_exif_orientation_is_applied_as_opencv_does(tmp_path, rgb, suffix):
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_exif_orientation_is_applied_as_opencv_does(tmp_path, rgb, suffix, orientation):
     path = tmp_path / f"image.{suffix}"
     exif = Image.Exif()
-    exif[0x0112] = 6
+    if orientation is not None:
+        exif[0x0112] = orientation
     rgb.save(path, exif=exif)
     pixels = read_image(path)
-    assert pixels.shape == (128, 96, 3)
-    assert np.array_equal(pixels, by_opencv(path))
+    assert pixels.shape == ((128, 96, 3) if (orientation or 1) > 4 else (96, 128, 3))
+    assert image_size(path) == pixels.shape[1::-1]
+    assert suffix == "webp" or np.array_equal(pixels, by_opencv(path))  # OpenCV turns no WebP
 
 
 def test_the_first_frame_of_an_animation_is_read(tmp_path):
@@ -176,15 +173,3 @@ def test_an_image_between_the_limits_of_pillow_is_read(tmp_path, monkeypatch):
 def test_real_images_have_the_pixels_of_opencv(shared):
     for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:
         assert np.array_equal(read_image(path), by_opencv(path))
-
-
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
-@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
-def test_the_size_in_the_header_is_turned_as_the_image_is(tmp_path, rgb, suffix, orientation):
-    path = tmp_path / f"image.{suffix}"
-    exif = Image.Exif()
-    if orientation is not None:
-        exif[0x0112] = orientation
-    rgb.save(path, exif=exif)
-    height, width, _ = read_image(path).shape
-    assert image_size(path) == (width, height)

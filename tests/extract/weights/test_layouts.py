@@ -214,24 +214,6 @@ def test_a_detector_of_the_model_zoo_keeps_its_conventions(zoo, tmp_path, make_i
     assert ours.attribute_ids is None
 
 
-def test_rows_that_are_not_reordered_change_the_tensors(detector, tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "first_row_last", lambda rows: rows)
-    write_milvlg(detector.state_dict(), tmp_path / "a.pth")
-    found, expected = load_detector(tmp_path / "a.pth").state_dict(), detector.state_dict()
-    for part in ("cls_score.weight", "cls_embedding.weight", "attr_score.bias"):
-        assert not torch.allclose(found[f"{PREDICTOR}.{part}"], expected[f"{PREDICTOR}.{part}"])
-
-
-def test_rows_that_are_not_merged_are_refused(detector, tmp_path, monkeypatch):
-    write_milvlg(detector.state_dict(), tmp_path / "a.pth")
-    monkeypatch.setattr(layouts, "without_background_boxes", lambda rows: rows)
-    with pytest.raises(WeightsError, match=r"of another shape: .*bbox_pred\.weight"):
-        load_detector(tmp_path / "a.pth")
-    monkeypatch.setattr(layouts, "one_logit_per_anchor", lambda rows, _: rows)
-    with pytest.raises(WeightsError, match=r"'a\.pth' score 24 anchors, their meta states 12"):
-        load_detector(tmp_path / "a.pth")
-
-
 def test_stored_anchors_take_precedence(detector, tmp_path):
     write_milvlg(detector.state_dict(), tmp_path / "a.pth")
     content = torch.load(tmp_path / "a.pth", weights_only=True)
