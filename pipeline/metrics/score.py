@@ -1,14 +1,13 @@
 """Metrics of captioning papers: BLEU, METEOR, ROUGE-L, CIDEr and SPICE.
 
 Values equal those of pycocoevalcap 1.2 (`COCOEvalCap`) to 1e-6. Unlike there, n-grams are counted
-as arrays, the JVMs of METEOR and SPICE run in parallel with each other and the rest, nothing is
-printed, and a metric that fails does not affect the others.
+as arrays, the JVMs of METEOR and SPICE run in parallel with each other and the rest, and nothing is
+printed.
 """
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
-from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -23,8 +22,6 @@ from a2cap.pipeline.metrics.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
-
-logger = logging.getLogger(__name__)
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
 """All metrics of `metrics.json`, in the order of tables."""
@@ -82,31 +79,22 @@ class _Captions:
     """N candidates and the references of each, in the order of the images."""
 
     image_ids: list[str]
-    candidates: list[str]
-    references: list[list[str]]
+    texts: tuple[list[str], list[list[str]]]
 
 
 def score(
     candidates: Mapping[str, str | list[str]], references: Tokens, *, spice: bool = False
 ) -> Scores:
-    """Compute every metric that can run, of one candidate per image against its references.
+    """Compute every metric, of one candidate per image against its references.
 
     candidates, references: PTB tokens, from `tokenize`, of the same images. spice: compute SPICE
-    too, which parses every caption: minutes for thousands of them.
+    too if it is installed; it parses every caption: minutes for thousands of them. Raises JavaError
+    if a metric fails: scores without it would look finished.
     """
     captions = _paired(candidates, references)
-    not_run: dict[str, str] = {}
-    if obstacle := spice_obstacle() if spice else _NOT_REQUESTED:
-        not_run["SPICE"] = obstacle
-    found: dict[str, _Measurement] = {}
-    for family, outcome in _run_scorers(captions, without=list(not_run)).items():
-        if isinstance(outcome, _Measurement):
-            found[family] = outcome
-            continue
-        names = SUMMED[family][0] if family in SUMMED else (family,)
-        logger.warning("%s could not run: %s", ", ".join(names), outcome)
-        not_run |= dict.fromkeys(names, str(outcome) or type(outcome).__name__)
-    return _scores(captions.image_ids, found, not_run)
+    obstacle = spice_obstacle() if spice else _NOT_REQUESTED
+    not_run = {"SPICE": obstacle} if obstacle else {}
+    return _scores(captions.image_ids, _measure(captions, without=not_run), not_run)
 
 
 def spice_obstacle() -> str | None:
@@ -126,7 +114,7 @@ def cider(candidates: Mapping[str, str | list[str]], references: Tokens) -> floa
     per image, as in `COCOEvalCap`.
     """
     captions = _paired(candidates, references)
-    return float(cider_values(count_pair(captions.candidates, captions.references)).mean())
+    return float(cider_values(count_pair(*captions.texts)).mean())
 
 
 def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _Captions:
@@ -148,36 +136,34 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
             )
     return _Captions(
         list(found),
-        [captions[0] for captions in found.values()],
-        [list(references[image_id]) for image_id in found],
+        (
+            [captions[0] for captions in found.values()],
+            [list(references[image_id]) for image_id in found],
+        ),
     )
 
 
-def _run_scorers(
-    captions: _Captions, *, without: Sequence[str]
-) -> dict[str, _Measurement | Exception]:
-    """Return family -> its measurement, or the exception that prevented it."""
+def _measure(captions: _Captions, *, without: Collection[str]) -> dict[str, _Measurement]:
+    """Return family -> its measurement."""
+    pairs, (candidates, references) = count_pair(*captions.texts), captions.texts
+    total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
     by_jvm = {name: scorer for name, scorer in _JVM_SCORERS.items() if name not in without}
-    outcomes: dict[str, _Measurement | Exception] = {}
-    total = sum(_CAPTIONS_OF[name](captions) for name in by_jvm)
     # A pool needs at least one thread, even without a JVM.
-    with track("score", total=total) as progress, java_threads(len(by_jvm) or 1) as threads:
+    with (
+        track("score", total=sum(total[name] for name in by_jvm)) as progress,
+        java_threads(len(by_jvm) or 1) as threads,
+    ):
         futures = {
-            name: threads.submit(scorer, captions, progress.advance)
+            threads.submit(scorer, captions, progress.advance): name
             for name, scorer in by_jvm.items()
         }
-        for name, measure in _LOCAL_SCORERS.items():
-            outcomes[name] = _outcome(partial(measure, captions))
-        for name, future in futures.items():
-            outcomes[name] = _outcome(future.result)
-    return outcomes
-
-
-def _outcome(measure: Callable[[], _Measurement]) -> _Measurement | Exception:
-    try:
-        return measure()
-    except Exception as error:  # whatever fails, the other metrics are still useful
-        return error
+        found = {
+            "BLEU": _summed("BLEU", bleu_statistics(pairs)),
+            "ROUGE_L": _averaged("ROUGE_L", rouge_values(candidates, references)),
+            "CIDEr": _averaged("CIDEr", cider_values(pairs)),
+        }
+        # As they end: the failure of one JVM stops the other at once.
+        return found | {futures[ended]: ended.result() for ended in as_completed(futures)}
 
 
 def _scores(
@@ -189,7 +175,7 @@ def _scores(
     statistics = {family: measurement.statistics for family, measurement in found.items()}
     parts = [row for measurement in found.values() for row in measurement.parts]
     names = [name for name in METRICS if name in overall]
-    resampled = resample(statistics) if statistics else {}
+    resampled = resample(statistics)
     return Scores(
         metrics={name: overall[name] for name in names},
         per_image={
@@ -217,28 +203,13 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
     return {name: fmean(column) for name, column in present.items() if column}
 
 
-def _bleu(captions: _Captions) -> _Measurement:
-    return _summed("BLEU", bleu_statistics(count_pair(captions.candidates, captions.references)))
-
-
 def _meteor(captions: _Captions, advance: Advance) -> _Measurement:
-    rows = meteor_statistics(
-        captions.image_ids, captions.candidates, captions.references, advance=advance
-    )
+    rows = meteor_statistics(captions.image_ids, *captions.texts, advance=advance)
     return _summed("METEOR", rows)
 
 
-def _rouge(captions: _Captions) -> _Measurement:
-    return _averaged("ROUGE_L", rouge_values(captions.candidates, captions.references))
-
-
-def _cider(captions: _Captions) -> _Measurement:
-    counted = count_pair(captions.candidates, captions.references)
-    return _averaged("CIDEr", cider_values(counted))
-
-
 def _spice(captions: _Captions, advance: Advance) -> _Measurement:
-    found = spice_values(captions.candidates, captions.references, advance=advance)
+    found = spice_values(*captions.texts, advance=advance)
     measured = _averaged("SPICE", [spice.overall for spice in found])
     return replace(measured, parts=[spice.parts for spice in found])
 
@@ -257,19 +228,8 @@ def _averaged(name: str, values: Sequence[float] | Floats) -> _Measurement:
     return _Measurement(column[:, None], {name: column}, {name: float(column.mean())})
 
 
-_LOCAL_SCORERS: dict[str, Callable[[_Captions], _Measurement]] = {
-    "BLEU": _bleu,
-    "ROUGE_L": _rouge,
-    "CIDEr": _cider,
-}
 _JVM_SCORERS: dict[str, Callable[[_Captions, Advance], _Measurement]] = {
     "METEOR": _meteor,
     "SPICE": _spice,
 }
-"""Family -> its scorer, in this process and in a JVM."""
-
-_CAPTIONS_OF: Mapping[str, Callable[[_Captions], int]] = {
-    "METEOR": lambda captions: len(captions.candidates),
-    "SPICE": lambda captions: len(captions.candidates) + sum(map(len, captions.references)),
-}
-"""Family -> number of captions that its JVM reports as processed."""
+"""Family -> its scorer in a JVM."""

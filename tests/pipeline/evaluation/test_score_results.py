@@ -8,6 +8,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.config import override
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.java import JavaProcess
 from tests.data.messages import written
 from tests.pipeline.experiments import a2
 
@@ -161,6 +162,23 @@ def test_unusable_captions_are_rejected_before_tokenisation(
     answer = a2_evaluate(*files(captions), *options)
     path = repr(str(tmp_path / "results.json"))
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message.format(path=path)}\n")
+    assert not (tmp_path / "scores").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_jvm_is_an_error_and_no_scores_without_meteor(files, tmp_path, monkeypatch):
+    def killed(java, lines):
+        java.process.kill()
+        return ask(java, lines)
+
+    ask = JavaProcess.ask
+    monkeypatch.setattr(JavaProcess, "ask", killed)
+    answer = a2("evaluate", *files())
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        "a2: the JVM of METEOR was killed: SIGKILL; free memory if that ran out, and run the same "
+        "command again\n",
+    )
     assert not (tmp_path / "scores").exists()
 
 

@@ -109,6 +109,15 @@ def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, use, reason):
     )
 
 
+@pytest.mark.parametrize("use", [run_once, ask_a_process])
+def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, use):
+    java_is("kill -9 $$")
+    assert message_of(use, "METEOR", error=JavaError) == (
+        "the JVM of METEOR was killed: SIGKILL; free memory if that ran out, and run the same "
+        "command again"
+    )
+
+
 def test_a_process_answers_line_by_line(java_is):
     java_is("exec /bin/cat")
     with java_process([], heap="64M", purpose="an echo") as process:

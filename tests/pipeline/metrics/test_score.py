@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from a2cap.pipeline.metrics import meteor
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.metrics.java import JavaError, _stopping
 from a2cap.pipeline.metrics.score import METRICS, cider, score
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
@@ -15,42 +14,30 @@ CANDIDATES = {str(number): caption for number, caption in enumerate(captions.CAN
 REFERENCES = {str(number): group for number, group in enumerate(captions.REFERENCES[:4], 1)}
 
 
-@pytest.fixture
-def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_, **__):
-        raise JavaError("no java; install it")
-
-    monkeypatch.setattr(meteor, "java_process", refuse)
-    monkeypatch.setattr(meteor, "paraphrases_for", lambda *_: b"")
+pytestmark = pytest.mark.usefixtures("without_meteor")
 
 
 def as_lists(candidates: dict[str, str]) -> dict[str, list[str]]:
     return {image_id: [caption] for image_id, caption in candidates.items()}
 
 
-def test_a_metric_that_cannot_run_is_reported_and_does_not_affect_the_others(no_java, capfd):
+def test_spice_that_was_not_requested_has_a_reason(capfd):
     scores = score(CANDIDATES, REFERENCES)
-    assert scores.not_run["METEOR"] == "no java; install it"
-    assert list(scores.metrics) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "ROUGE_L", "CIDEr"]
+    assert scores.not_run == {"SPICE": "it was not asked for; set evaluate.spice to true"}
+    assert list(scores.metrics) == [name for name in METRICS if name not in ("METEOR", "SPICE")]
     assert all(values.keys() == scores.metrics.keys() for values in scores.per_image.values())
     assert capfd.readouterr().out == ""
 
 
-def test_every_metric_is_either_measured_or_not_run_with_a_reason(no_java):
-    scores = score(CANDIDATES, REFERENCES)
-    assert {*scores.metrics, *scores.not_run} == set(METRICS)
-    assert scores.not_run["SPICE"] == "it was not asked for; set evaluate.spice to true"
-
-
-def test_a_candidate_may_be_a_string_or_a_list_of_one(no_java):
+def test_a_candidate_may_be_a_string_or_a_list_of_one():
     assert score(CANDIDATES, REFERENCES) == score(as_lists(CANDIDATES), REFERENCES)
 
 
-def test_cider_alone_equals_the_cider_of_score(no_java):
+def test_cider_alone_equals_the_cider_of_score():
     assert cider(CANDIDATES, REFERENCES) == score(CANDIDATES, REFERENCES).metrics["CIDEr"]
 
 
-def test_captions_equal_to_the_references_score_highest(no_java):
+def test_captions_equal_to_the_references_score_highest():
     first = {image_id: captions[0] for image_id, captions in REFERENCES.items()}
     perfect = score(first, as_lists(first))
     assert perfect.metrics["CIDEr"] == pytest.approx(10, abs=4)
@@ -59,7 +46,7 @@ def test_captions_equal_to_the_references_score_highest(no_java):
     assert perfect.metrics["CIDEr"] > cider(CANDIDATES, REFERENCES)
 
 
-def test_scores_do_not_depend_on_the_order_of_images(no_java):
+def test_scores_do_not_depend_on_the_order_of_images():
     reverse = dict(reversed(CANDIDATES.items()))
     there, back = score(CANDIDATES, REFERENCES), score(reverse, REFERENCES)
     assert there.metrics == pytest.approx(back.metrics)
@@ -93,14 +80,14 @@ def test_unmatched_captions_and_references_are_rejected(candidates, references, 
     assert message_of(score, candidates, references) == message
 
 
-def test_every_metric_has_an_interval_around_its_value(no_java):
+def test_every_metric_has_an_interval_around_its_value():
     scores = score(CANDIDATES, REFERENCES)
     assert list(scores.confidence) == list(scores.metrics)
     for name, (low, high) in scores.confidence.items():
         assert low <= scores.metrics[name] <= high, name
 
 
-def test_sums_of_the_statistics_give_the_value_over_all_images(no_java):
+def test_sums_of_the_statistics_give_the_value_over_all_images():
     scores = score(CANDIDATES, REFERENCES)
     assert list(scores.statistics) == ["BLEU"]
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]
@@ -108,14 +95,17 @@ def test_sums_of_the_statistics_give_the_value_over_all_images(no_java):
     assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
 
 
-def test_a_failing_scorer_prints_nothing_and_does_not_affect_the_others(
-    monkeypatch, no_java, capfd
-):
-    def fail(_):
-        raise ValueError
+def test_a_metric_that_breaks_is_an_error_and_stops_the_others(monkeypatch):
+    def break_off(*_):
+        raise JavaError("the JVM of METEOR was killed")
 
-    monkeypatch.setitem(metrics._LOCAL_SCORERS, "CIDEr", fail)
-    scores = score(CANDIDATES, REFERENCES)
-    assert scores.not_run["CIDEr"] == "ValueError"
-    assert list(scores.metrics) == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "ROUGE_L"]
-    assert capfd.readouterr().out == ""
+    def wait(*_):
+        stopped.append(_stopping.wait(60))
+        raise JavaError("stopped")
+
+    stopped: list[bool] = []
+    monkeypatch.setattr(metrics, "_JVM_SCORERS", {"SPICE": wait, "METEOR": break_off})
+    monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
+    message = message_of(score, CANDIDATES, REFERENCES, spice=True, error=JavaError)
+    assert message == "the JVM of METEOR was killed"
+    assert stopped == [True]
