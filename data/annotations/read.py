@@ -4,7 +4,6 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 are in `layouts`.
 """
 
-import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from a2cap.data.image_ids import find_images, image_id
 LONGEST_CAPTION = 10_000
 """Characters; COCO's longest captions have a few hundred."""
 
-_DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# recovered from the published vocabularies, character by character: & # $ : ) stay in their word
+_KARPATHY_PUNCTUATION = str.maketrans(",-/", "   ", ".';\"!?(")
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Annotations:
 def tokenize(raw: str) -> tuple[str, ...]:
     """Return the tokens of a caption by the rule of Karpathy's file.
 
-    Lower case, ASCII punctuation deleted, split at white space: this gives the file's own tokens
-    for all of 105,759 captions.
+    On all captions of COCO 2014, the words that occur more than five times are the 9,486 of the
+    vocabulary that ImageCaptioning.pytorch and others publish, in the same order.
     """
-    return tuple(raw.lower().translate(_DELETE_PUNCTUATION).split())
+    return tuple(raw.lower().translate(_KARPATHY_PUNCTUATION).split())
 
 
 def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotations:

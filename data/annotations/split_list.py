@@ -11,8 +11,9 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
 
-# bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"
-_ANNOTATION_FILE = re.compile(r"\s+\S+\.xml$")
+# bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"; those of COCO
+# in Up-Down-Captioner: "COCO_val2014_000000391895.jpg 391895"
+_SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
 
 
 def read_split_list(path: Path) -> dict[str, str]:
@@ -46,7 +47,7 @@ def read_ids(path: Path) -> frozenset[str]:
     Raises InputError if there is none.
     """
     lines = (line.strip() for line in read_text(path).splitlines())
-    ids = frozenset(_identity(_ANNOTATION_FILE.sub("", line)) for line in lines if line)
+    ids = frozenset(_identity(_SECOND_COLUMN.sub("", line)) for line in lines if line)
     if not ids:
         raise InputError(f"no images in the list {str(path)!r}; write one id per line")
     return ids

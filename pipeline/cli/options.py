@@ -26,7 +26,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
-_RESTARTED = {"caption", "detector evaluate", "scenes", "submit"}
+_RESTARTED = {"caption", "detector evaluate", "karpathy", "scenes", "submit"}
 """Commands that start from scratch after a stop."""
 
 

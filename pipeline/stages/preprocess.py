@@ -28,7 +28,7 @@ from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.tokenization import tokenize
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 
 
 def preprocess_stage(config: PreprocessConfig, *, inputs: Mapping[str, Input]) -> Stage:

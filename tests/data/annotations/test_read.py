@@ -63,7 +63,8 @@ def test_a_caption_of_ten_thousand_characters_is_read(tmp_path):
     ("raw", "tokens"),
     [
         ("A brown bear's face.", ("a", "brown", "bears", "face")),
-        ("a twin-hulled, his/her boat", ("a", "twinhulled", "hisher", "boat")),
+        ("a twin-hulled, his/her boat", ("a", "twin", "hulled", "his", "her", "boat")),
+        ('"Go!" #1 (a & b): $5; why?', ("go", "#1", "a", "&", "b):", "$5", "why")),
         ("  two\n spaces\u3000", ("two", "spaces")),
         ("«Café» naïve", ("«café»", "naïve")),
         ("?!", ()),
@@ -146,13 +147,6 @@ class TestOnSharedCoco:
         assert (len(read.images), read.skipped) == (345, ())
         files = {image.image_id: image.file for image in read.images}
         assert len(resolve_files(files, SHARED / "images")) == 345
-
-    @pytest.mark.slow
-    def test_karpathys_tokens_equal_a2s_in_105759_captions(self):
-        read = read_annotations(SHARED / "text/dataset_coco_partial.json.gz")
-        captions = [caption for image in read.images for caption in image.captions]
-        assert (len(captions), read.skipped) == (105_759, ())
-        assert all(tokenize(caption.raw) == caption.tokens for caption in captions)
 
     def test_coco_captions_of_2017_are_read_with_a_split_list(self, tmp_path):
         path = SHARED / "text/captions_val2017.json.gz"

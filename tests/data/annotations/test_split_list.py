@@ -44,8 +44,10 @@ def test_a_list_without_one_split_per_image_is_rejected(tmp_path, content, messa
 
 
 def test_ids_are_read_line_by_line(tmp_path):
-    path = written(tmp_path, "61\n\n  VG_100K/62.jpg xml/62.xml\nmy image.png\na/v1.5\n61\n")
-    assert read_ids(path) == {"000000000061", "000000000062", "my image", "a/v1.5"}
+    lines = "61\n\n  VG_100K/62.jpg xml/62.xml\nCOCO_val2014_000000000063.jpg 63\nmy image.png\n"
+    path = written(tmp_path, lines + "a/v1.5\n61\n")
+    numbers = {f"0000000000{number}" for number in (61, 62, 63)}
+    assert read_ids(path) == numbers | {"my image", "a/v1.5"}
 
 
 def test_a_list_without_ids_is_rejected(tmp_path):
