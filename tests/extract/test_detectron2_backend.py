@@ -28,6 +28,11 @@ def deep(make_image):
     return calibrate(images, deeper, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
+def needs_detectron2(test):
+    ignoring = pytest.mark.filterwarnings("ignore")(pytest.mark.usefixtures("detectron2")(test))
+    return pytest.mark.detectron2(ignoring)
+
+
 @pytest.fixture
 def detectron2():
     return pytest.importorskip("detectron2", reason="detectron2 is not installed")
@@ -51,10 +56,9 @@ def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
     assert str(error.value) == "detectron2 does not dilate ResNet-18; set extract.backend=native"
 
 
-@pytest.mark.detectron2
-@pytest.mark.filterwarnings("ignore")
+@needs_detectron2
 @pytest.mark.parametrize("form", ["caffe", "detectron2"])
-def test_both_backends_give_the_same_regions(detectron2, deep, form, make_image):
+def test_both_backends_give_the_same_regions(deep, form, make_image):
     detector = deep
     if form == "detectron2":
         kept = {"anchors": deep.meta.anchors, "scale": (192, 320)}
@@ -68,16 +72,14 @@ def test_both_backends_give_the_same_regions(detectron2, deep, form, make_image)
         np.testing.assert_allclose(other.features, native.features, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.detectron2
-@pytest.mark.filterwarnings("ignore")
-def test_both_backends_save_the_same_weights(detectron2, deep):
+@needs_detectron2
+def test_both_backends_save_the_same_weights(deep):
     extractor = Extractor(deep, config=THEIRS)
     assert extractor.detector is deep
 
 
-@pytest.mark.detectron2
-@pytest.mark.filterwarnings("ignore")
-def test_proposals_equal_those_of_detectron2(detectron2):
+@needs_detectron2
+def test_proposals_equal_those_of_detectron2():
     find = importlib.import_module(
         "detectron2.modeling.proposal_generator.proposal_utils"
     ).find_top_rpn_proposals
@@ -95,9 +97,8 @@ def test_proposals_equal_those_of_detectron2(detectron2):
     torch.testing.assert_close(ours, theirs[0].proposal_boxes.tensor, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.detectron2
-@pytest.mark.filterwarnings("ignore")
-def test_each_stage_equals_the_stage_of_detectron2_on_equal_inputs(detectron2, deep, make_image):
+@needs_detectron2
+def test_each_stage_equals_the_stage_of_detectron2_on_equal_inputs(deep, make_image):
     ours, theirs = fuse(deep), rebuild(deep)
     blob = image_blob(make_image(5, 192, 256), scale=1.0, mean=deep.meta.mean)
     rois = torch.tensor([[0.0, 3, 3, 200, 150], [0, 40, 10, 120, 60], [0, 100, 20, 250, 190]])

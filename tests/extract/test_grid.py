@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
 from a2cap.extract.record import ExtractorRecord
+from a2cap.extract.weights.load import save_detector
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128
@@ -115,28 +117,18 @@ def test_any_layer_of_any_backbone_has_its_width(backbone, layer, width):
     assert grid_width(config) == width
 
 
-def test_a_vgg_gives_cells(tmp_path, make_image):
-    torch.save(torchvision.models.vgg11(weights=None).state_dict(), tmp_path / "vgg.pth")
-    config = CONFIG.model_copy(update={"grid_backbone": "vgg11", "grid_layer": "features"})
-    regions = load_extractor(tmp_path / "vgg.pth", config=config)(make_image(0))
-    assert regions.features.shape == (49, 512)
+UNKNOWN_LAYER = (
+    "the backbone has no layer 'layer9' (extract.grid_layer); name one such as 'conv1', 'bn1', "
+    "'relu', 'maxpool', 'layer1', 'layer2', 'layer3', 'layer4', 'avgpool', or one below it"
+)
+WITHOUT_MAP = "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
 
 
-def test_an_unknown_layer_is_refused(weights):
+@pytest.mark.parametrize(("layer", "message"), [("layer9", UNKNOWN_LAYER), ("fc", WITHOUT_MAP)])
+def test_a_layer_without_a_map_is_refused(layer, message):
     with pytest.raises(ConfigError) as error:
-        load_extractor(weights, config=CONFIG.model_copy(update={"grid_layer": "layer9"}))
-    assert str(error.value) == (
-        "the backbone has no layer 'layer9' (extract.grid_layer); name one such as 'conv1', 'bn1', "
-        "'relu', 'maxpool', 'layer1', 'layer2', 'layer3', 'layer4', 'avgpool', or one below it"
-    )
-
-
-def test_a_layer_without_a_map_is_refused():
-    with pytest.raises(ConfigError) as error:
-        grid_width(CONFIG.model_copy(update={"grid_layer": "fc"}))
-    assert str(error.value) == (
-        "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
-    )
+        grid_width(CONFIG.model_copy(update={"grid_layer": layer}))
+    assert str(error.value) == message
 
 
 def test_weights_of_another_network_are_refused_with_their_keys(network):
@@ -149,31 +141,21 @@ def test_weights_of_another_network_are_refused_with_their_keys(network):
     )
 
 
-def test_saved_weights_of_another_backbone_are_refused(extractor, tmp_path):
-    extractor.save(tmp_path / "a.safetensors")
-    with pytest.raises(WeightsError) as error:
-        load_grid_weights(tmp_path / "a.safetensors", "resnet50")
-    assert str(error.value) == (
-        "weights 'a.safetensors' are of resnet18, extract.grid_backbone is 'resnet50'; "
-        "correct extract.grid_backbone or extract.weights"
-    )
-
-
-def test_weights_of_a_detector_are_refused(detector, tmp_path):
-    from a2cap.extract.weights.load import save_detector
-
-    save_detector(detector, tmp_path / "a.safetensors")
-    with pytest.raises(WeightsError, match=r"'a\.safetensors' are of another network, "):
-        load_grid_weights(tmp_path / "a.safetensors", "resnet18")
-
-
-def test_truncated_weights_are_damaged(extractor, tmp_path):
-    extractor.save(tmp_path / "a.safetensors")
-    whole = (tmp_path / "a.safetensors").read_bytes()
-    (tmp_path / "a.safetensors").write_bytes(whole[:-9])
-    message = r"^weights 'a\.safetensors' are damaged: .*; download or make them again$"
-    with pytest.raises(WeightsError, match=message):
-        load_grid_weights(tmp_path / "a.safetensors", "resnet18")
+def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
+    extractor, detector, tmp_path
+):
+    path = tmp_path / "a.safetensors"
+    for save, network in (
+        (extractor.save, "resnet18"),
+        (partial(save_detector, detector), "another network"),
+    ):
+        save(path)
+        with pytest.raises(WeightsError) as error:
+            load_grid_weights(path, "resnet50")
+        assert str(error.value) == (
+            f"weights 'a.safetensors' are of {network}, extract.grid_backbone is 'resnet50'; "
+            "correct extract.grid_backbone or extract.weights"
+        )
 
 
 def test_a_grid_of_random_weights_is_refused():

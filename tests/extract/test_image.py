@@ -50,10 +50,10 @@ def test_cmyk_keeps_its_colours(tmp_path, rgb):
 
 
 def test_palette_keeps_its_colours(tmp_path, rgb):
-    path = tmp_path / "image.png"
     palette = rgb.quantize(32)
-    palette.save(path)
-    assert np.array_equal(read_image(path)[:, :, ::-1], np.asarray(palette.convert("RGB")))
+    palette.save(tmp_path / "image.png")
+    expected = np.asarray(palette.convert("RGB"))[:, :, ::-1]
+    assert np.array_equal(read_image(tmp_path / "image.png"), expected)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

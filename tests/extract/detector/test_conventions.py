@@ -34,32 +34,45 @@ def test_meta_is_equal_after_a_json_round_trip(make):
     assert DetectorMeta.model_validate_json(meta.model_dump_json()) == meta
 
 
-def test_airsplay_differs_from_caffe_in_anchors_and_box_weights():
-    caffe = caffe_meta(origin="a", classes=1600).model_dump()
-    airsplay = airsplay_meta(origin="a", classes=1600).model_dump()
-    assert {key for key in caffe if caffe[key] != airsplay[key]} == {
-        "anchors",
-        "anchor_order",
-        "decode_plus1",
-        "bbox_weights",
-        "attribute_softmax",
-    }
-    assert airsplay["bbox_weights"] == (10, 10, 5, 5)
+CAFFE = caffe_meta(origin="test", classes=5)
+PROCEDURE = {"decode_limit", "clip_minus1", "min_size_rule", "nms_plus1", "resize"}
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "changed"),
+    [
+        (
+            CAFFE,
+            airsplay_meta(origin="test", classes=5),
+            {"anchors", "anchor_order", "decode_plus1", "bbox_weights", "attribute_softmax"},
+        ),
+        (CAFFE, CAFFE.with_procedure("detectron2"), PROCEDURE),
+        (
+            detectron2_meta(origin="test", classes=5),
+            new_meta(),
+            {"anchors", "scale", "last_stage", "region_pooling", "attribute_softmax"},
+        ),
+    ],
+    ids=["airsplay", "procedure", "custom"],
+)
+def test_conventions_differ_in_nothing_else(usual, other, changed):
+    values = usual.model_dump(), other.model_dump()
+    assert {key for key in values[0] if values[0][key] != values[1][key]} == changed
+
+
+def test_values_of_conventions():
+    assert airsplay_meta(origin="a", classes=1600).bbox_weights == (10, 10, 5, 5)
+    other = CAFFE.with_procedure("detectron2")
+    assert other.with_procedure("caffe") == CAFFE
+    assert CAFFE.with_procedure("airsplay") == other
+    assert (new_meta().scale, new_meta().last_stage) == ((224, 300), "dilated")
+    assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"
 
 
 def test_unknown_conventions_are_refused():
     values = caffe_meta(origin="a", classes=1600).model_dump()
     with pytest.raises(ValidationError, match="resize"):
         DetectorMeta(**{**values, "resize": "padded"})
-
-
-def test_another_procedure_keeps_the_conventions_of_the_weights():
-    caffe = caffe_meta(origin="a", classes=1600)
-    other = caffe.with_procedure("detectron2")
-    changed = {k for k, v in caffe.model_dump().items() if other.model_dump()[k] != v}
-    assert changed == {"decode_limit", "clip_minus1", "min_size_rule", "nms_plus1", "resize"}
-    assert other.with_procedure("caffe") == caffe
-    assert caffe.with_procedure("airsplay") == other
 
 
 def test_detectron2s_own_models_follow_its_procedure():
@@ -75,16 +88,3 @@ def test_custom_anchors_have_every_size_and_ratio_around_the_centre_of_a_cell():
         (8 - 48, 8 - 12, 8 + 48, 8 + 12),
         (8 - 24, 8 - 24, 8 + 24, 8 + 24),
     )
-
-
-def test_custom_conventions_are_detectron2s_except_for_the_given_ones():
-    usual, new = detectron2_meta(origin="test", classes=5).model_dump(), new_meta().model_dump()
-    assert {key for key in usual if usual[key] != new[key]} == {
-        "anchors",
-        "scale",
-        "last_stage",
-        "region_pooling",
-        "attribute_softmax",
-    }
-    assert (new["scale"], new["last_stage"]) == ((224, 300), "dilated")
-    assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"

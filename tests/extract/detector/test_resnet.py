@@ -27,18 +27,19 @@ def detector_shapes(architecture):
 
 
 @pytest.mark.parametrize(
-    ("depth", "layers"),
+    ("depth", "layers", "width"),
     # Stem, blocks times convolutions, shortcuts where the width changes.
-    [(18, 1 + 8 * 2 + 3), (50, 1 + 16 * 3 + 4), (101, 1 + 33 * 3 + 4), (152, 1 + 50 * 3 + 4)],
+    [
+        (18, 1 + 8 * 2 + 3, 512),
+        (50, 1 + 16 * 3 + 4, 2048),
+        (101, 1 + 33 * 3 + 4, 2048),
+        (152, 1 + 50 * 3 + 4, 2048),
+    ],
 )
-def test_every_depth_builds_with_the_right_tensors(depth, layers):
+def test_every_depth_builds_with_the_right_tensors_and_width(depth, layers, width):
+    assert Architecture(depth).feature_width == width
     others = 6 + 4 + 5  # proposal head, class and box layers, attribute head
     assert len(detector_shapes(Architecture(depth))) == 5 * layers + others
-
-
-@pytest.mark.parametrize(("depth", "width"), [(18, 512), (50, 2048), (101, 2048), (152, 2048)])
-def test_features_have_the_published_width(depth, width):
-    assert Architecture(depth).feature_width == width
 
 
 @pytest.mark.shared

@@ -41,33 +41,22 @@ def by_image(losses):
     return total / 3
 
 
-def test_objectness_is_a_binary_cross_entropy(sampled):
-    logits = random(5)
-    expected = by_image(
-        [
-            (image, -math.log(1 / (1 + math.exp(-value if is_thing else value))))
-            for image, value, is_thing in zip(IMAGES, logits.tolist(), FOREGROUND, strict=True)
-        ]
-    )
-    assert objectness_loss(logits, sampled).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_box_loss_is_smooth_l1_of_foreground_samples(sampled):
-    deltas = random(5, 4, seed=2) * 0.3
-    losses = []
-    for k, image in enumerate(IMAGES):
+def test_losses_of_samples_equal_loops(sampled):
+    objects, deltas, logits = random(5), random(5, 4, seed=2) * 0.3, random(5, 4)
+    class_ids = [1, 3, 0, 3, 2]  # 3 is the background
+    cross_entropy, errors, classes = [], [], []
+    for k, (image, is_object) in enumerate(zip(IMAGES, FOREGROUND, strict=True)):
+        value = objects[k].item() if is_object else -objects[k].item()
+        cross_entropy.append((image, -math.log(1 / (1 + math.exp(-value)))))
         error = smooth_l1(deltas[k].tolist(), sampled.deltas[k].tolist())
-        losses.append((image, error if FOREGROUND[k] else 0.0))
-    assert box_loss(deltas, sampled).item() == pytest.approx(by_image(losses), rel=1e-5)
-
-
-def test_class_loss_is_a_cross_entropy_with_the_background(sampled):
-    logits, class_ids = random(5, 4), [1, 3, 0, 3, 2]
-    losses = [
-        (image, -log_softmax(logits[k].tolist())[class_ids[k]]) for k, image in enumerate(IMAGES)
-    ]
-    found = class_loss(logits, torch.tensor(class_ids), sampled)
-    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
+        errors.append((image, error if is_object else 0.0))
+        classes.append((image, -log_softmax(logits[k].tolist())[class_ids[k]]))
+    for found, expected in (
+        (objectness_loss(objects, sampled), cross_entropy),
+        (box_loss(deltas, sampled), errors),
+        (class_loss(logits, torch.tensor(class_ids), sampled), classes),
+    ):
+        assert found.item() == pytest.approx(by_image(expected), rel=1e-5)
 
 
 def test_attribute_loss_averages_the_attributes_of_each_region_and_ignores_regions_without():

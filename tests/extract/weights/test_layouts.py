@@ -62,11 +62,10 @@ def write_model_zoo(tensors: Tensors, path: Path) -> None:
     path.write_bytes(pickle.dumps(content, protocol=2))
 
 
-def write_caffemodel(tensors: Tensors, path: Path, *, legacy_sizes: bool = False) -> None:
-    """legacy_sizes: the four numbers that old caffe wrote instead of a shape."""
+def write_caffemodel(tensors: Tensors, path: Path) -> None:
     message = text_field(1, "VGG_ILSVRC")
     for name, arrays in caffe_layers(with_caffe_rows(tensors)).items():
-        message += caffe_layer(name, arrays, legacy_sizes=legacy_sizes)
+        message += caffe_layer(name, arrays)
     path.write_bytes(message)
 
 
@@ -145,16 +144,13 @@ def text_field(number: int, text: str) -> bytes:
     return bytes_field(number, text.encode())
 
 
-def caffe_layer(name: str, arrays: list[np.ndarray], *, legacy_sizes: bool = False) -> bytes:
-    blobs = b"".join(bytes_field(7, blob(array, legacy_sizes)) for array in arrays)
+def caffe_layer(name: str, arrays: list[np.ndarray]) -> bytes:
+    blobs = b"".join(bytes_field(7, blob(array)) for array in arrays)
     return bytes_field(100, text_field(1, name) + text_field(2, "Layer") + blobs)
 
 
-def blob(array: np.ndarray, legacy_sizes: bool) -> bytes:
+def blob(array: np.ndarray) -> bytes:
     data = bytes_field(5, np.ascontiguousarray(array, "<f4").tobytes())
-    if legacy_sizes:
-        sizes = [1] * (4 - array.ndim) + list(array.shape)
-        return b"".join(varint(n << 3) + varint(s) for n, s in enumerate(sizes, 1)) + data
     return data + bytes_field(7, bytes_field(1, b"".join(map(varint, array.shape))))
 
 
@@ -220,13 +216,6 @@ def test_stored_anchors_take_precedence(detector, tmp_path):
     content["model"][CELL_ANCHORS] += 1
     torch.save(content, tmp_path / "a.pth")
     assert load_detector(tmp_path / "a.pth").meta.anchors == as_anchors(caffe_anchors() + 1)
-
-
-def test_old_caffe_sizes_and_names_are_read(detector, tmp_path):
-    write_caffemodel(detector.state_dict(), tmp_path / "a", legacy_sizes=True)
-    state = load_detector(tmp_path / "a").state_dict()
-    key = f"{PREDICTOR}.cls_score.weight"
-    assert torch.equal(state[key], detector.state_dict()[key])
 
 
 def test_attributes_may_be_missing(detector, tmp_path, make_image):
