@@ -316,8 +316,8 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
 
 
 def test_status_and_doctor_show_a_detector_s_training_if_labels_are_set(labelled, tmp_path):
-    opened = detector_plan(labelled, tmp_path / "new")
-    opened.close()
+    with detector_plan(labelled, tmp_path / "new"):
+        pass  # writes the configuration
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "new")
     assert a2("status", *place).stdout == "train-detector to run\n"
     doctor = a2("doctor", *place)
