@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from a2cap.pipeline.analysis.faithfulness import RunAnalysis
     from a2cap.pipeline.analysis.runs import Run
 
+_COLUMNS = {
+    "attention": "  tau(attention)",
+    "aligned": "  tau(aligned)",
+    "evidence": "  tau(1-mask)",
+    "divergence": "     JSD",
+    "keep": "    mask",
+    "gate": "    gate",
+}
+
 
 @click.command()
 @click.argument("runs", nargs=-1, type=PATH)
@@ -76,14 +85,14 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "l
 
     models: dict[Path, str] = {}
     for path in named:
-        if path.is_file():
+        if path.is_file():  # a configuration
             models[_trained(replace(options, config_file=path))] = path.stem
         else:
             models |= {model: model.name for model in trainings_in(path)}
     if not named:
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem
-    taken = list(models.values())
+    taken = list(models.values())  # a name that two runs share becomes a path
     return [
         read_run(
             name if taken.count(name) == 1 else str(model), model, options.artifacts, split=split
@@ -99,17 +108,9 @@ def _trained(options: ExperimentOptions) -> Path:
 
 def _print_layers(analysed: "RunAnalysis") -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
-    click.echo("layer  tau(attention)  tau(aligned)  tau(1-mask)     JSD    mask    gate")
-    columns = {
-        "attention": 16,
-        "aligned": 14,
-        "evidence": 13,
-        "divergence": 8,
-        "keep": 8,
-        "gate": 8,
-    }
+    click.echo(f"layer{''.join(_COLUMNS.values())}")
     for layer in analysed.layers:
-        values = {name: getattr(layer, name) for name in columns}
+        values = {name: getattr(layer, name) for name in _COLUMNS}
         shown = {name: "-" if value is None else f"{value:.4f}" for name, value in values.items()}
-        row = "".join(f"{shown[name]:>{width}}" for name, width in columns.items())
+        row = "".join(shown[name].rjust(len(title)) for name, title in _COLUMNS.items())
         click.echo(f"{layer.layer:>5}{row}")

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,10 +27,29 @@ if TYPE_CHECKING:
 
 
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of decoding to a command."""
-    device = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
+    """Add the options of decoding to a command, which receives them as `config`."""
+
+    @wraps(command)
+    def with_config(
+        overrides: tuple[str, ...],
+        beam_size: int | None,
+        device: str | None,
+        verbose: bool,
+        **others: Any,
+    ) -> None:
+        from a2cap.pipeline.config import override
+
+        log(verbose)
+        chosen = list(overrides)
+        if beam_size is not None:
+            chosen.append(f"evaluate.beam_size={beam_size}")
+        if device is not None:
+            chosen.append(override("runtime.device", device))
+        command(config=_config(chosen, beams=others.get("beams") or 1), **others)
+
+    named = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
     beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")
-    return beam(device(set_option(command)))
+    return beam(named(set_option(verbose_option(with_config))))
 
 
 @click.command()
@@ -68,7 +88,6 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Decode up to N images together; 1 prints each caption before the next image is read.",
 )
 @decoding_options
-@verbose_option
 def caption(
     images: tuple[Path, ...],
     models: tuple[Path, ...],
@@ -77,10 +96,7 @@ def caption(
     as_json: bool,
     figure: Path | None,
     batch_size: int,
-    beam_size: int | None,
-    device: str | None,
-    overrides: tuple[str, ...],
-    verbose: bool,
+    config: "Config",
 ) -> None:
     """Caption image files with a trained captioner.
 
@@ -99,13 +115,12 @@ def caption(
     from a2cap.pipeline.captioning.caption_images import caption_files
     from a2cap.pipeline.cli.image_arguments import may_be_many, named_images
 
-    log(verbose)
-    config = _settings(overrides, beam_size=beam_size, device=device, at_least=beams or 1)
     named = named_images(images, sys.stdin.buffer)
     paths = None
     if figure is not None:
         from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 
+        # refuses a wrong path before a model is loaded
         paths = FigurePaths(figure, many=may_be_many(images))
     failed = False
     for image, found in caption_files(
@@ -151,10 +166,9 @@ def caption(
     type=FOLDER,
     help='Read features from this store of "a2 extract"; may be repeated.',
 )
-@decoding_options
 @click.option("--output", type=FILE, help="Write the archive to this file.  [default: NAME.zip]")
 @force_option
-@verbose_option
+@decoding_options
 def submit(
     name: str,
     val_info: Path,
@@ -163,12 +177,9 @@ def submit(
     test_results: Path | None,
     models: tuple[Path, ...],
     features: tuple[Path, ...],
-    beam_size: int | None,
-    device: str | None,
-    overrides: tuple[str, ...],
     output: Path | None,
     force: bool,
-    verbose: bool,
+    config: "Config",
 ) -> None:
     """Create a checked archive for COCO's caption evaluation server.
 
@@ -195,8 +206,6 @@ def submit(
     from a2cap.pipeline.evaluation import coco_server as submission
     from a2cap.pipeline.evaluation.results import read_results
 
-    log(verbose)
-    config = _settings(overrides, beam_size=beam_size, device=device)
     output = output or Path(f"{name}.zip")
     submission.check_name(name)
     submission.check_output(output, force=force)
@@ -211,12 +220,10 @@ def submit(
     click.echo(f"{output}: captions {counts}")
 
 
-def _settings(
-    overrides: tuple[str, ...], *, beam_size: int | None, device: str | None, at_least: int = 1
-) -> "Config":
+def _config(overrides: list[str], *, beams: int) -> "Config":
     """Load the configuration with at least so many beams; reject settings without effect."""
     from a2cap.pipeline.captioning.config import CaptioningConfig
-    from a2cap.pipeline.config import load_config, override
+    from a2cap.pipeline.config import load_config
 
     # the batch size is an option of its own, or that of the stores
     decoding = sorted(CaptioningConfig.model_fields.keys() - {"batch_size"})
@@ -227,21 +234,16 @@ def _settings(
                 f"setting has no effect on these captions: {field!r}; remove it, or set a field of "
                 f"runtime or evaluate ({', '.join(decoding)})"
             )
-    chosen = list(overrides)
-    if beam_size is not None:
-        chosen.append(f"evaluate.beam_size={beam_size}")
-    if device is not None:
-        chosen.append(override("runtime.device", device))
-    config = load_config(None, chosen)
-    if config.evaluate.beam_size < at_least:
-        return load_config(None, [*chosen, f"evaluate.beam_size={at_least}"])
+    config = load_config(None, overrides)
+    if config.evaluate.beam_size < beams:
+        return load_config(None, [*overrides, f"evaluate.beam_size={beams}"])
     return config
 
 
 def _line(path: Path, found: "CaptionedImage", beams: int | None, *, as_json: bool) -> str:
-    """Format the captions of an image. JSON is ASCII, which every terminal and locale accepts."""
+    """Format the captions of an image."""
     shown = found.beams[:beams]
-    if as_json:
+    if as_json:  # ASCII, which every terminal and locale accepts
         return json.dumps(
             {
                 "image": str(path),

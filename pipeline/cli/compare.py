@@ -44,6 +44,7 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found], indent=1))
         return
+    # names of word groups may be longer than those of metrics
     width = max(8, *(len(row.metric) for row in found))
     lines = [f"{'':<{width}} {_HEADER}", *(f"{row.metric:<{width}} {_line(row)}" for row in found)]
     click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))

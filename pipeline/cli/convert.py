@@ -7,6 +7,7 @@ import click
 
 from a2cap.pipeline.cli.options import EXIT_SKIPPED, PATH, log, verbose_option
 
+# repeated from extraction.convert, whose imports would slow "a2 --help"
 FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
 
 

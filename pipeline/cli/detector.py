@@ -72,7 +72,7 @@ def evaluate(options: ExperimentOptions, weights: str, as_json: bool) -> None:
     from a2cap.pipeline.training.detector.evaluate import evaluate_detector
 
     log(options.verbose)
-    config = options.config()
+    config = options.config()  # without an experiment: nothing is stored
     figures = evaluate_detector(config.detector, config.runtime, weights)
     if as_json:
         click.echo(json.dumps(figures, indent=1))

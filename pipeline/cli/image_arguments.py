@@ -23,6 +23,7 @@ def named_images(
     """
     if arguments.count(STANDARD_INPUT) > 1:
         raise InputError("standard input is named twice, as '-'; name it once")
+    # a list, so that a folder without images is an error before any caption
     sources = [_source(argument, standard_input) for argument in arguments]
     return chain.from_iterable(sources)
 
@@ -43,6 +44,7 @@ def _source(argument: Path, standard_input: Iterable[bytes]) -> Iterable[NamedIm
 def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
     named = False
     for line in standard_input:
+        # not stripped: a name may begin or end with spaces, and is not always UTF-8
         name = line.removesuffix(b"\n").removesuffix(b"\r")
         if name:
             named = True

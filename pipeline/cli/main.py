@@ -93,7 +93,7 @@ def extract(
     if (images is None) != (output is None):
         raise click.UsageError("--images and --output belong together; name both or neither")
     folder: tuple[str, ...] = ()
-    if images is not None:
+    if images is not None:  # all of the folder's images, not those of an annotation file
         from a2cap.pipeline.config import override
 
         folder = (override("data.images", images), "data.annotations=null")
@@ -230,6 +230,7 @@ def run(options: ExperimentOptions, until: str | None, dry_run: bool) -> None:
              --set data.annotations=coco/dataset_coco.json
     """
     with options.open() as experiment:
+        # training ends with SCST if the experiment has it
         last = {"train": experiment.training[-1], None: "evaluate"}.get(until, until)
         names = experiment.names[: experiment.names.index(str(last)) + 1]
         if dry_run:
@@ -315,5 +316,5 @@ def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Pat
 
 def main() -> None:
     """Run the `a2` command."""
-    set_wait_policy(os.environ)
+    set_wait_policy(os.environ)  # OpenMP reads it once, when torch is imported
     cli()

@@ -107,7 +107,7 @@ def doctor(options: ExperimentOptions) -> None:
         checks = run_checks(PlannedRun(experiment, experiment.shown))
     for check in checks:
         click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
-    problems = {check.found for check in checks if check.problem}
+    problems = {check.found for check in checks if check.problem}  # two stages may share one
     click.echo("1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems")
     if problems:
         raise click.exceptions.Exit(EXIT_ERROR)
@@ -128,7 +128,7 @@ def _bytes(count: int) -> str:
     """Format a number of bytes with three digits: `512 B`, `18.2 GB`."""
     size, unit = float(count), "B"
     for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.5:
+        if size < 999.5:  # more would be rounded to 1000
             break
         size, unit = size / 1000, larger
     return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"

@@ -26,8 +26,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
+# the others resume after a stop
 _RESTARTED = {"caption", "detector evaluate", "karpathy", "scenes", "submit"}
-"""Commands that start from scratch after a stop."""
 
 
 class Failure(click.ClickException):
@@ -56,6 +56,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
+        # SIGTERM too: schedulers send it some time before they kill
         stopping = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, raise_interrupted) for number in stopping}
         try:
@@ -76,7 +77,7 @@ class Commands(click.Group):
                 "check the path and the free disk space, then run the command again",
                 EXIT_ERROR,
             ) from error
-        finally:
+        finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -191,5 +192,6 @@ def log(verbose: bool) -> None:
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",
     )
+    # they log every file, font and lock
     for noisy in ("PIL", "matplotlib", "filelock", "h5py", "tensorboard"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

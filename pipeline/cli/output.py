@@ -85,6 +85,7 @@ def print_detector(figures: Mapping[str, Any]) -> None:
     for count in sorted(figures["proposal_recall"], key=int):
         share = figures["proposal_recall"][count]
         click.echo(f"{f'recall of {count} proposals':<24} {share:.4f}")
+    # ties by name, so that equal figures print equal lines
     worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
     named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
     click.echo(f"lowest AP50: {named}")

@@ -24,13 +24,11 @@ from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
-PUBLISHED_WIDTH = 2048
-"""Feature width F of the published detectors, for weights without it in their header."""
+PUBLISHED_WIDTH = 2048  # for weights without a width in their header
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
-_CHECKPOINTS = 4
-"""Checkpoints on the disk during a write: the two newest, the best, and the new one."""
+_CHECKPOINTS = 4  # on the disk during a write: the two newest, the best, and the new one
 
 
 def feature_width(config: ExtractConfig, weights: Path | None) -> int:
@@ -43,15 +41,14 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
     if weights is None:
         return Architecture(depth=config.depth, width=config.width).feature_width
     with weights.open("rb") as file:
+        # eight bytes of length, then JSON; other layouts cannot be asked without loading them
         is_safetensors = file.read(9)[8:] == b"{"
-    if not is_safetensors:
-        return PUBLISHED_WIDTH
     try:
-        with safe_open(weights, framework="np") as tensors:
-            if _CLASSIFIER not in tensors.keys():  # noqa: SIM118
-                return PUBLISHED_WIDTH
-            shape: list[int] = tensors.get_slice(_CLASSIFIER).get_shape()
-            return shape[1]
+        if is_safetensors:
+            with safe_open(weights, framework="np") as tensors:
+                if _CLASSIFIER in tensors.keys():  # noqa: SIM118
+                    return int(tensors.get_slice(_CLASSIFIER).get_shape()[1])
+        return PUBLISHED_WIDTH
     except SafetensorError as error:
         raise WeightsError(
             f"weights {weights.name!r} are damaged: {error}; download or create them again"
@@ -78,35 +75,26 @@ def captioner_parameters(config: TransformerConfig, *, width: int, vocabulary: i
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
-def training_memory(config: Config, *, parameters: int, vocabulary: int, processes: int = 1) -> int:
-    """Return the bytes of a training step on each of `processes` ranks.
-
-    Covers weights, gradients, Adam's two moments, and the forward and backward pass over the tokens
-    of one accumulated part of the batch.
-    """
+def training_tokens(config: Config, processes: int = 1) -> int:
+    """Return the tokens that a step of training keeps in memory on each of `processes` ranks."""
     train = config.train
     captions = train.captions_per_image if train.grouping == "image" else 1
     items = math.ceil(train.batch_size / (train.accumulate * processes))
-    tokens = items * captions * (config.preprocess.max_length + 1)
-    return _step_memory(config, parameters=parameters, vocabulary=vocabulary, tokens=2 * tokens)
+    return 2 * items * captions * (config.preprocess.max_length + 1)  # forward and backward
 
 
-def self_critical_memory(
-    config: Config, *, parameters: int, vocabulary: int, processes: int = 1
-) -> int:
-    """Return the bytes of a self-critical step on each of `processes` ranks.
-
-    One pass over the samples, and one over reference captions if `scst.mask` is "continued".
-    """
+def self_critical_tokens(config: Config, processes: int = 1) -> int:
+    """Return the tokens that a self-critical step keeps in memory on each rank."""
     scst = config.scst
     images = math.ceil(scst.batch_size / (scst.accumulate * processes))
     tokens = images * scst.samples * scst.max_length
-    if scst.mask == "continued":
+    if scst.mask == "continued":  # a second pass, over reference captions
         tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
-    return _step_memory(config, parameters=parameters, vocabulary=vocabulary, tokens=tokens)
+    return tokens
 
 
-def _step_memory(config: Config, *, parameters: int, vocabulary: int, tokens: int) -> int:
+def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
+    """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens."""
     model, regions = config.model, config.train.max_regions or config.extract.max_regions
     layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
     per_token = 5 * vocabulary + model.decoder_layers * layer
@@ -130,7 +118,7 @@ def detector_training_disk(config: DetectorConfig) -> int:
         embedding_width=0,
         attribute_width=0,
     )
-    states = {"sgd": 1, "adamw": 2}[config.optimiser]
+    states = {"sgd": 1, "adamw": 2}[config.optimiser]  # momentum, or two moments
     return _detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
 
 

@@ -13,6 +13,7 @@ from a2cap.pipeline.runtime.memory import available_memory
 def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
     """Describe versions, device, Java, the disk of `artifacts`, and memory, by name."""
     memory = available_memory()
+    # the artifacts folder may not exist yet
     folder = next(f for f in (artifacts.absolute(), *artifacts.absolute().parents) if f.is_dir())
     return {
         "versions": ", ".join(f"{name} {v}" for name, v in installed_versions().items()),

@@ -134,6 +134,7 @@ def _check(run: PlannedRun, stage: str, need: str, look: "_Look") -> Check:
 def _images(run: PlannedRun, stage: str) -> str:
     """Check that the folder exists and that no more images are missing than may be skipped."""
     images = run.experiment.images
+    # a wrong folder deserves another message than eleven bad images of one that is right
     missing = [name for name in sorted(images) if images[name] is None]
     if len(missing) == len(images):
         folder = str(require_folder(run.config.data.images, "data.images"))
@@ -250,6 +251,7 @@ def _disk(run: PlannedRun, stage: str) -> str:
     """Check that the output of the stage, and of the stages before it, fits on the disk."""
     if stage == EXTRACT:
         return run.resources.check_features()
+    # a detector is trained before, and apart from, the stages of the experiment
     before = () if stage == TRAIN_DETECTOR else (EXTRACT, TRAIN_XE)
     earlier = [n for n in before if n != stage and n in run.names and run.is_pending(n)]
     return run.resources.check_checkpoints(stage, after=earlier)
@@ -258,6 +260,7 @@ def _disk(run: PlannedRun, stage: str) -> str:
 def _folder(run: PlannedRun, stage: str) -> str:
     """Check that a file can be created where the result will be."""
     folder = run.resources.folder(stage)
+    # created, because permissions do not show a read-only mount, nor stop root
     try:
         with tempfile.TemporaryFile(dir=folder):
             return str(folder)
@@ -302,7 +305,5 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "folder": _folder,
     },
 }
-"""Stage -> name of each requirement -> its check."""
-
+# checks that load torch or read much are skipped if the stage's result exists
 _COSTLY = frozenset({"weights", "start", "boxes", "device", "memory", "disk"})
-"""Requirements whose check loads torch or reads much; skipped if the stage's result exists."""

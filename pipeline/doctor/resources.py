@@ -34,6 +34,7 @@ from a2cap.pipeline.weights.detectors import weights_file
 if TYPE_CHECKING:
     import torch
 
+    from a2cap.pipeline.config import Config
     from a2cap.pipeline.experiment import Experiment
 
 T = TypeVar("T")
@@ -95,10 +96,10 @@ class Resources:
         from a2cap.pipeline.doctor import estimates
 
         if stage == TRAIN_XE:
-            needed = self._training_bytes(estimates.training_memory)
+            needed = self._training_bytes(estimates.training_tokens)
             return self._check_available(needed, "training", "raise train.accumulate")
         if stage == TRAIN_SCST:
-            needed = self._training_bytes(estimates.self_critical_memory)
+            needed = self._training_bytes(estimates.self_critical_tokens)
             return self._check_available(needed, "self-critical training", "raise scst.accumulate")
         extract = self._config.extract
         width = _known(lambda: self.feature_width)
@@ -106,11 +107,13 @@ class Resources:
         remedy = "lower extract.roi_size or extract.max_side"
         return self._check_available(needed, "the detector", remedy)
 
-    def _training_bytes(self, estimate: Callable[..., int]) -> int:
+    def _training_bytes(self, tokens: "Callable[[Config, int], int]") -> int:
         """Return the bytes of a training step on one device."""
+        from a2cap.pipeline.doctor.estimates import step_memory
+
         started = launch()
         size = {"parameters": self._parameters, "vocabulary": self._vocabulary_size}
-        needed = estimate(self._config, **size, processes=started.ranks)
+        needed = step_memory(self._config, tokens=tokens(self._config, started.ranks), **size)
         # the ranks on a CPU share its memory, each GPU has its own
         return needed * (started.local_ranks if self._device.type == "cpu" else 1)
 
@@ -164,8 +167,7 @@ class Resources:
             done = self._experiment.result(PREPROCESS, needed_by=TRAIN_XE)
             return len(Vocabulary.load(done.directory / VOCABULARY))
         except A2Error:
-            config = self._config.preprocess
-            make = preprocess.make_vocabulary
+            config, make = self._config.preprocess, preprocess.make_vocabulary
             return len(_known(lambda: make(self._experiment.annotations, config)))
 
     @cached_property
@@ -185,7 +187,7 @@ class Resources:
             return count * region_bytes, count * region_bytes
         images = _known(lambda: self._experiment.images)
         count = sum(file is not None for file in images.values())
-        least, most = config.region_counts
+        least, most = config.region_counts  # detection decides how many, image by image
         return least * count * region_bytes, most * count * region_bytes
 
     def _unfinished_bytes(self, name: str) -> int:

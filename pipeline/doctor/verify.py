@@ -44,7 +44,7 @@ from a2cap.pipeline.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 STAGES = (CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
 """Names of all stages, including those that an experiment may lack."""
 
-_UNFINISHED = (".partial", ".replaced", ".removed")
+_UNFINISHED = (".partial", ".replaced", ".removed")  # no promise about their content
 _KEY = re.compile(f"[0-9a-f]{{{KEY_LENGTH}}}")
 _CHECKPOINT = re.compile(r"step-\d{8,}")
 _DESCRIPTION, _VOCABULARY = "model.json", "vocabulary.json"
@@ -111,6 +111,7 @@ def _verify_folders(path: Path, data: bool) -> Iterator[VerifiedItem]:
     with suppress(A2Error):
         outputs = set(read_manifest(path).outputs)
     for inner in sorted(path.iterdir()):
+        # a checkpoint that is being saved begins with a dot
         hidden = inner.name.startswith(".") or inner.name.endswith(_UNFINISHED)
         if inner.is_dir() and not inner.is_symlink() and not hidden and inner.name not in outputs:
             yield from _verify_below(inner, data)
@@ -196,6 +197,7 @@ def _changed_files(path: Path) -> Iterator[str]:
 
 def _verify_checkpoint(path: Path, data: bool) -> VerifiedItem:
     problem = checkpoint_problem(path) if data else _checkpoint_structure_problem(path)
+    # in unfinished work the checkpoint is the way back, in a finished training a by-product
     partial = next((parent for parent in path.parents if parent.name.endswith(".partial")), None)
     if partial is None:
         remedy = "delete it: a finished training does not need it"
@@ -222,9 +224,9 @@ def _checkpoint_structure_problem(path: Path) -> str | None:
 
 
 def _tensor_file_damages(path: Path) -> Iterator[str]:
-    """Yield a line if the header of a safetensors file does not match the file's size."""
+    """Yield a line if a safetensors file is truncated."""
     try:
-        with safe_open(path, framework="np"):
+        with safe_open(path, framework="np"):  # compares the header with the file's size
             pass
     except (SafetensorError, OSError) as error:
         yield f"{str(path)!r} is truncated or not a safetensors file ({error})"

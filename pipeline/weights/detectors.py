@@ -140,6 +140,7 @@ def download_detector(name: str, *, pause: float = 1.0) -> Path:
         return found
     failures = []
     for number, url in enumerate(PUBLISHED[name].urls):
+        # a dead link may answer with a web page, which must not pass for the next URL's file
         file = _folder(name) / f"download from URL {number}"
         try:
             download(url, file, pause=pause)
@@ -155,10 +156,8 @@ def download_detector(name: str, *, pause: float = 1.0) -> Path:
 
 
 def import_detector(path: Path) -> Path:
-    """Convert a weights file of any known layout and return the canonical file in the cache.
-
-    Files of equal content share one canonical file. Raises WeightsError for an unknown layout.
-    """
+    """Convert a weights file and return the canonical file; WeightsError for an unknown layout."""
+    # named by content, so that a copy under another name is not converted again
     target = _folder("imported") / f"{weights_sha256(path)[:12]}.safetensors"
     if not target.is_file():
         _convert(path, target)
@@ -233,7 +232,7 @@ def _keep(name: str, file: Path, url: str) -> Path:
     """Check a download against the recorded sha256 and convert it to canonical weights."""
     target, record = _folder(name) / DETECTOR, _folder(name) / RECORD
     found = {"address": url, "size": file.stat().st_size, "sha256": weights_sha256(file)}
-    if record.is_file():
+    if record.is_file():  # trust on first use: no README states a digest
         first = cast("dict[str, object]", read_json(record))
         if first["sha256"] != found["sha256"]:
             raise DownloadError(
@@ -242,7 +241,7 @@ def _keep(name: str, file: Path, url: str) -> Path:
             )
     _convert(file, target)
     write_json(record, found)
-    file.unlink()
+    file.unlink()  # canonical weights are enough, and the download has hundreds of MB
     return target
 
 

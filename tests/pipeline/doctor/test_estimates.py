@@ -17,9 +17,10 @@ from a2cap.pipeline.doctor.estimates import (
     detector_memory,
     detector_training_disk,
     feature_width,
-    self_critical_memory,
+    self_critical_tokens,
+    step_memory,
     training_disk,
-    training_memory,
+    training_tokens,
 )
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -86,41 +87,37 @@ def test_the_detector_s_memory_is_near_what_was_measured(fields, measured):
 def test_the_memory_of_training_is_near_what_was_measured(fields, measured):
     config = load_config(None, ["train.max_regions=50", *(f"model.{f}" for f in fields)])
     parameters = captioner_parameters(config.model, width=2048, vocabulary=10_000)
-    estimate = training_memory(config, parameters=parameters, vocabulary=10_000) / GIB
+    tokens = training_tokens(config)
+    estimate = step_memory(config, tokens=tokens, parameters=parameters, vocabulary=10_000) / GIB
     assert 0.7 * measured < estimate < 1.1 * measured
 
 
-def test_more_captions_in_a_batch_take_more_memory():
-    few, many = (
-        training_memory(load_config(None, [override]), parameters=1000, vocabulary=50)
-        for override in ("train.grouping=caption", "train.grouping=image")
-    )
-    assert few < many
+def test_a_step_keeps_the_tokens_of_the_part_that_is_computed_at_once():
+    def tokens(*overrides, processes=1):
+        return training_tokens(load_config(None, overrides), processes)
+
+    half = tokens("train.batch_size=5")
+    assert tokens("train.batch_size=10") == 2 * half
+    assert tokens("train.batch_size=10", processes=2) == half
+    assert tokens("train.batch_size=10", "train.accumulate=2") == half
+    assert tokens("train.batch_size=19", "train.accumulate=2", processes=2) == half
+    assert tokens("train.grouping=caption") < tokens("train.grouping=image")
 
 
-def test_a_step_takes_the_memory_of_the_part_that_is_computed_at_once():
-    def memory(*overrides, processes=1):
-        config = load_config(None, overrides)
-        return training_memory(config, parameters=1000, vocabulary=50, processes=processes)
+def test_a_self_critical_step_keeps_the_tokens_of_its_samples():
+    def tokens(*overrides):
+        return self_critical_tokens(load_config(None, overrides))
 
-    half = memory("train.batch_size=5")
-    assert memory("train.batch_size=10") > half
-    assert memory("train.batch_size=10", processes=2) == half
-    assert memory("train.batch_size=10", "train.accumulate=2") == half
-    assert memory("train.batch_size=19", "train.accumulate=2", processes=2) == half
+    assert tokens() == 10 * 5 * 20  # images, samples, tokens
+    assert tokens("scst.samples=6") > tokens()
+    assert tokens("scst.mask=continued") > tokens()
+    assert tokens("scst.accumulate=10") < tokens()
 
 
-def self_critical(*overrides):
-    return self_critical_memory(load_config(None, overrides), parameters=1000, vocabulary=50)
-
-
-def test_a_self_critical_step_takes_memory_for_its_samples():
-    # 10 images of 5 samples of 20 tokens, one pass, and the captioner with its moments
+def test_a_step_takes_memory_for_each_token_and_the_captioner_with_its_moments():
     layer = 12 * 512 + 2 * 2048 + 3 * 8 * 100
-    assert self_critical() == 4 * (4 * 1000 + 1000 * (5 * 50 + 6 * layer))
-    assert self_critical("scst.samples=6") > self_critical()
-    assert self_critical("scst.mask=continued") > self_critical()
-    assert self_critical("scst.accumulate=10") < self_critical()
+    found = step_memory(load_config(None), tokens=1000, parameters=1000, vocabulary=50)
+    assert found == 4 * (4 * 1000 + 1000 * (5 * 50 + 6 * layer))
 
 
 def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
