@@ -28,8 +28,7 @@ def attention_of_captions(
 ) -> Iterator[tuple[str, CaptionAttention]]:
     """Yield (image id, attention at each word of its caption) in the order of the batches.
 
-    The attention is averaged over layers, heads and captioners of an ensemble. Yields nothing for
-    a captioner without attention.
+    The attention is averaged over layers, heads and captioners of an ensemble.
     """
     for batch in batches:
         on_device = batch.to(device)
@@ -41,7 +40,7 @@ def attention_of_captions(
         rows = [torch.tensor([*numbers] or [pad]) for numbers in tokens]
         padded = pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
         steps = trace_attention(captioner, memory, padded)
-        if not steps:
+        if not steps:  # a captioner without attention
             return
         regions = batch.region_mask.sum(dim=1).tolist()
         found = _split_by_image(steps, lengths, regions)
@@ -86,7 +85,7 @@ def _split_by_image(
             original=original[cells],
             aligned=aligned[cells],
             keep=keep[cells] if keep.size else None,
-            gate=gate[row, :words, 0] if gate.size else None,
+            gate=gate[row, :words, 0] if gate.size else None,  # one gate for all regions
         )
 
 

@@ -24,13 +24,12 @@ logger = logging.getLogger(__name__)
 def locate_images(
     stores: Sequence[Path], ids: Sequence[str], *, what: str
 ) -> list[tuple[Path, list[str]]]:
-    """Return each store with the images to read from it: the first store wins.
+    """Return each store with the images to read from it; raise StoreError for missing images.
 
-    stores: stores, or result folders of `a2 extract`; what: name of the set, such as "val2014", for
-    messages. Raises StoreError for images without features.
+    stores: stores, or result folders of `a2 extract`; what: name of the set, for the message.
     """
     left, taken = set(ids), []
-    for path in stores:
+    for path in stores:  # the first store that has an image wins
         inner = path / FEATURES if (path / FEATURES).is_dir() else path
         here = left.intersection(FeatureStore(inner))
         left -= here
@@ -45,14 +44,11 @@ def locate_images(
 
 
 def check_extractors(stores: Sequence[Path], model: Path) -> None:
-    """Check that the stores come from the extractor that the model was trained with.
-
-    Raises InputError for another extractor; warns of a store copied without its extractor.json.
-    """
+    """Raise InputError if a store comes from another extractor than the model's."""
     expected = ExtractorRecord.read(model / EXTRACTOR)
     for path in stores:
         folder = path if (path / FEATURES).is_dir() else path.parent
-        if not (folder / EXTRACTOR).is_file():
+        if not (folder / EXTRACTOR).is_file():  # a store that was copied alone
             logger.warning("no %s beside %s: its extractor is not checked", EXTRACTOR, path)
             continue
         different = ExtractorRecord.read(folder / EXTRACTOR).differences(expected)
@@ -71,11 +67,8 @@ def caption_sets(
     config: CaptioningConfig,
     runtime: RuntimeConfig,
 ) -> dict[str, dict[str, str]]:
-    """Return the top-scoring non-empty caption of each image of each set, by set and image id.
-
-    Several models are an ensemble. Raises StoreError for images without features, before a model is
-    loaded, and InputError for features of another extractor.
-    """
+    """Return the top-scoring non-empty caption of each image of each set, by set and image id."""
+    # both fail before a model is loaded
     located = {name: locate_images(stores, ids, what=name) for name, ids in sets.items()}
     check_extractors(stores, models[0])
     device = prepare_device(runtime)

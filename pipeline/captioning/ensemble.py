@@ -22,11 +22,7 @@ _ADVICE = "an ensemble needs captioners that were trained on the same features a
 def load_captioner(
     models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
 ) -> LoadedCaptioner[Captioner]:
-    """Load a trained directory, or several as an ensemble.
-
-    Raises A2Error for an unusable directory and InputError if vocabulary, region width, max_regions
-    or extractor differ from those of the first.
-    """
+    """Load a trained directory, or several as an ensemble; raise A2Error if they do not fit."""
     loaded = [load_model(directory, device=device) for directory in models]
     if not loaded:
         raise InputError("no trained model is named; name one or more directories")
@@ -57,6 +53,7 @@ def _check_compatible(
                 f"{name} of {str(directory)!r} is {found}, that of {str(first_directory)!r} is "
                 f"{expected}; {_ADVICE}"
             )
+    # the same width does not mean the same features
     different = _extractor(directory).differences(_extractor(first_directory))
     if different:
         raise InputError(

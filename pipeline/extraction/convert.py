@@ -121,12 +121,15 @@ def convert(
                     done.skipped.append(item)
                 else:
                     regions = replace(item.regions, features=item.regions.features.astype(stored))
-                    if item.image_id not in writer:
+                    if item.image_id not in writer:  # else from an interrupted run
                         writer.add(item.image_id, regions)
                     done.add(item.image_id, regions)
                 progress.advance(1)
         if not done.counts:
-            raise _nothing_readable(source, done.skipped)
+            first = "".join(f", first {one.image_id!r}: {one.reason}" for one in done.skipped[:1])
+            raise InputError(
+                f"no image of {str(source)!r} can be read{first}; download the file again"
+            )
         writer.finish()
     finally:
         writer.close()
@@ -192,11 +195,6 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     if form == "m2":
         return M2Target(target)
     return TsvTarget(target, columns=form, prefix=prefix)
-
-
-def _nothing_readable(source: Path, skipped: list[SkippedItem]) -> InputError:
-    first = f", first {skipped[0].image_id!r}: {skipped[0].reason}" if skipped else ""
-    return InputError(f"no image of {str(source)!r} can be read{first}; download the file again")
 
 
 def _write_skipped(target: Path, skipped: list[SkippedItem]) -> None:

@@ -19,9 +19,9 @@ from a2cap.pipeline.extraction.inputs import ExtractionInputs
 def extract_shard(
     inputs: ExtractionInputs, shard: Shard, *, directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
-    """Fill and seal the folder of a shard in the store of `directory`.
+    """Fill and seal the folder of a shard in the store of `directory`; return its skipped images.
 
-    Continues an interrupted run. Returns the shard's skipped images, also listed in its folder.
+    Continues an interrupted run.
     """
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
@@ -29,7 +29,7 @@ def extract_shard(
     extraction = Extraction.load(inputs, events, shard)
     with extraction.open_store(folder) as writer:
         skipped = extraction.fill(writer)
-        write_skipped(folder, skipped)
+        write_skipped(folder, skipped)  # before the seal: a sealed shard is complete
         writer.seal()
     return skipped
 
@@ -49,8 +49,10 @@ def join_shards(
         of_shard = _skipped(store / shard.folder)
         events.write("shard", shard=str(shard), skipped=len(of_shard))
         skipped += of_shard
+    # each shard was below the limit by itself
     check_skip_limit(skipped, len(inputs.images), "images")
     require_some(seal.count, skipped, total=len(inputs.images))
+    # shards of another set of images may have been copied here
     FeatureStore(store).require(inputs.images.keys() - {item.image_id for item in skipped})
     save_extractor(load_extractor(inputs.weights, config=inputs.config), directory)
     return skipped

@@ -55,10 +55,9 @@ class Position:
 def run_training(
     task: TrainingTask[Part], *, ranks: Ranks, directory: Path, events: EventLog
 ) -> dict[str, torch.Tensor]:
-    """Train from the newest checkpoint to the end; return the tensors of the best epoch.
+    """Train from the newest checkpoint; return the best epoch's tensors, on the main rank only.
 
-    Ranks other than the main one return an empty dict. Raises A2Error on a loss that is not
-    finite, Interrupted after saving a checkpoint.
+    Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
     recorded = training_record(directory, events) if ranks.is_main else nullcontext()
     precision = matrix_precision(task.config.precision)
@@ -155,6 +154,7 @@ class Training(Generic[Part]):
                 progress.advance(1)
                 if self._record is not None:
                     self._record.progress(self.position.step, total=self._config.epochs * steps)
+                # a rank that stopped alone would leave the others waiting for its gradients
                 stopping = self._ranks.agree_to_stop(stop)
                 if self.position.step % self._config.checkpoint_every == 0 or stopping:
                     self._save()
@@ -210,7 +210,7 @@ class Training(Generic[Part]):
         """Validate, write the epoch's line and a checkpoint, and log the result."""
         task, position = self._task, self.position
         self._add(task.optimizer.flush())
-        task.network.eval()
+        task.network.eval()  # `run_epoch` switches back
         figures = task.validation.figures()
         speed = f"{task.unit}_per_second"
         line = {
@@ -253,7 +253,7 @@ class Training(Generic[Part]):
     def _save(self) -> None:
         """Write a checkpoint; all ranks wait until it is on disk."""
         self._add(self._task.optimizer.flush())
-        random = self._ranks.all_gather(rng_states())
+        random = self._ranks.all_gather(rng_states())  # each rank has its own dropout
         if self._record is not None:
             self._checkpoints.save(
                 self.position.step,

@@ -41,14 +41,10 @@ class Update:
 
 
 class Optimizer(ABC, Generic[Part]):
-    """Updates of a network by batches.
-
-    sides: disjoint sets of parameters, each with an optimizer of torch and clipped by itself. The
-    gradient is that of the global batch for any number of parts and ranks.
-    """
+    """Updates of a network by batches: the gradient is that of the global batch."""
 
     def __init__(self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks) -> None:
-        self.sides = sides
+        self.sides = sides  # disjoint sets of parameters
         self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
         self._ranks = ranks
         self._device = sides[0][0][0].device

@@ -50,7 +50,7 @@ def train_captioner(
         vocabulary_digest=data.vocabulary.digest,
         max_regions=config.max_regions,
     )
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
     captioner = new_captioner(description).to(device)
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
@@ -95,10 +95,9 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         self._pending: list[_PendingUpdate] = []
 
     def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
-        """Make update `number` (1 is the first) by this rank's parts of a batch, tokens (B, K, L).
+        """Make update `number` by this rank's parts of a batch, tokens (B, K, L).
 
-        Returns the updates read by now: each one on a CPU, every 20 on a GPU. Only on a CPU, an
-        update with a loss or gradient that is not finite changes nothing.
+        Returns the updates read by now: each one on a CPU, every 20 on a GPU.
         """
         self._captioner.schedule_step.fill_(number)  # s of Eq. 8
         self._zero_grad()
@@ -114,6 +113,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         norm = self._reduce_gradients()
         self._pending.append(_PendingUpdate(number, image_ids, values, tokens, lr, norm))
         updates = self.flush() if len(self._pending) >= self._read_interval else []
+        # on a GPU an update that is not finite is applied, but found before the next checkpoint
         if all(update.finite for update in updates):
             self._apply(lr)
         return updates

@@ -53,11 +53,7 @@ def refine_captioner(
 
 
 class SelfCriticalOptimizer(Optimizer[Batch]):
-    """Updates of a captioner by the rewards of sampled captions.
-
-    Samples depend only on the seed, the number of the update and the rank. The captioner's schedule
-    step (s of Eq. 8) keeps the value of cross-entropy training.
-    """
+    """Updates of a captioner by the rewards of sampled captions."""
 
     def __init__(
         self,
@@ -76,15 +72,15 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
 
     def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
         """Make update `number` (1 is the first); each one is returned at once."""
+        # the schedule step (s of Eq. 8) keeps the value of cross-entropy training
         self._zero_grad()
-        # an RNG of its own: the global one belongs to dropout
+        # an RNG of its own, so that samples depend on nothing else; the global one is for dropout
         generator = torch.Generator(self._device)
         seed = derived_seed(self._config.seed, number, self._ranks.rank)
-        generator.manual_seed(seed >> 1)  # a generator takes 63 bits
+        generator.manual_seed(seed >> 1)  # 63 bits, as in earlier versions
         sums = torch.zeros(len(_SUMS), dtype=torch.float64)
         for part in parts:
             sums += self._backward(part.to(self._device, non_blocking=True), generator)
-        # sums over all ranks, divided only now: a rank does not know the tokens of the others
         found = dict(zip(_SUMS, self._ranks.sum(sums).tolist(), strict=True))
         tokens, true_tokens = (max(found[name], 1.0) for name in ("tokens", "true_tokens"))
         samples = max(found["samples"], 1.0)
@@ -116,6 +112,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
             scored = self._captioner.score(memory, rollouts.captions)
             loss = self_critical_loss(scored.log_probs, rollouts.advantages)
         mask_loss, true_tokens = self._mask_loss(memory, batch)
+        # sums, not means: `step` divides when it knows the tokens of all ranks
         torch.autograd.backward(loss + mask_loss * true_tokens)
         is_token = rollouts.captions != self._captioner.special.pad
         exists = is_token.any(dim=-1)  # beam search may find fewer captions than beams

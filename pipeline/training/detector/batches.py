@@ -1,8 +1,4 @@
-"""Batches of labelled images.
-
-An item is named by (epoch, index) and depends only on these and the seed, as in
-`a2cap.data.batches.dataset`.
-"""
+"""Batches of labelled images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,10 +32,7 @@ class DetectorPart:
 
 
 class DetectorDataset(Dataset[LabelledItem]):
-    """Labelled images by (epoch, index), half of them mirrored if `flip` is set.
-
-    An item raises InputError if its image cannot be read.
-    """
+    """Labelled images by (epoch, index), half of them mirrored if `flip` is set."""
 
     def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:
         self.images = data.images
@@ -50,7 +43,7 @@ class DetectorDataset(Dataset[LabelledItem]):
         return len(self.images)
 
     def __getitem__(self, key: ItemKey) -> LabelledItem:
-        epoch, index = key
+        epoch, index = key  # an item depends only on these and the seed, so that a resume is exact
         labels = self.images[index]
         item = LabelledItem(read_image(labels.file), labels)
         if self._flip and is_mirrored(seed=self._seed, epoch=epoch, index=index):
@@ -62,8 +55,9 @@ def mirrored(item: LabelledItem) -> LabelledItem:
     """Return the image and its boxes with left and right exchanged."""
     width = item.pixels.shape[1]
     boxes = item.labels.boxes.copy()
+    # x1 becomes width - x2, so that x1 <= x2 still
     boxes[:, [0, 2]] = width - item.labels.boxes[:, [2, 0]]
-    pixels = np.ascontiguousarray(item.pixels[:, ::-1])
+    pixels = np.ascontiguousarray(item.pixels[:, ::-1])  # torch takes no negative strides
     return LabelledItem(pixels, replace(item.labels, boxes=boxes))
 
 

@@ -46,9 +46,9 @@ def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
 def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     """Return the images that training and validation may read, by field of the folder and id.
 
-    Labels are not read, so images without labels are included. Raises ConfigError if a folder is
-    not set or does not exist.
+    Raises ConfigError if a folder is not set or does not exist.
     """
+    # labels are large and not read here, so images without labels are included
     lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
     lists.setdefault(validation, []).append("validation_ids")
@@ -72,8 +72,7 @@ def read_detector_data(config: DetectorConfig) -> DetectorData:
     """Read the training images and at most `max_validation_images` validation images.
 
     Skips images with an unreadable header or another size than in their labels. Raises ConfigError
-    for fields that are not set; InputError for unreadable files, too many skipped images, images
-    in both parts, and parts with different classes or attributes.
+    for fields that are not set, InputError for data that cannot be used.
     """
     training = _read(config, "images", "labels", "ids")
     data = DetectorData(training, read_validation_data(config))

@@ -21,8 +21,7 @@ def evaluate_detector(
 ) -> dict[str, object]:
     """Return the figures of a detector on the validation images.
 
-    Raises WeightsError for unusable weights, ConfigError if their classes differ from those of
-    the labels, InputError for missing or unreadable files.
+    Raises WeightsError and InputError for unusable files, ConfigError for different classes.
     """
     device = prepare_device(runtime)
     path = require_file(resolve_weights(weights), "--weights")

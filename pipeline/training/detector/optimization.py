@@ -90,7 +90,7 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
     def _generator(self, number: int, index: int) -> torch.Generator:
         """Return the RNG that samples anchors and regions in one part of an update."""
         seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
-        return torch.Generator().manual_seed(seed >> 1)  # a generator takes 63 bits
+        return torch.Generator().manual_seed(seed >> 1)  # 63 bits, as in earlier versions
 
     def _average_statistics(self) -> None:
         # running statistics have no gradient to share, and all ranks must keep the same network

@@ -64,10 +64,8 @@ def train_detector(
 
 
 def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
-    """Return the initial detector, a function of configuration and data.
-
-    Raises WeightsError if `start` does not fit depth and width, or has an unknown layout.
-    """
+    """Return the initial detector; raise WeightsError if `start` cannot be used or does not fit."""
+    # labels without attributes train a detector without that head
     with_attributes = config.attribute_head and bool(data.attributes)
     architecture = Architecture(
         depth=config.depth,
@@ -96,13 +94,10 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
 
 
 def start_tensors(path: Path) -> dict[str, Tensor]:
-    """Load initial weights from torchvision's ResNet or a detector, by the detector's keys.
-
-    Raises WeightsError if the file is neither.
-    """
+    """Load a ResNet of torchvision or a detector by the detector's keys, or raise WeightsError."""
     try:
         tensors = load_torch_file(path)
-    except WeightsError:
+    except WeightsError:  # caffemodels and safetensors are not torch files
         tensors = {}
     if all(key in tensors for key in _TORCHVISION_KEYS):
         return resnet_tensors(tensors)

@@ -50,7 +50,7 @@ class DetectorValidation:
         found = detections_of(self.detector.frozen(), share, self.config, shown=ranks.is_main)
         shares = ranks.all_gather([(name, _to_tensors(objects)) for name, objects in found.items()])
         if not ranks.is_main:
-            return ranks.broadcast({})
+            return ranks.broadcast({})  # waits for the figures of the main rank
         everything = {name: _from_tensors(tensors) for share in shares for name, tensors in share}
         metrics = detection_metrics(self.data, everything)
         return ranks.broadcast({"AP": metrics.ap, "AP50": metrics.ap50, "AP75": metrics.ap75})
@@ -71,11 +71,7 @@ class DetectorValidation:
 def detector_figures(
     detector: Detector, data: DetectionData, config: DetectorConfig
 ) -> dict[str, object]:
-    """Return all figures of a detector as JSON, with the settings they were measured with.
-
-    AP over all overlaps, at one, by size and by class, and recall of proposals: shares in [0, 1],
-    or None if no box has such a size.
-    """
+    """Return all figures of a detector as JSON, with the settings they were measured with."""
     metrics = detection_metrics(data, detections_of(detector, data.images, config))
     propose = partial(propose_regions, detector, count=max(RECALL_AT))
     proposals = _apply_to_images("propose", data.images, propose)
@@ -84,7 +80,7 @@ def detector_figures(
         "AP": metrics.ap,
         "AP50": metrics.ap50,
         "AP75": metrics.ap75,
-        "AP_small": metrics.ap_small,
+        "AP_small": metrics.ap_small,  # null if no box is that small
         "AP_medium": metrics.ap_medium,
         "AP_large": metrics.ap_large,
         "AP50_of_class": dict(metrics.per_class),
