@@ -100,22 +100,17 @@ def test_a_caption_without_words_shows_the_image():
     assert image.get_title() == "(no words)"
 
 
-@pytest.mark.parametrize(
-    ("name", "start"),
-    [
-        ("a.png", b"\x89PNG"),
-        ("a.JPG", b"\xff\xd8\xff"),
-        ("a.webp", b"RIFF"),
-        ("a.pdf", b"%PDF"),
-        ("a.svg", b"<?xml"),
-    ],
-)
-def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, name, start):
+STARTS = {"png": b"\x89PNG", "JPG": b"\xff\xd8", "webp": b"RIFF", "pdf": b"%PDF", "svg": b"<?xml"}
+
+
+@pytest.mark.parametrize(("suffix", "start"), STARTS.items())
+def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, suffix, start):
     Image.new("RGB", (100, 80)).save(tmp_path / "image.png")
     words = captioned(("$x_狗", [0.5, 0.5], [1, 1]))
-    write_figure(tmp_path / name, NamedImage(tmp_path / "image.png"), words)
-    assert (tmp_path / name).read_bytes().startswith(start)
-    assert {path.name for path in tmp_path.iterdir()} == {"image.png", name}
+    drawn = tmp_path / f"a.{suffix}"
+    write_figure(drawn, NamedImage(tmp_path / "image.png"), words)
+    assert drawn.read_bytes().startswith(start)
+    assert set(tmp_path.iterdir()) == {tmp_path / "image.png", drawn}
 
 
 def test_paths_of_figures(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from tests.data.messages import message_of
 
 CPU = RuntimeConfig(device="cpu")
 
@@ -65,19 +67,6 @@ def detecting(model):
     path.write_text(json.dumps(content))
 
 
-def test_captions_equal_those_of_the_evaluation(experiment, model, boxes):
-    expected = evaluated(experiment)
-    found = caption(list(expected), model=model, boxes=boxes)
-    assert {path: captioned.beams[0].caption for path, captioned in found} == expected
-
-
-def test_the_command_prints_a_caption_per_image(experiment, model, boxes):
-    expected = evaluated(experiment)
-    answer = a2_caption(*expected, "--model", model, "--boxes", boxes, "--beam-size", 2)
-    assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.splitlines() == [f"{path}: {text}" for path, text in expected.items()]
-
-
 @pytest.fixture
 def a2_words(experiment, model, boxes):
     """Return a function that runs the command with the experiment's model and boxes."""
@@ -87,6 +76,13 @@ def a2_words(experiment, model, boxes):
         return a2_caption(*arguments, *named, **given)
 
     return run
+
+
+def test_captions_are_printed_and_equal_those_of_the_evaluation(experiment, a2_words):
+    expected = evaluated(experiment)
+    answer = a2_words(*expected)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.splitlines() == [f"{path}: {text}" for path, text in expected.items()]
 
 
 def test_beams_are_printed_with_scores_and_widen_the_search(experiment, model, boxes, a2_words):
@@ -145,19 +141,19 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     ("arguments", "message"),
     [
         (
-            ("{folder}", "x.jpg"),
-            "no images in '{folder}' (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
+            ("none", "x.jpg"),
+            "no images in 'none' (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
             ".jpe .jpeg .jpg .jpx .mpo .png .tif .tiff .webp); check the folder",
         ),
         (("-",), "no images on standard input; write one path per line"),
         (("-", "-"), "standard input is named twice, as '-'; name it once"),
     ],
 )
-def test_missing_images_are_an_error(a2_words, tmp_path, arguments, message):
-    (tmp_path / "none").mkdir()
-    answer = a2_words(*[word.format(folder=tmp_path / "none") for word in arguments], input=b"\n")
-    assert (answer.exit_code, answer.stdout) == (1, "")
-    assert answer.stderr == f"a2: {message.format(folder=tmp_path / 'none')}\n"
+def test_missing_images_are_an_error(a2_words, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("none").mkdir()
+    answer = a2_words(*arguments, input=b"\n")
+    assert (answer.exit_code, answer.stdout, answer.stderr) == (1, "", f"a2: {message}\n")
 
 
 def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxes, monkeypatch):
@@ -175,19 +171,12 @@ def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxe
 
 
 def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model, boxes):
-    def asking():
-        for path in images:
-            asked.append(path)
-            yield NamedImage(path)
-
     asked, images = [], list(evaluated(experiment))
-    greedy = CaptioningConfig(beam_size=1)
-    found = caption_files(
-        asking(), models=[model], boxes=boxes, decoding=greedy, runtime=CPU, batch_size=1
-    )
-    for count, (image, _) in enumerate(found, 1):
-        assert image.path == images[count - 1]
-        assert len(asked) == count
+    named = (asked.append(path) or NamedImage(path) for path in images)
+    how = {"decoding": CaptioningConfig(beam_size=1), "runtime": CPU, "batch_size": 1}
+    for image, _ in caption_files(named, models=[model], boxes=boxes, **how):
+        assert asked == images[: len(asked)]
+        assert image.path == asked[-1]
 
 
 def test_several_models_are_an_ensemble(experiment, model, a2_words):
@@ -306,40 +295,25 @@ def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_p
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "detects", "code", "message"),
-    [
-        (
-            ("{model}",),
-            False,
-            2,
-            "the captioner in '{model}' was trained on given boxes; "
-            "name the images' boxes with --boxes FILE (COCO instances)",
-        ),
-        (
-            ("{model}", "--boxes", "{boxes}"),
-            True,
-            2,
-            "the captioner in '{model}' was trained on detected boxes; leave --boxes out",
-        ),
-        (("{model}", "--boxes", "none.json"), False, 1, "no file 'none.json'; check the path"),
-        (
-            ("{empty}",),
-            False,
-            1,
-            "no trained model in '{empty}': model.safetensors is missing; "
-            'name a directory that "a2 train" has finished',
-        ),
-    ],
-)
-def test_unusable_models_and_boxes_are_rejected(
-    model, boxes, tmp_path, arguments, detects, code, message
-):
-    if detects:
-        detecting(model)
-    paths = {"model": model, "boxes": boxes, "empty": tmp_path}
-    answer = a2_caption("x.jpg", "--model", *[word.format(**paths) for word in arguments])
-    assert (answer.exit_code, answer.stderr) == (code, f"a2: {message.format(**paths)}\n")
+def test_unusable_models_and_boxes_are_rejected(model, boxes, tmp_path):
+    def refused(code, *arguments):
+        answer = a2_caption("x.jpg", "--model", *arguments)
+        assert answer.exit_code == code
+        return answer.stderr
+
+    assert refused(2, model) == (
+        f"a2: the captioner in {str(model)!r} was trained on given boxes; "
+        "name the images' boxes with --boxes FILE (COCO instances)\n"
+    )
+    assert refused(1, model, "--boxes", "no.json") == "a2: no file 'no.json'; check the path\n"
+    assert refused(1, tmp_path) == (
+        f"a2: no trained model in {str(tmp_path)!r}: model.safetensors is missing; "
+        'name a directory that "a2 train" has finished\n'
+    )
+    detecting(model)
+    assert refused(2, model, "--boxes", boxes) == (
+        f"a2: the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out\n"
+    )
 
 
 def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp_path):
@@ -352,7 +326,7 @@ def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp
 
 
 def test_unreadable_images_are_reported_and_the_others_are_captioned(
-    experiment, model, boxes, tmp_path
+    experiment, a2_words, boxes, tmp_path
 ):
     good, text = next(iter(evaluated(experiment).items()))
     broken, unknown = tmp_path / good.name, tmp_path / "unknown.jpg"
@@ -360,8 +334,7 @@ def test_unreadable_images_are_reported_and_the_others_are_captioned(
     shutil.copyfile(good, unknown)
     missing = tmp_path / sorted((experiment.scenes / "images").iterdir())[-1].name
     assert missing.name != good.name
-    arguments = (broken, missing, unknown, good, "--model", model, "--boxes", boxes)
-    answer = a2_caption(*arguments, "--beam-size", 2)
+    answer = a2_words(broken, missing, unknown, good)
     assert answer.exit_code == 3
     assert answer.stdout == f"{good}: {text}\n"
     assert answer.stderr.splitlines() == [
@@ -397,8 +370,7 @@ def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, boxes, c
 
 def test_a_model_without_its_extractor_is_rejected(experiment, model, boxes):
     (model / "weights.safetensors").unlink()
-    with pytest.raises(WeightsError) as raised:
-        caption(list(evaluated(experiment)), model=model, boxes=boxes)
-    assert str(raised.value) == (
+    images = list(evaluated(experiment))
+    assert message_of(caption, images, model=model, boxes=boxes, error=WeightsError) == (
         f"no detector weights at {str(model / 'weights.safetensors')!r}; correct extract.weights"
     )

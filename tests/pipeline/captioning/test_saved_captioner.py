@@ -15,6 +15,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )
+from tests.data.messages import message_of
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "dog", "runs"), "karpathy")
@@ -53,10 +54,8 @@ def test_saving_and_loading_preserves_everything(saved, captioner):
     assert loaded.description == DESCRIPTION
     assert not any(module.training for module in loaded.captioner.modules())
     assert loaded.vocabulary == VOCABULARY
-    expected = captioner.state_dict()
-    assert loaded.captioner.state_dict().keys() == expected.keys()
-    for name, tensor in loaded.captioner.state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
+    states = (loaded.captioner.state_dict(), captioner.state_dict())
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 def test_a_trained_captioner_stores_its_number_of_updates(trained):
@@ -91,9 +90,7 @@ def test_saving_twice_writes_equal_bytes(trained, tmp_path):
 
 
 def refusal(directory):
-    with pytest.raises(A2Error) as raised:
-        load_model(directory, device=CPU)
-    return str(raised.value)
+    return message_of(load_model, directory, device=CPU, error=A2Error)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.json", "vocabulary.json"])

@@ -43,8 +43,3 @@ def test_a_slurm_array_that_is_not_0_to_n_minus_1_is_refused(bound):
     assert message_of(shard_of, "auto", {**SLURM, **dict([bound])}, error=ConfigError) == (
         "the Slurm job array is not 0-7; submit it with --array=0-7, or write --shard i/N"
     )
-
-
-def test_a_task_beyond_the_count_is_refused():
-    with pytest.raises(ConfigError, match="shard is '8/8'; write i/N with i from 0 to N - 1"):
-        shard_of("auto", {**SLURM, "SLURM_ARRAY_TASK_ID": "8"})

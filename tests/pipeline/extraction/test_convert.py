@@ -18,7 +18,7 @@ from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
 from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
 
 THIRD_PARTY = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")
@@ -213,16 +213,12 @@ def test_ids_that_a_format_cannot_store_are_refused(tmp_path):
     with FeatureWriter(tmp_path / "store") as writer:
         writer.add("holiday/beach", make_regions(0))
         writer.seal()
-    for form, name in (("caffe", "a"), ("m2", "b"), ("att-box", "c")):
-        message = (
-            f"image id 'holiday/beach' is not a number, which '{name}' needs; convert to another "
-            "format"
-        )
-        with pytest.raises(InputError, match=message):
-            convert(tmp_path / "store", tmp_path / name, form=form)
-    message = "image 'holiday/beach' is in a subfolder, which 'd' cannot contain; convert to "
-    with pytest.raises(InputError, match=message):
-        convert(tmp_path / "store", tmp_path / "d", form="milvlg")
+    not_a_number = "image id 'holiday/beach' is not a number, which '{}' needs; convert to another"
+    in_a_folder = "image 'holiday/beach' is in a subfolder, which '{}' cannot contain; convert to "
+    refused = dict.fromkeys(("caffe", "m2", "att-box"), not_a_number) | {"milvlg": in_a_folder}
+    for form, message in refused.items():
+        with pytest.raises(InputError, match=message.format(form)):
+            convert(tmp_path / "store", tmp_path / form, form=form)
     convert(tmp_path / "store", tmp_path / "e", form="lxmert")
     convert(tmp_path / "e", tmp_path / "back", form="a2")
     assert list(FeatureStore(tmp_path / "back")) == ["holiday/beach"]
@@ -237,25 +233,15 @@ def test_an_existing_target_is_never_overwritten(store, tmp_path):
     assert (tmp_path / "a.tsv").read_text() == "precious"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            "a\tb\n",
-            "first line of 'a' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of "
-            "one of them",
-        ),
-        (
-            None,
-            "no region features at {path!r}; name a store, a TSV or HDF5 file, or a folder of npz",
-        ),
-    ],
-)
-def test_a_source_of_an_unknown_format_is_refused(tmp_path, content, message):
+def test_a_source_of_an_unknown_format_is_refused(tmp_path):
     path = tmp_path / "a"
-    path.mkdir() if content is None else path.write_text(content)
-    assert message_of(convert, path, tmp_path / "store", form="a2") == message.format(
-        path=str(path)
+    path.mkdir()
+    assert message_of(convert, path, tmp_path / "store", form="a2") == (
+        f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
+    )
+    path = written(tmp_path, "a\tb\n", name="b")
+    assert message_of(convert, path, tmp_path / "store", form="a2") == (
+        "first line of 'b' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of one of them"
     )
 
 

@@ -23,10 +23,12 @@ from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.extraction import extract as extraction
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import IDS
+from tests.pipeline.training.runs import events
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
 def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new, scenes, given):
+    """A batch, of up to 16 images with given boxes, is in the shard of its first image."""
     images, _ = scenes
     images = images if given else {image_id: images[image_id] for image_id in IDS[:6]}
     whole = new("whole", images=images, given=given)
@@ -42,27 +44,10 @@ def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new
         contents = {(found.directory / name).read_bytes() for found in (whole, *made.values())}
         assert len(contents) == 1
     assert made[3].store.verify(data=True) == []
-
-
-def test_detected_images_are_in_their_own_shard(new, scenes):
-    images, _ = scenes
-    made = new(images={image_id: images[image_id] for image_id in IDS[:6]}, given=False)
-    for number in range(2):
-        made.fill(number, 2)
-        shard = FeatureStore(made.folder(number, 2))
-        assert list(shard) == [name for name in IDS[:6] if owner(name, 2) == number]
-
-
-def test_a_batch_is_in_one_shard(new):
-    made = new()
-    made.fill_all(3)
-    for first in range(0, 40, 16):
-        together = IDS[first : first + 16]
-        assert set(together) <= set(FeatureStore(made.folder(owner(together[0], 3), 3)))
-
-
-class Killed(Exception):
-    """A stand-in for a process that dies."""
+    size = 16 if given else 1
+    for first in range(0, len(images), size):
+        batch = sorted(images)[first : first + size]
+        assert set(batch) <= set(FeatureStore(made[3].folder(owner(batch[0], 3), 3)))
 
 
 def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, scenes):
@@ -74,15 +59,14 @@ def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, s
     extracted = []
 
     def extract_and_die(self, images, boxes):
-        if len(extracted) == 2:
-            extracted.append("the one at which it died")
-            raise Killed
         extracted.append("an image")
+        if len(extracted) == 3:
+            raise KeyboardInterrupt
         return extract(self, images, boxes)
 
     extract = Extractor.extract_many
     monkeypatch.setattr(Extractor, "extract_many", extract_and_die)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         made.fill(0, 2)
     with pytest.raises(StoreError, match=r"shards 1/2 of .* are missing"):
         made.join()
@@ -120,12 +104,9 @@ def test_the_joined_store_skips_the_images_that_any_shard_skipped(new, scenes):
     assert SkippedItem(IDS[9], "image file not found") in skipped
     assert sorted(skipped, key=str) == sorted(expected, key=str)
     assert made.store.digest == whole.store.digest
-    lines = (made.directory / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
-    assert [(event["event"], event["shard"]) for event in events] == [
-        ("shard", f"{number}/3") for number in range(3)
-    ]
-    assert sum(event["skipped"] for event in events) == 3
+    joined = events(made.directory, "shard")
+    assert [event["shard"] for event in joined] == ["0/3", "1/3", "2/3"]
+    assert sum(event["skipped"] for event in joined) == 3
 
 
 def test_the_limit_of_bad_images_counts_all_shards(new, scenes):
@@ -169,9 +150,6 @@ def test_an_overlapping_shard_of_another_extraction_is_named(new):
         f"shards {first}/3 and {second}/3 of {str(made.path)!r} overlap: both contain image "
         f"{IDS[0]!r}; remove the wrong shard"
     )
-
-
-# --- the command --------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -8,23 +8,19 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
 from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
-from tests.pipeline.training.runs import (
-    CrossEntropyTraining,
-    DetectorTraining,
-    SelfCriticalTraining,
-)
+from tests.pipeline.training.runs import CaptionerTraining, DetectorTraining
 
 
 @pytest.fixture(scope="session")
 def train(experiment):
     stages = ("extract", "preprocess")
-    return CrossEntropyTraining(experiment.config_file, *map(experiment.directory, stages))
+    return CaptionerTraining(experiment.config_file, *map(experiment.directory, stages))
 
 
 @pytest.fixture(scope="session")
 def refine(experiment):
     stages = ("extract", "preprocess", "train-xe")
-    return SelfCriticalTraining(experiment.config_file, *map(experiment.directory, stages))
+    return CaptionerTraining(experiment.config_file, *map(experiment.directory, stages))
 
 
 @pytest.fixture(scope="session")

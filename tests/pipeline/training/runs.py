@@ -34,45 +34,27 @@ DETECTOR = ("detector.safetensors", "figures.json", "names.json")
 
 
 @dataclass(frozen=True)
-class CrossEntropyTraining:
-    """Cross-entropy training on the features and captions of the tiny experiment."""
+class CaptionerTraining:
+    """Cross-entropy training on the tiny experiment; with a model, its self-critical training."""
 
     config_file: Path
     features: Path
     captions: Path
+    model: Path | None = None
 
-    def __call__(self, directory: Path, *overrides: str) -> Path:
+    def __call__(self, directory: Path, *overrides: str, workers: int = 0) -> Path:
         """Train into a directory and return it."""
         directory.mkdir(exist_ok=True)
-        config = load_config(self.config_file, (*SMALL, *overrides))
-        job = CrossEntropyJob(
-            train=config.train, model=config.model, features=self.features, captions=self.captions
-        )
-        cross_entropy.train_captioner(
-            job, config.runtime, directory=directory, events=EventLog(directory)
-        )
-        return directory
-
-
-@dataclass(frozen=True)
-class SelfCriticalTraining:
-    """Self-critical training of the captioner of the tiny experiment."""
-
-    config_file: Path
-    features: Path
-    captions: Path
-    model: Path
-
-    def __call__(self, directory: Path, *overrides: str) -> Path:
-        """Train into a directory and return it."""
-        directory.mkdir(exist_ok=True)
-        config = load_config(self.config_file, (*SMALL_SCST, *overrides))
-        job = SelfCriticalJob(
-            scst=config.scst, features=self.features, captions=self.captions, model=self.model
-        )
-        self_critical.refine_captioner(
-            job, config.runtime, directory=directory, events=EventLog(directory)
-        )
+        config = load_config(self.config_file, (*SMALL, *SMALL_SCST, *overrides))
+        data: dict[str, Any] = {"features": self.features, "captions": self.captions}
+        runtime = config.runtime.model_copy(update={"workers": workers})
+        written: dict[str, Any] = {"directory": directory, "events": EventLog(directory)}
+        if self.model is None:
+            job = CrossEntropyJob(train=config.train, model=config.model, **data)
+            cross_entropy.train_captioner(job, runtime, **written)
+        else:
+            refinement = SelfCriticalJob(scst=config.scst, model=self.model, **data)
+            self_critical.refine_captioner(refinement, runtime, **written)
         return directory
 
 

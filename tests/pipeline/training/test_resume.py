@@ -44,6 +44,15 @@ STOPS = [
     ("detector", 4),
     *(pytest.param("detector", step, marks=pytest.mark.slow) for step in (1, 2, 3, 6)),
 ]
+MANY_STOPS = [
+    ("cross-entropy", 0),
+    ("cross-entropy", 2),
+    ("self-critical", 0),
+    *(
+        pytest.param(kind, workers, marks=pytest.mark.slow)
+        for kind, workers in (("self-critical", 2), ("detector", 0), ("detector", 2))
+    ),
+]
 
 
 @pytest.fixture
@@ -69,51 +78,40 @@ def test_a_stopped_training_ends_as_an_uninterrupted_one(training, tmp_path, sig
     assert_equal_results(found, uninterrupted)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["cross-entropy", "self-critical"])
-def test_a_captioner_stopped_many_times_ends_as_an_uninterrupted_one(
+@pytest.mark.parametrize(("kind", "workers"), MANY_STOPS)
+def test_a_training_stopped_many_times_ends_as_an_uninterrupted_one(
     training, tmp_path, signals, kind, workers
 ):
     train, uninterrupted = training(kind)
-    steps = (2, 6, 7, 10)
+    steps = [1, 3, 4] if kind == "detector" else [2, 6, 7, 10]
     signals.update({(0, step): [signal.SIGTERM] for step in steps})
     found = tmp_path / "stopped"
-    stops = until_done(lambda: train(found, f"runtime.workers={workers}"))
-    assert stops == [signal.SIGTERM] * 4
-    assert [event["step"] for event in events(found, "resume")] == list(steps)
+    stops = until_done(lambda: train(found, workers=workers))
+    assert stops == [signal.SIGTERM] * len(steps)
+    assert [event["step"] for event in events(found, "resume")] == steps
     assert_equal_results(found, uninterrupted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_detector_stopped_many_times_ends_as_an_uninterrupted_one(
-    train_detector, uninterrupted_detector, tmp_path, signals, workers
-):
-    signals.update({(0, step): [signal.SIGINT] for step in (1, 3, 4)})
-    found = tmp_path / "stopped"
-    stops = until_done(lambda: train_detector(found, workers=workers))
-    assert stops == [signal.SIGINT] * 3
-    assert_equal_results(found, uninterrupted_detector)
+DETECTOR_RECIPES = ({"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7})
 
 
-@pytest.mark.parametrize("choice", ["scst.dropout=rescore", "scst.mask=continued"])
-def test_rescoring_and_continued_masks_resume_exactly(refine, tmp_path, signals, choice):
-    expected = refine(tmp_path / "uninterrupted", choice)
+@pytest.mark.parametrize(
+    ("kind", "choices", "changes"),
+    [
+        ("self-critical", ["scst.dropout=rescore"], {}),
+        ("self-critical", ["scst.mask=continued"], {}),
+        *(
+            pytest.param("detector", [], changes, marks=pytest.mark.slow)
+            for changes in DETECTOR_RECIPES
+        ),
+    ],
+)
+def test_every_recipe_resumes_exactly(training, tmp_path, signals, kind, choices, changes):
+    train, _ = training(kind)
+    expected = train(tmp_path / "uninterrupted", *choices, **changes)
     signals[0, 5] = [signal.SIGTERM]
     found = tmp_path / "stopped"
-    assert until_done(lambda: refine(found, choice)) == [signal.SIGTERM]
-    assert_equal_results(found, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [{"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7}]
-)
-def test_every_detector_recipe_resumes_exactly(train_detector, tmp_path, signals, changes):
-    expected = train_detector(tmp_path / "uninterrupted", **changes)
-    signals[0, 4] = [signal.SIGTERM]
-    found = tmp_path / "stopped"
-    assert until_done(lambda: train_detector(found, **changes)) == [signal.SIGTERM]
+    assert until_done(lambda: train(found, *choices, **changes)) == [signal.SIGTERM]
     assert_equal_results(found, expected)
 
 
@@ -163,13 +161,6 @@ def test_a_stop_during_validation_ends_the_run_after_it(
     assert_equal_results(found, uninterrupted)
 
 
-def test_two_loader_processes_and_a_stop_change_nothing(train, uninterrupted, tmp_path, signals):
-    signals[0, 9] = [signal.SIGTERM]
-    found = tmp_path / "two"
-    assert until_done(lambda: train(found, "runtime.workers=2")) == [signal.SIGTERM]
-    assert_equal_results(found, uninterrupted)
-
-
 @pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], LoaderError)])
 def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     train, tmp_path, monkeypatch, sent, raised
@@ -207,7 +198,7 @@ def test_a_killed_loader_is_reported_and_the_same_command_resumes(
             match=r"^a data loader worker died: .+; the newest checkpoint is kept, "
             r"lower runtime\.workers or the batch size if memory ran out, and run again$",
         ):
-            train(found, "runtime.workers=1")
+            train(found, workers=1)
     assert max(checkpoint_steps(found)) == STEPS_PER_EPOCH
     train(found)
     assert_equal_results(found, uninterrupted)
@@ -311,9 +302,6 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
     ]
 
 
-# --- stages and processes -----------------------------------------------------------------------
-
-
 def test_a_stopped_stage_ends_with_the_same_digest(experiment, tmp_path, signals):
     artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
     for step, sent in ((3, signal.SIGTERM), (4, signal.SIGINT), (6, signal.SIGTERM)):
@@ -344,10 +332,8 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
     experiment, tmp_path, stage, overrides, workers
 ):
     small = ("scst.samples=2", "scst.max_length=8", "scst.validation_beam_size=2")
-    chosen = (*overrides, *small, f"runtime.workers={workers}")
+    chosen = (*small, "scst.epochs=0", *overrides, f"runtime.workers={workers}")
     without = ("train-xe", "evaluate") if stage == "train-xe" else ("evaluate",)
-    if stage == "train-xe":
-        chosen = (*chosen, "scst.epochs=0")
     phase = ["--phase", stage.removeprefix("train-")]
     killed, alone = (
         copied_artifacts(experiment, tmp_path / name, *without) for name in ("killed", "alone")

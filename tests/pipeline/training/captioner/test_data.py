@@ -9,10 +9,11 @@ import h5py
 import pytest
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import InputError, StoreError
+from a2cap.data.errors import StoreError
 from a2cap.pipeline.training.captioner import task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
+from tests.data.messages import message_of
 
 
 def copied(directory, folder):
@@ -34,10 +35,9 @@ def test_an_image_without_features_is_rejected_by_its_id(train, tmp_path, split)
     with h5py.File(captions / "captions.h5") as file:
         index = file["splits"].asstr()[...].tolist().index(split)
     rename_image(captions, index, "000000999999")
-    with pytest.raises(StoreError) as error:
-        replace(train, captions=captions)(tmp_path / "model")
     store = train.features / "features.lmdb"
-    assert str(error.value) == (
+    without = replace(train, captions=captions)
+    assert message_of(without, tmp_path / "model", error=StoreError) == (
         f"no features for 1 images in {str(store)!r}: '000000999999'; run \"a2 extract\" first"
     )
     assert not list((tmp_path / "model").glob("checkpoints/step-*"))
@@ -47,9 +47,7 @@ def test_captions_and_vocabulary_that_do_not_match_are_rejected(train, tmp_path)
     captions = copied(train.captions, tmp_path / "captions")
     vocabulary = Vocabulary.load(captions / "vocabulary.json")
     Vocabulary((*vocabulary.words, "zebra"), vocabulary.preset).save(captions / "vocabulary.json")
-    with pytest.raises(InputError) as error:
-        replace(train, captions=captions)(tmp_path / "model")
-    assert str(error.value) == (
+    assert message_of(replace(train, captions=captions), tmp_path / "model") == (
         f'captions and vocabulary do not match: {str(captions)!r}; run "a2 preprocess --force"'
     )
 
@@ -86,9 +84,7 @@ def test_training_without_validation_images_is_rejected(train, tmp_path):
     data = read_training_data(train.features, train.captions)
     features = copied(train.features, tmp_path / "features")
     skip(features, data.validation)
-    with pytest.raises(InputError) as error:
-        replace(train, features=features)(tmp_path / "model")
-    assert str(error.value) == (
+    assert message_of(replace(train, features=features), tmp_path / "model") == (
         "no validation image has features: all are in "
         f"{str(features / 'skipped.jsonl')!r}; fix their files and extract again"
     )

@@ -16,6 +16,7 @@ from a2cap.pipeline.training.detector.data import (
     read_detector_data,
     read_validation_data,
 )
+from tests.data.messages import message_of
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 TRAIN = [f"{number:012d}" for number in range(1, 13)]
@@ -27,9 +28,7 @@ def ids(data):
 
 
 def refusal(config, error=InputError):
-    with pytest.raises(error) as raised:
-        read_detector_data(config)
-    return str(raised.value)
+    return message_of(read_detector_data, config, error=error)
 
 
 @pytest.fixture
@@ -56,19 +55,17 @@ def test_training_and_validation_are_read_from_their_own_files(labelled):
 
 
 def test_lists_can_split_one_folder_and_one_file_of_labels(labelled, tmp_path):
-    learnt, validated = tmp_path / "learnt.txt", tmp_path / "validated.txt"
-    learnt.write_text("1\n2\n000000000005.jpg\n")
-    validated.write_text("3\n")
-    data = read_detector_data(
-        labelled.config(
-            validation_images=None,
-            validation_labels=None,
-            ids=str(learnt),
-            validation_ids=str(validated),
-        )
-    )
+    (tmp_path / "ids").write_text("1\n2\n000000000005.jpg\n")
+    (tmp_path / "validation_ids").write_text("3\n")
+    lists = {name: str(tmp_path / name) for name in ("ids", "validation_ids")}
+    config = labelled.config(validation_images=None, validation_labels=None, **lists)
+    data = read_detector_data(config)
     assert ids(data.training) == [TRAIN[0], TRAIN[1], TRAIN[4]]
     assert ids(data.validation) == [TRAIN[2]]
+    # all images of the folder that either list names
+    assert {field: sorted(files) for field, files in image_files(config).items()} == {
+        "images": [TRAIN[0], TRAIN[1], TRAIN[2], TRAIN[4]]
+    }
 
 
 def test_max_validation_images_keeps_the_first_by_id(labelled):
@@ -77,48 +74,28 @@ def test_max_validation_images_keeps_the_first_by_id(labelled):
     assert ids(read_detector_data(config).validation) == VAL[:2]
 
 
+FILE_NOT_SET = "detector.{0} is not set; name the file with --set detector.{0}=FILE"
+FOLDER_NOT_SET = "detector.{0} is not set; name the folder with --set detector.{0}=DIR"
+NO_FOLDER = "detector.{0} is not a folder: 'no/such'; check the path"
+NO_FILE = "file of detector.{0} not found: 'no/such'; check the path"
+
+
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("field", "value", "error", "message"),
     [
-        (
-            {"labels": None},
-            ConfigError,
-            "detector.labels is not set; name the file with --set detector.labels=FILE",
-        ),
-        (
-            {"images": None},
-            ConfigError,
-            "detector.images is not set; name the folder with --set detector.images=DIR",
-        ),
-        (
-            {"images": "no/such"},
-            ConfigError,
-            "detector.images is not a folder: 'no/such'; check the path",
-        ),
-        (
-            {"validation_images": "no/such"},
-            ConfigError,
-            "detector.validation_images is not a folder: 'no/such'; check the path",
-        ),
-        (
-            {"validation_labels": "no/such.json"},
-            InputError,
-            "file of detector.validation_labels not found: 'no/such.json'; check the path",
-        ),
-        (
-            {"ids": "no/such.txt"},
-            InputError,
-            "file of detector.ids not found: 'no/such.txt'; check the path",
-        ),
-        (
-            {"layout": "visual-genome"},
-            ConfigError,
-            "detector.attributes is not set; name the file with --set detector.attributes=FILE",
-        ),
+        ("labels", None, ConfigError, FILE_NOT_SET),
+        ("attributes", None, ConfigError, FILE_NOT_SET),
+        ("images", None, ConfigError, FOLDER_NOT_SET),
+        ("images", "no/such", ConfigError, NO_FOLDER),
+        ("validation_images", "no/such", ConfigError, NO_FOLDER),
+        ("validation_labels", "no/such", InputError, NO_FILE),
+        ("ids", "no/such", InputError, NO_FILE),
     ],
 )
-def test_a_missing_input_is_reported_by_its_field(labelled, changes, error, message):
-    assert refusal(labelled.config(**changes), error) == message
+def test_a_missing_input_is_reported_by_its_field(labelled, field, value, error, message):
+    layout = "visual-genome" if field == "attributes" else "coco"
+    config = labelled.config(layout=layout, **{field: value})
+    assert refusal(config, error) == message.format(field)
 
 
 def test_inputs_are_listed_by_field_without_reading_them(labelled, tmp_path):
@@ -130,17 +107,6 @@ def test_inputs_are_listed_by_field_without_reading_them(labelled, tmp_path):
     assert {field: sorted(files) for field, files in found.items()} == {
         "images": [TRAIN[1], TRAIN[3]],
         "validation_images": VAL,
-    }
-
-
-def test_images_of_one_folder_include_both_lists(labelled, tmp_path):
-    lists = {}
-    for field, number in (("ids", 2), ("validation_ids", 4)):
-        (tmp_path / field).write_text(f"{number}\n")
-        lists[field] = str(tmp_path / field)
-    config = labelled.config(validation_images=None, validation_labels=None, **lists)
-    assert {field: sorted(files) for field, files in image_files(config).items()} == {
-        "images": [TRAIN[1], TRAIN[3]]
     }
 
 
@@ -230,9 +196,6 @@ def test_too_many_misfits_are_rejected(labelled, changed):
     )
 
 
-# --- Visual Genome ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def genome(tmp_path):
     """Write a Visual Genome of four images with a dog each, two of them for validation."""
@@ -287,13 +250,6 @@ def test_visual_genome_is_read_with_the_lists_of_bottom_up_attention(genome):
     first = data.training.images[0]
     assert (first.class_ids.tolist(), first.attribute_ids) == ([1], ((0, 1),))
     assert [field for field, _ in input_files(genome)] == [
-        "labels",
-        "ids",
-        "validation_ids",
-        "attributes",
-        "object_names",
-        "attribute_names",
+        *("labels", "ids", "validation_ids", "attributes", "object_names", "attribute_names")
     ]
-    assert sorted(image_files(genome)["images"]) == [
-        f"{number:012d}" for number in (11, 12, 13, 14)
-    ]
+    assert sorted(image_files(genome)["images"]) == [f"{number:012d}" for number in range(11, 15)]

@@ -10,7 +10,7 @@ import torch
 from a2cap.data.batches.loader import Share
 from a2cap.extract.training import trainable
 from a2cap.extract.training.trainable import TrainableDetector
-from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.training.detector.batches import DetectorDataset, collate
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import (
@@ -45,13 +45,18 @@ def parts_of(labelled, data):
     return parts_of
 
 
-def trainable_detector(config, data):
-    """Return a random detector with the configured norms."""
-    return TrainableDetector(new_detector(config, data), learns_norms=config.norms == "learnt")
+@pytest.fixture
+def started(labelled, data):
+    """Return a function that gives a random detector and its optimizer."""
 
+    def started(ranks=SINGLE, **changes):
+        config = labelled.config(**changes)
+        detector = TrainableDetector(
+            new_detector(config, data), learns_norms=config.norms == "learnt"
+        )
+        return detector, DetectorOptimizer(detector, config, steps=100, ranks=ranks)
 
-def optimizer_of(detector, config, *, steps=100, **options):
-    return DetectorOptimizer(detector, config, steps=steps, **options)
+    return started
 
 
 def gradients(detector):
@@ -62,18 +67,9 @@ def gradients(detector):
     }
 
 
-def equal(one, other):
-    """Compare two detectors bit for bit, buffers included."""
-    tensors = other.state_dict()
-    return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
-
-
-# what an update measures
-
-
-def test_an_update_reports_five_losses_and_their_weighted_sum(labelled, data, parts_of):
-    config = labelled.config(attribute_weight=0.25, lr=0.5, warmup=4)
-    [update] = optimizer_of(trainable_detector(config, data), config).step(parts_of(), 2)
+def test_an_update_reports_five_losses_and_their_weighted_sum(started, parts_of):
+    _, optimizer = started(attribute_weight=0.25, lr=0.5, warmup=4)
+    [update] = optimizer.step(parts_of(), 2)
     assert list(update.means) == ["loss", *LOSSES]
     parts = {name: update.means[name] for name in LOSSES}
     weighted = sum(parts.values()) - 0.75 * parts["attributes"]
@@ -83,21 +79,17 @@ def test_an_update_reports_five_losses_and_their_weighted_sum(labelled, data, pa
     assert update.scalars == {**update.means, "lr": 0.25}
 
 
-# batches in parts
-
-
 @pytest.mark.parametrize("accumulate", [2, 3, 4])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
-    labelled, data, parts_of, monkeypatch, accumulate
+    started, parts_of, monkeypatch, accumulate
 ):
     """3 parts of 4 images have 2, 1 and 1 of them."""
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     found = {}
     for parts in (1, accumulate):
-        config = labelled.config(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
-        detector = trainable_detector(config, data)
+        detector, optimizer = started(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
         assert len(parts_of(parts)) == parts
-        [update] = optimizer_of(detector, config).step(parts_of(parts), 1)
+        [update] = optimizer.step(parts_of(parts), 1)
         found[parts] = update, gradients(detector)
     (whole, expected), (divided, sums) = found.values()
     assert divided.means == pytest.approx(whole.means, rel=1e-5)
@@ -110,28 +102,23 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
         )
 
 
-def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(labelled, data, monkeypatch):
+def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(started, monkeypatch):
     """As in a batch with fewer images than ranks."""
-    config = labelled.config()
-    detector = trainable_detector(config, data)
-    others = Ranks(rank=1, count=2)
+    detector, optimizer = started(ranks=Ranks(rank=1, count=2))
     monkeypatch.setattr(Ranks, "sum", lambda self, values: values + (values.ndim == 0))
     monkeypatch.setattr(Ranks, "sum_gradients", lambda self, parameters: None)
-    [update] = optimizer_of(detector, config, ranks=others).step([], 1)
+    [update] = optimizer.step([], 1)
     assert (update.image_ids, update.amount) == ((), 1)
     assert set(update.means.values()) == {0.0}
     assert gradients(detector) == {}
 
 
-# what is drawn
-
-
-def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, data, parts_of):
+def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, started, parts_of):
     def loss(number=1, index=0, rank=0, seed=0):
+        detector, _ = started()  # the same network for each seed
         config = labelled.config(seed=seed, regions=4, anchors=8)
-        detector = trainable_detector(labelled.config(), data)
         ranks = Ranks(rank=rank, count=1)
-        optimizer = optimizer_of(detector, config, ranks=ranks)
+        optimizer = DetectorOptimizer(detector, config, steps=100, ranks=ranks)
         [part] = parts_of()
         draws = optimizer._generator(number, index)
         return optimizer._backward(part, 1.0, draws).tolist()
@@ -143,44 +130,31 @@ def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, data, part
     assert all(other != first for other in others)
 
 
-# the schedule
+COSINE = [0.4 * (1 + math.cos(math.pi * share / 8)) / 2 for share in range(1, 9)]
 
 
-def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled):
-    config = labelled.config(lr=0.4, warmup=4)
-    rates = [detector_learning_rate(config, number, steps=12) for number in range(1, 13)]
-    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert rates[4:] == pytest.approx(
-        [0.4 * (1 + math.cos(math.pi * share / 8)) / 2 for share in range(1, 9)]
-    )
-    assert rates[7] == pytest.approx(0.2)
-    assert rates[-1] == pytest.approx(0.0)
-
-
-def test_without_warmup_the_first_update_starts_the_cosine(labelled):
-    config = labelled.config(lr=0.4, warmup=0)
-    assert detector_learning_rate(config, 1, steps=4) == pytest.approx(
-        0.2 * (1 + math.cos(math.pi / 4))
-    )
-
-
-def test_a_training_may_be_shorter_than_its_warmup(labelled):
-    config = labelled.config(lr=0.4, warmup=100)
-    assert detector_learning_rate(config, 3, steps=3) == pytest.approx(0.012)
-    assert detector_learning_rate(config, 100, steps=100) == 0.4
-
-
-# the step
+@pytest.mark.parametrize(
+    ("warmup", "steps", "rates"),
+    [
+        (4, 12, [0.1, 0.2, 0.3, 0.4, *COSINE]),
+        (0, 8, COSINE),
+        (100, 3, [0.004, 0.008, 0.012]),  # a training may be shorter than its warmup
+        (2, 2, [0.2, 0.4]),
+    ],
+)
+def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled, warmup, steps, rates):
+    config = labelled.config(lr=0.4, warmup=warmup)
+    found = [detector_learning_rate(config, number, steps=steps) for number in range(1, steps + 1)]
+    assert found == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_the_optimizer_applies_gradient_rate_and_decay(labelled, data, parts_of, optimiser):
-    config = labelled.config(
-        optimiser=optimiser, lr=0.01, warmup=0, weight_decay=0.5, clip_norm=None
-    )
-    detector = trainable_detector(config, data)
+def test_the_optimizer_applies_gradient_rate_and_decay(started, parts_of, optimiser):
+    """Only matrices and filters decay."""
+    changes = {"lr": 0.01, "warmup": 0, "weight_decay": 0.5, "clip_norm": None}
+    detector, optimizer = started(optimiser=optimiser, **changes)
     before = {name: p.detach().clone() for name, p in detector.named_parameters()}
-    [update] = optimizer_of(detector, config).step(parts_of(), 1)
+    [update] = optimizer.step(parts_of(), 1)
     for name, parameter in detector.named_parameters():
         gradient, decay = parameter.grad, 0.5 if parameter.ndim > 1 else 0.0
         if optimiser == "sgd":
@@ -193,21 +167,11 @@ def test_the_optimizer_applies_gradient_rate_and_decay(labelled, data, parts_of,
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_only_matrices_and_filters_decay(labelled, data):
-    config = labelled.config(weight_decay=0.5)
-    optimizer = optimizer_of(trainable_detector(config, data), config)
-    decaying, others = optimizer.sides[0][1].param_groups
-    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
-    assert all(parameter.ndim > 1 for parameter in decaying["params"])
-    assert all(parameter.ndim == 1 for parameter in others["params"])
-
-
-def test_gradients_are_clipped_together(labelled, data, parts_of):
+def test_gradients_are_clipped_together(started, parts_of):
     norms = {}
     for most in (None, 0.5):
-        config = labelled.config(clip_norm=most)
-        detector = trainable_detector(config, data)
-        [update] = optimizer_of(detector, config).step(parts_of(), 1)
+        detector, optimizer = started(clip_norm=most)
+        [update] = optimizer.step(parts_of(), 1)
         after = torch.stack([gradient.norm() for gradient in gradients(detector).values()]).norm()
         norms[most] = update.gradient_norm, after.item()
     assert norms[None][0] == norms[0.5][0] > 0.5
@@ -216,12 +180,8 @@ def test_gradients_are_clipped_together(labelled, data, parts_of):
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_an_update_that_is_not_finite_changes_no_parameter(
-    labelled, data, parts_of, monkeypatch, where
-):
-    config = labelled.config()
-    detector = trainable_detector(config, data)
-    optimizer = optimizer_of(detector, config)
+def test_an_update_that_is_not_finite_changes_no_parameter(started, parts_of, monkeypatch, where):
+    detector, optimizer = started()
     optimizer.step(parts_of(), 1)
     before = {name: p.detach().clone() for name, p in detector.named_parameters()}
     states = copy.deepcopy(optimizer.state_dict())
@@ -246,38 +206,34 @@ def broken(losses):
     return type(losses)(**{**losses.named(), "boxes": losses.boxes * torch.nan})
 
 
-def test_the_next_update_needs_only_the_state_of_the_optimizer(labelled, data, parts_of):
-    config = labelled.config()
-    detector = trainable_detector(config, data)
-    optimizer = optimizer_of(detector, config)
+def test_the_next_update_needs_only_the_state_of_the_optimizer(labelled, started, parts_of):
+    detector, optimizer = started()
     optimizer.step(parts_of(), 1)
     other = copy.deepcopy(detector)
-    resumed = optimizer_of(other, config)
+    resumed = DetectorOptimizer(other, labelled.config(), steps=100)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for one in (optimizer, resumed):
         one.step(parts_of(), 2)
-    assert equal(detector, other)
+    torch.testing.assert_close(detector.state_dict(), other.state_dict(), rtol=0, atol=0)
     assert optimizer.flush() == []
 
 
-def test_frozen_norms_keep_weight_and_statistics(labelled, data, parts_of, monkeypatch):
-    config = labelled.config(weight_decay=0.5)
+def test_frozen_norms_keep_weight_and_statistics(started, parts_of, monkeypatch):
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
-    detector = trainable_detector(config, data)
+    detector, optimizer = started(weight_decay=0.5)
     before = {name: tensor.clone() for name, tensor in detector.state_dict().items()}
-    optimizer_of(detector, config).step(parts_of(), 1)
+    optimizer.step(parts_of(), 1)
     kept = [name for name in before if ".norm." in name]
     assert kept
     for name, tensor in detector.state_dict().items():
         assert torch.equal(tensor, before[name]) == (name in kept), name
 
 
-def test_bf16_gives_close_losses_and_keeps_parameters_in_float32(labelled, data, parts_of):
+def test_bf16_gives_close_losses_and_keeps_parameters_in_float32(started, parts_of):
     found = {}
     for precision in ("fp32", "bf16"):
-        config = labelled.config(precision=precision)
-        detector = trainable_detector(config, data)
-        [found[precision]] = optimizer_of(detector, config).step(parts_of(), 1)
+        detector, optimizer = started(precision=precision)
+        [found[precision]] = optimizer.step(parts_of(), 1)
         assert {p.dtype for p in detector.parameters()} == {torch.float32}
     assert found["bf16"].means == pytest.approx(found["fp32"].means, rel=0.05)
     assert found["bf16"].means != found["fp32"].means
