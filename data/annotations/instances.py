@@ -36,11 +36,23 @@ class Instances:
     """Annotated boxes of one image.
 
     boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: category of each
-    box, empty if it has none.
+    box, empty if it has none; size: width and height in the file, None if it does not state them.
     """
 
     boxes: NDArray[np.float32]
     names: tuple[str, ...]
+    size: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def require_size(self, width: int, height: int) -> None:
+        """Raise InputError unless the boxes are of an image of this size, as EXIF turns it."""
+        if self.size is not None and self.size != (width, height):
+            raise InputError(
+                f"image of {width} x {height} pixels after EXIF rotation, its boxes expect "
+                f"{self.size[0]} x {self.size[1]}; correct them and the size beside them"
+            )
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,6 @@ class Annotated(Generic[ImageEntry, BoxEntry]):
 
     image: ImageEntry
     boxes: list[tuple[int, BoxEntry]] = field(default_factory=list)
-
-
-def read_boxes(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the boxes of each image by id, as in `read_instances`."""
-    return {identity: found.boxes for identity, found in read_instances(path).items()}
 
 
 def read_instances(path: Path) -> dict[str, Instances]:
@@ -74,12 +81,13 @@ def read_instances(path: Path) -> dict[str, Instances]:
         return [x, y, x + width, y + height], name
 
     instances = {}
-    found = read_annotated(path, document, image=lambda item: None, box=read_box)
+    found = read_annotated(path, document, image=_stated_size, box=read_box)
     for identity, entry in found.items():
         # a box with a duplicate id still has a fixed position
         rows = [row for _, row in sorted(entry.boxes, key=lambda box: (box[0], box[1][0]))]
         corners = np.array([corners for corners, _ in rows], dtype=np.float32).reshape(-1, 4)
-        instances[identity] = Instances(corners, tuple(name for _, name in rows))
+        names_of = tuple(name for _, name in rows)
+        instances[identity] = Instances(corners, names_of, entry.image)
     return instances
 
 
@@ -132,6 +140,12 @@ def read_annotated(
     read_each(list_member(document, "images"), add_image, path=path, key="images")
     read_each(list_member(document, "annotations"), add_box, path=path, key="annotations")
     return found
+
+
+def _stated_size(item: object) -> tuple[int, int] | None:
+    found = [item.get(key) if isinstance(item, dict) else None for key in ("width", "height")]
+    width, height = (side if isinstance(side, int) else 0 for side in found)
+    return (width, height) if width > 0 and height > 0 else None
 
 
 def _category_names(document: dict[str, object]) -> dict[object, str]:

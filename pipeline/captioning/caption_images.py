@@ -130,7 +130,10 @@ def _extract(
     """Extract the regions of an image, or return the error."""
     try:
         boxes = None if given is None else given.find(image)
-        found = extractor(read_image(image.path), boxes)
+        pixels = read_image(image.path)
+        if boxes is not None:
+            boxes.require_size(pixels.shape[1], pixels.shape[0])
+        found = extractor(pixels, None if boxes is None else boxes.boxes)
     except A2Error as error:
         return error
     # round and select as in training, whose regions came from a store of this dtype

@@ -4,10 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import image_id
 
@@ -31,10 +28,10 @@ class GivenBoxes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._boxes = read_boxes(path)
+        self._boxes = read_instances(path)
 
-    def find(self, image: NamedImage) -> NDArray[np.float32]:
-        """Return (R, 4) float32 x1 y1 x2 y2; raise InputError for no match or several."""
+    def find(self, image: NamedImage) -> Instances:
+        """Return the boxes of an image; raise InputError for no match or several."""
         if image.relative is not None:
             exact = image_id(image.relative.as_posix())
             if exact in self._boxes:

@@ -1,13 +1,14 @@
 """Evaluation of a captioner on a split, and scoring of user-supplied captions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import torch
 
-from a2cap.data.annotations.instances import read_instances
+from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.batches.collate import Batch
@@ -55,6 +56,8 @@ from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ def evaluate_captioner(
     if config.attention != "none":
         chosen = shown if config.attention == "report" else list(captions)
         attention = captioning.write_attention(directory / ATTENTION, captions, chosen)
-    boxes = read_instances(inputs["instances"].path) if "instances" in inputs else {}
+    instances = inputs.get("instances")
+    boxes = {} if instances is None else _read_boxes(instances.path, store, references)
     known = EvaluationImages(store, model.description.max_regions, images, boxes, attention)
     evaluation = Evaluation(
         f"Captions of the {config.split} split",
@@ -156,6 +160,22 @@ def evaluate_captioner(
     write_scores(directory, evaluation)
     write_report(directory / REPORT, evaluation, known.cards(shown))
     return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
+
+
+def _read_boxes(
+    path: Path, store: FeatureStore, image_ids: Collection[str]
+) -> dict[str, Instances]:
+    """Read the annotated boxes of images; list and leave out those for another size."""
+    boxes = {}
+    for image_id, found in read_instances(path).items():
+        if image_id in image_ids:
+            regions = store[image_id]
+            try:
+                found.require_size(regions.width, regions.height)
+                boxes[image_id] = found
+            except InputError as error:
+                logger.warning("the boxes of image %s are not used: %s", image_id, error)
+    return boxes
 
 
 def score_results(

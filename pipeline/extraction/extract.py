@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError
 from a2cap.data.features.seal import SEAL_FILE
@@ -29,7 +29,7 @@ from a2cap.pipeline.runtime.device import prepare_device
 
 logger = logging.getLogger(__name__)
 
-GivenBoxes = Mapping[str, NDArray[np.float32]]  # image id -> (R, 4) x1 y1 x2 y2 in pixels
+GivenBoxes = Mapping[str, Instances]  # by image id
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
 _BATCHES_AHEAD = 2  # decoded before they are needed
@@ -74,7 +74,7 @@ def given_boxes(boxes: Path | None, images: Mapping[str, Path | None]) -> GivenB
     """Read the boxes of a COCO file, None without one; raise InputError if an image has none."""
     if boxes is None:
         return None
-    given = read_boxes(boxes)
+    given = read_instances(boxes)
     missing = sorted(image_id for image_id in images if not len(given.get(image_id, ())))
     if missing:
         raise InputError(
@@ -153,8 +153,8 @@ class Extraction:
 
     def _add(self, batch: Mapping[str, Pixels], writer: FeatureWriter) -> None:
         """Extract a batch; if one of its images fails, extract each alone and skip that one."""
-        boxes = [None if self.boxes is None else self.boxes[image_id] for image_id in batch]
         try:
+            boxes = [self._boxes_of(image_id, pixels) for image_id, pixels in batch.items()]
             found = self.extractor.extract_many(list(batch.values()), boxes)
         except InputError as error:
             if len(batch) == 1:
@@ -167,6 +167,12 @@ class Extraction:
             # a batch that was interrupted half-way is extracted again as a whole
             if image_id not in writer:
                 writer.add(image_id, regions)
+
+    def _boxes_of(self, image_id: str, pixels: Pixels) -> NDArray[np.float32] | None:
+        if self.boxes is None:
+            return None
+        self.boxes[image_id].require_size(pixels.shape[1], pixels.shape[0])
+        return self.boxes[image_id].boxes
 
     def _skip(self, image_id: str, error: InputError) -> None:
         self.skipped.append(SkippedItem(image_id, str(error)))

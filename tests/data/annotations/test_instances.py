@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.instances import read_boxes, read_instances
+from a2cap.data.annotations.instances import read_instances
 from tests.data.messages import bad_item, message_of, written
 
 
@@ -18,15 +18,15 @@ def instances(folder, *annotations, **changes):
 
 
 def test_boxes_are_corners_in_the_order_of_annotation_ids(tmp_path):
-    boxes = read_boxes(instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5])))
+    boxes = read_instances(instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5])))
     assert list(boxes) == ["000000000042", "000000000007"]
-    assert boxes["000000000042"].tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 60]]
+    assert boxes["000000000042"].boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 60]]
 
 
 def test_an_image_without_boxes_has_an_empty_array(tmp_path):
-    boxes = read_boxes(instances(tmp_path, box(bbox=[-3, 2**24, 1, 1])))
-    assert {found.dtype for found in boxes.values()} == {np.dtype(np.float32)}
-    assert [found.shape for found in boxes.values()] == [(1, 4), (0, 4)]
+    found = read_instances(instances(tmp_path, box(bbox=[-3, 2**24, 1, 1])))
+    assert {image.boxes.dtype for image in found.values()} == {np.dtype(np.float32)}
+    assert [image.boxes.shape for image in found.values()] == [(1, 4), (0, 4)]
 
 
 def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
@@ -37,7 +37,7 @@ def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
         box(3, bbox=[1, 1, 5, -1]),
         {"id": 4, "image_id": 42, "bbox": [1, 2, 3, 4]},
     )
-    assert read_boxes(path)["000000000042"].tolist() == [[1, 2, 4, 6]]
+    assert read_instances(path)["000000000042"].boxes.tolist() == [[1, 2, 4, 6]]
 
 
 def test_boxes_have_the_names_of_their_categories(tmp_path):
@@ -52,6 +52,19 @@ def test_boxes_have_the_names_of_their_categories(tmp_path):
 def test_a_file_without_categories_still_has_boxes(tmp_path):
     found = read_instances(instances(tmp_path, box(category_id=3)))
     assert found["000000000042"].names == ("",)
+
+
+def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
+    stated = {"id": 1, "file_name": "1.jpg", "width": 40, "height": 30}
+    unstated = {"id": 2, "file_name": "2.jpg", "width": "40"}
+    found = read_instances(instances(tmp_path, images=[stated, unstated]))
+    assert [image.size for image in found.values()] == [(40, 30), None]
+    found["000000000001"].require_size(40, 30)
+    found["000000000002"].require_size(1, 1)
+    assert message_of(found["000000000001"].require_size, 30, 40) == (
+        "image of 30 x 40 pixels after EXIF rotation, its boxes expect 40 x 30; "
+        "correct them and the size beside them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,7 @@ def test_a_file_without_categories_still_has_boxes(tmp_path):
 )
 def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
     path = instances(tmp_path, box(), annotation)
-    assert message_of(read_boxes, path) == bad_item(path, "annotations[1]", reason)
+    assert message_of(read_instances, path) == bad_item(path, "annotations[1]", reason)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +105,7 @@ def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, re
 )
 def test_a_bad_image_is_rejected_with_its_position(tmp_path, image, reason):
     path = instances(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
-    assert message_of(read_boxes, path) == bad_item(path, "images[1]", reason)
+    assert message_of(read_instances, path) == bad_item(path, "images[1]", reason)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +119,6 @@ def test_a_bad_image_is_rejected_with_its_position(tmp_path, image, reason):
 )
 def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
     path = written(tmp_path, document)
-    assert message_of(read_boxes, path) == (
+    assert message_of(read_instances, path) == (
         f"not COCO instances: {str(path)!r} ({problem}); give instances_*.json"
     )

@@ -28,7 +28,7 @@ def given(tmp_path):
 
 def index_of(given, path, relative=None):
     image = NamedImage(Path(path), None if relative is None else Path(relative))
-    return int(given.find(image)[0, 0])
+    return int(given.find(image).boxes[0, 0])
 
 
 def refusal(given, path):

@@ -122,6 +122,18 @@ def test_without_boxes_there_is_no_grounding(run):
     assert "grounding" not in read_json(run.directory / "metrics.json")
 
 
+def test_boxes_of_images_of_another_size_are_listed_and_not_used(run, experiment, tmp_path, caplog):
+    content = read_json(experiment.scenes / "instances.json")
+    for image in content["images"]:
+        image["width"] = 95
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    run(instances=Input(tmp_path / "instances.json", "d" * 64))
+    assert "grounding" not in read_json(run.directory / "metrics.json")
+    reason = "image of 96 x 96 pixels after EXIF rotation, its boxes expect 95 x 96"
+    listed = [message for message in caplog.messages if reason in message]
+    assert len(listed) == 4  # the images of the split
+
+
 def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, inputs, tmp_path):
     copied = tmp_path / "model"
     shutil.copytree(inputs["model"].path, copied)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import ExifTags, Image
 
-from a2cap.data.annotations.instances import read_boxes
+from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import StoreError
 from a2cap.data.features.seal import SEAL_FILE
@@ -64,7 +65,7 @@ def test_the_store_contains_the_regions_of_the_extractor(run, scenes, weights):
     assert list(store) == IDS
     extractor = Extractor(load_detector(weights), config=GIVEN)
     for image_id in IDS[:3]:
-        alone = extractor(read_image(images[image_id]), read_boxes(boxes)[image_id])
+        alone = extractor(read_image(images[image_id]), read_instances(boxes)[image_id].boxes)
         np.testing.assert_array_equal(store[image_id].boxes, alone.boxes)
         np.testing.assert_allclose(store[image_id].features, alone.features, rtol=1e-3, atol=1e-3)
 
@@ -101,6 +102,26 @@ def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scene
     copied = run.directory / "weights.safetensors"
     assert made["weights_sha256"] == hashlib.sha256(copied.read_bytes()).hexdigest()
     assert copied.read_bytes() == weights.read_bytes()
+
+
+def test_an_image_of_another_size_than_its_boxes_is_skipped(run, scenes):
+    images, boxes = scenes
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    with Image.open(images[IDS[4]]) as image:
+        image.crop((0, 0, 96, 64)).save(images[IDS[4]], exif=exif)
+    content = json.loads(boxes.read_text())
+    for entry in content["images"]:
+        if entry["id"] == int(IDS[4]):
+            entry["height"] = 64
+    boxes.write_text(json.dumps(content))
+    [skipped] = run(images, boxes)
+    assert skipped == SkippedItem(
+        IDS[4],
+        "image of 64 x 96 pixels after EXIF rotation, its boxes expect 96 x 64; "
+        "correct them and the size beside them",
+    )
+    assert list(store_of(run)) == [image_id for image_id in IDS if image_id != IDS[4]]
 
 
 def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
@@ -258,7 +279,7 @@ def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch)
     with pytest.raises(Killed):
         run(images, boxes)
     monkeypatch.undo()
-    left = sum(len(read_boxes(boxes)[image_id]) for image_id in IDS[16:])
+    left = sum(len(read_instances(boxes)[image_id].boxes) for image_id in IDS[16:])
     free(left * 64 * 2)
     assert run(images, boxes) == []
     assert len(store_of(run)) == 20
@@ -267,7 +288,7 @@ def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch)
 def test_records_of_an_earlier_run_are_kept(run, scenes, weights):
     images, boxes = scenes
     extractor = Extractor(load_detector(weights), config=GIVEN)
-    kept = extractor(read_image(images[IDS[0]]), read_boxes(boxes)[IDS[1]])
+    kept = extractor(read_image(images[IDS[0]]), read_instances(boxes)[IDS[1]].boxes)
     with FeatureWriter(run.directory / "features.lmdb") as writer:
         writer.add(IDS[0], kept)
     run(images, boxes)
