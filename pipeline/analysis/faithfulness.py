@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
@@ -89,18 +88,14 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     with track(f"analyse {run.name}", total=len(chosen)) as progress:
         for batch in batches:
             moved = batch.to(device)
-            tokens = _first_captions(captions, batch.image_ids).to(device)
+            first = np.stack([captions.captions(image_id)[0] for image_id in batch.image_ids])
+            # Token 0 is padding: drop the columns that are padding in every row.
+            first = first[:, (first != 0).any(axis=0)].astype(np.int64)  # (B, L)
+            tokens = torch.from_numpy(first).to(device)
             meter.add(moved.features, moved.boxes, moved.region_mask, tokens)
             progress.advance(len(batch.image_ids))
     alignment = saved.description.model.alignment
     return RunAnalysis(run, alignment, meter.layers(), len(chosen), len(every))
-
-
-def _first_captions(captions: CaptionFile, image_ids: Sequence[str]) -> Tensor:
-    """Return token ids, (B, L) int64, with L the longest caption."""
-    rows = np.stack([captions.captions(image_id)[0] for image_id in image_ids]).astype(np.int64)
-    # Token 0 is padding: drop the columns that are padding in every row.
-    return torch.from_numpy(rows[:, (rows != 0).any(axis=0)])
 
 
 def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
@@ -134,11 +129,16 @@ def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) 
         panels = {"JSD of original and aligned attention": divergences}
         path = directory / DIVERGENCE
         drawn.append(write_curves(path, panels, x_label="decoder layer", y_label="nats"))
-    if sweep := _sweep(weights):
+    sweep: dict[str, list[tuple[float, float]]] = {}
+    for row in weights:
+        weight, score = row["penalty_weight"], row["validation_CIDEr"]
+        if isinstance(weight, float) and isinstance(score, float):
+            sweep.setdefault(f"{row['fusion']} ({row['group']})", []).append((weight, score))
+    if sweep:
         drawn.append(
             write_curves(
                 directory / SWEEP,
-                {"fusion": sweep},
+                {"fusion": [Curve(name, points) for name, points in sweep.items()]},
                 x_label="penalty weight",
                 y_label="best validation CIDEr",
                 logarithmic=True,
@@ -181,21 +181,17 @@ def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:
 def run_row(analysed: RunAnalysis) -> Row:
     """Return the row of a run: its settings and scores."""
     keeps = [layer.keep for layer in analysed.layers if layer.keep is not None]
+    trained = analysed.run.manifest.pre_image.params.get("train")
     return {
         "run": analysed.run.name,
         "fusion": analysed.alignment.fusion,
         "penalty_weight": analysed.alignment.penalty_weight if analysed.has_masks else None,
-        "seed": _seed(analysed),
+        "seed": trained.get("seed") if isinstance(trained, Mapping) else None,
         "mean_mask": sum(keeps) / len(keeps) if keeps else None,
         "validation_CIDEr": analysed.run.validation,
         "evaluated_split": analysed.run.evaluated_split or None,
         **{name: analysed.run.metrics.get(name) for name in METRICS},
     }
-
-
-def _seed(analysed: RunAnalysis) -> int | None:
-    section = analysed.run.manifest.pre_image.params.get("train")
-    return section.get("seed") if isinstance(section, Mapping) else None
 
 
 def weight_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
@@ -261,26 +257,13 @@ def _curves(runs: Sequence[RunAnalysis], name: str) -> list[Curve]:
     return found
 
 
-def _sweep(rows: Sequence[Row]) -> list[Curve]:
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        weight, score = row["penalty_weight"], row["validation_CIDEr"]
-        if isinstance(weight, float) and isinstance(score, float):
-            groups.setdefault(f"{row['fusion']} ({row['group']})", []).append((weight, score))
-    return [Curve(name, points) for name, points in groups.items()]
-
-
 def _write_csv(path: Path, rows: Sequence[Row]) -> Path:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+        # csv writes None as an empty cell.
+        texts = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+        writer.writerow(texts)
     write_durably(path, text.getvalue().encode())
     return path
-
-
-def _cell(value: str | int | float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

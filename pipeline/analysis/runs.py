@@ -56,14 +56,14 @@ def trainings_in(path: Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
     candidates = [path, *sorted(child for child in path.iterdir() if not child.suffix)]
-    found = [folder for folder in candidates if _is_training(folder)]
+    found = [
+        folder
+        for folder in candidates
+        if all((folder / name).is_file() for name in (MANIFEST, "model.safetensors"))
+    ]
     if not found:
         raise InputError(f"no finished training in {str(path)!r}; {_NAMES}")
     return found
-
-
-def _is_training(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and (folder / "model.safetensors").is_file()
 
 
 def _results(folders: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:

@@ -35,18 +35,21 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
     """
-    from a2cap.pipeline.evaluation.comparison import compare_captions, compare_runs
+    from a2cap.pipeline.evaluation.comparison import compare_runs
     from a2cap.pipeline.report.comparison import write_comparison
 
-    found = compare_runs(first, second)
+    found = compare_runs(first, second, captions=report is not None)
     if report is not None:
-        write_comparison(report, compare_captions(first, second, found))
+        write_comparison(report, found)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in found], indent=1))
+        click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
         return
-    # names of word groups may be longer than those of metrics
-    width = max(8, *(len(row.metric) for row in found))
-    lines = [f"{'':<{width}} {_HEADER}", *(f"{row.metric:<{width}} {_line(row)}" for row in found)]
+    # Names of word groups may be longer than those of metrics.
+    width = max(8, *(len(row.metric) for row in found.metrics))
+    lines = [
+        f"{'':<{width}} {_HEADER}",
+        *(f"{row.metric:<{width}} {_line(row)}" for row in found.metrics),
+    ]
     click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))
 
 

@@ -4,7 +4,7 @@ Both runs are scored on the same 1,000 resamples of the images, which cancels th
 images that are easy or hard for both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,25 +34,30 @@ class ScoredRun:
     """Scores in the folder of an evaluation.
 
     metrics: metric -> value over all images. images: image id -> metric -> value.
-    texts: image id -> caption and references. provenance: name -> value.
+    captions, references: by image id. provenance: name -> value.
     statistics: as `resample` takes them, over the images in the order of their ids.
     """
 
     metrics: dict[str, float]
     images: dict[str, dict[str, float]]
-    texts: dict[str, tuple[str, list[str]]]
+    captions: dict[str, str]
+    references: dict[str, list[str]]
     provenance: dict[str, str]
     statistics: dict[str, Floats]
 
 
-def compare_runs(first: Path, second: Path) -> list[Difference]:
-    """Return the differences in every metric of both runs, in the order of METRICS, groups last.
+def compare_runs(first: Path, second: Path, *, captions: bool = False) -> Comparison:
+    """Return the differences in every metric of both runs and in their captions.
 
-    first, second: folders of evaluations. Raises InputError if a folder contains no evaluation, or
-    the runs have different images or no common metric.
+    first, second: folders of evaluations. Metrics are in the order of METRICS, groups last. Raises
+    InputError if a folder contains no evaluation, or none with captions if `captions` is set (those
+    of earlier versions have none), or the runs have different images or no common metric.
     """
     one, other = read_run(first), read_run(second)
     _require_same_images(one, other, first, second)
+    for run, folder in ((one, first), (other, second)):
+        if captions and len(run.captions) < len(run.images):
+            raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
     shared = sorted(one.statistics.keys() & other.statistics.keys())
     if not shared:
         raise InputError(
@@ -69,38 +74,26 @@ def compare_runs(first: Path, second: Path) -> list[Difference]:
         resample({family: run.statistics[family] for family in shared}, families)
         for run in (one, other)
     )
-    known = one.metrics.keys() & other.metrics.keys()
-    return [
-        _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
-        for name in in_order(drawn)
-        if name in known
-    ]
-
-
-def compare_captions(first: Path, second: Path, differences: Sequence[Difference]) -> Comparison:
-    """Return the content of the comparison page; differences: of `compare_runs`.
-
-    Raises InputError for a run without captions in its per_picture.json.
-    """
-    one, other = read_run(first), read_run(second)
-    for run, folder in ((one, first), (other, second)):
-        if len(run.texts) < len(run.images):
-            raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
     settings = {
         name: (one.provenance.get(name, "–"), other.provenance.get(name, "–"))
         for name in {**one.provenance, **other.provenance}
     }
     return Comparison(
         names=(f"A {first.resolve().name}", f"B {second.resolve().name}"),
-        metrics=differences,
+        metrics=[
+            _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
+            for name in in_order(drawn)
+            if name in one.metrics.keys() & other.metrics.keys()
+        ],
         images=[
             ImageComparison(
-                image_id=image_id,
-                captions=(one.texts[image_id][0], other.texts[image_id][0]),
-                references=one.texts[image_id][1],
+                image_id,
+                captions=(one.captions[image_id], other.captions[image_id]),
+                references=one.references[image_id],
                 scores=(scores, other.images[image_id]),
             )
             for image_id, scores in one.images.items()
+            if image_id in one.captions.keys() & other.captions.keys()
         ],
         settings={name: pair for name, pair in settings.items() if pair[0] != pair[1]},
     )
@@ -116,11 +109,8 @@ def read_run(folder: Path) -> ScoredRun:
         return ScoredRun(
             metrics={**values, **_group_metrics(groups)},
             images={image_id: dict(row["metrics"]) for image_id, row in rows.items()},
-            texts={
-                image_id: (str(row["caption"]), list(row["references"]))
-                for image_id, row in rows.items()
-                if "caption" in row
-            },
+            captions={i: str(row["caption"]) for i, row in rows.items() if "caption" in row},
+            references={i: list(row.get("references", ())) for i, row in rows.items()},
             provenance=dict(metrics["provenance"]),
             statistics={**_statistics(values, rows), **_group_counts(groups, rows)},
         )

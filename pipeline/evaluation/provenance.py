@@ -5,6 +5,7 @@ and the other fields of training, the extractor, and library versions.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
@@ -25,17 +26,23 @@ def provenance_of(
     """Return the settings that a reader needs to reproduce the scores, name -> value."""
     settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
+    trained = inputs["model"].path
+    extractor = ExtractorRecord.read(trained / EXTRACTOR)
+    found = {"split": config.split, "decoding": _decoding(config)}
+    if config.ensemble:
+        average = config.ensemble_average.replace("_", "-")
+        found["ensemble"] = f"{len(config.ensemble) + 1} captioners, mean of {average}"
+    if config.attention != "none":
+        over = "layers, heads and captioners" if config.ensemble else "layers and heads"
+        found["attention"] = f"mean over {over}"
     return {
-        "split": config.split,
-        "decoding": _decoding(config),
-        **_ensemble(config),
-        **_attention(config),
-        "extractor": _extractor(inputs["model"].path),
+        **found,
+        "extractor": f"{extractor.summary}, weights {extractor.weights_sha256[:12]}",
         "vocabulary": f"{len(model.vocabulary)} entries, preset {model.vocabulary.preset}, "
         f"{model.vocabulary.digest[:12]}",
         **{f"model.{name}": str(value) for name, value in settings.items()},
         **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
-        **_training(inputs["model"].path),
+        **_training(trained),
         **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
         **{f"version of {name}": text for name, text in installed_versions().items()},
     }
@@ -53,50 +60,23 @@ def _decoding(config: EvaluateConfig) -> str:
     return ", ".join(settings)
 
 
-def _ensemble(config: EvaluateConfig) -> dict[str, str]:
-    if not config.ensemble:
-        return {}
-    average = config.ensemble_average.replace("_", "-")
-    return {"ensemble": f"{len(config.ensemble) + 1} captioners, mean of {average}"}
-
-
-def _attention(config: EvaluateConfig) -> dict[str, str]:
-    if config.attention == "none":
-        return {}
-    over = "layers, heads and captioners" if config.ensemble else "layers and heads"
-    return {"attention": f"mean over {over}"}
-
-
 def _training(model: Path) -> dict[str, str]:
     """Return the training fields, or {} for a captioner that was copied without its manifest."""
     try:
         made = read_manifest(model).pre_image
     except A2Error:
         return {}
-    before = _cross_entropy(model) if made.stage == TRAIN_SCST else {}
+    before: Mapping[str, object] = {}
+    if made.stage == TRAIN_SCST:
+        # From config.yaml: the key of self-critical training depends on the captioner that
+        # cross-entropy training produced, not on that training's fields.
+        with suppress(A2Error):
+            before = {"train": read_yaml(model / RESOLVED_CONFIG).get("train")}
     fields = {
         f"{section}.{name}": str(value)
         for section, found in {**before, **made.params}.items()
         if section != "model" and isinstance(found, Mapping)
         for name, value in found.items()
     }
-    # manifests keep the earlier spelling of renamed fields
+    # Manifests keep the earlier spelling of renamed fields.
     return {RENAMED_FIELDS.get(field, field): value for field, value in fields.items()}
-
-
-def _cross_entropy(refined: Path) -> dict[str, object]:
-    """Return the section of the cross-entropy training before self-critical training, if any.
-
-    It comes from config.yaml: the stage key depends on the captioner that cross-entropy training
-    produced, not on that training's fields.
-    """
-    try:
-        return {"train": read_yaml(refined / RESOLVED_CONFIG).get("train")}
-    except A2Error:
-        return {}
-
-
-def _extractor(model: Path) -> str:
-    """Return one line about the extractor; the model's extractor.json has all metadata."""
-    record = ExtractorRecord.read(model / EXTRACTOR)
-    return f"{record.summary}, weights {record.weights_sha256[:12]}"

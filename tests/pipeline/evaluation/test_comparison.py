@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.evaluation.comparison import compare_captions, compare_runs
+from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.score import Scores
@@ -52,18 +52,18 @@ def run(tmp_path):
 def test_a_small_difference_in_all_images_is_certain(run):
     cider = GENERATOR.random(200)
     one, other = run("a", scores(cider)), run("b", scores(cider + 0.01))
-    [found] = compare_runs(one, other)
+    [found] = compare_runs(one, other).metrics
     assert found.metric == "CIDEr"
     assert (found.difference, found.low, found.high) == pytest.approx((0.01, 0.01, 0.01))
     assert found.better == 1
-    [back] = compare_runs(other, one)
+    [back] = compare_runs(other, one).metrics
     assert (back.difference, back.better) == (pytest.approx(-0.01), 0)
 
 
 def test_a_small_difference_between_noisy_scores_is_uncertain(run):
     cider = GENERATOR.random(200)
     one, other = run("a", scores(cider)), run("b", scores(GENERATOR.permutation(cider) + 0.001))
-    [found] = compare_runs(one, other)
+    [found] = compare_runs(one, other).metrics
     assert found.low < 0 < found.high
     assert 0.1 < found.better < 0.9
 
@@ -73,19 +73,19 @@ def test_bleu_is_compared_by_its_sums_and_a_run_equals_itself(run):
     more = counts.copy()
     more[:, 6:] += 0.2
     one, other = (run(n, scores(np.ones(200), c)) for n, c in (("a", counts), ("b", more)))
-    found = compare_runs(one, other)
+    found = compare_runs(one, other).metrics
     assert [row.metric for row in found] == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "CIDEr"]
     for row in found[:4]:
         assert row.low < row.difference < row.high
         assert row.better == 1
-    for row in compare_runs(one, one):
+    for row in compare_runs(one, one).metrics:
         assert (row.difference, row.low, row.high, row.better) == (0, 0, 0, 0)
 
 
 def test_metrics_that_only_one_run_has_are_left_out(run):
     counts = np.ones((200, 10))
     one, other = run("a", scores(np.ones(200), counts)), run("b", scores(np.zeros(200)))
-    assert [row.metric for row in compare_runs(one, other)] == ["CIDEr"]
+    assert [row.metric for row in compare_runs(one, other).metrics] == ["CIDEr"]
 
 
 def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
@@ -99,7 +99,7 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
         }
         found = score_word_groups(captions, references, groups)
         folders.append(run(name, scores(np.ones(200)), word_groups=found))
-    compared = {row.metric: row for row in compare_runs(*folders)}
+    compared = {row.metric: row for row in compare_runs(*folders).metrics}
     # "two" never occurs, and kinds have no pairs.
     assert list(compared) == ["CIDEr", "colours F1", "colours accuracy", "kinds F1"]
     for name in ("colours F1", "colours accuracy"):
@@ -119,7 +119,7 @@ def test_resamples_without_a_word_of_a_group_are_ignored(run):
     captions = {image_id: group[0] for image_id, group in references.items()}
     found = score_word_groups(captions, references, groups)
     folder = run("a", scores(np.ones(200)), word_groups=found)
-    [_, row] = compare_runs(folder, folder)
+    [_, row] = compare_runs(folder, folder).metrics
     assert (row.metric, row.first, row.low, row.high) == ("colours F1", 1.0, 0.0, 0.0)
 
 
@@ -134,7 +134,7 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
         )
         for name, word, cider, settings in runs
     ]
-    content = compare_captions(*folders, compare_runs(*folders))
+    content = compare_runs(*folders)
     assert content.names == ("A a", "B b")
     assert content.settings == {"word": ("cat", "dog"), "only": ("–", "b")}
     assert len(content.images) == 200
@@ -149,12 +149,12 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
 
 
 def test_a_run_without_captions_has_no_page(run):
-    one = run("a", scores(np.ones(200)))
-    path = one / "per_picture.json"
+    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
+    path = other / "per_picture.json"
     path.write_text(path.read_text().replace('"caption"', '"other"'))
-    assert (
-        message_of(compare_captions, one, one, compare_runs(one, one))
-        == f"no captions in {str(one)!r}; evaluate again with --force"
+    assert compare_runs(one, other).images == []
+    assert message_of(compare_runs, one, other, captions=True) == (
+        f"no captions in {str(other)!r}; evaluate again with --force"
     )
 
 
