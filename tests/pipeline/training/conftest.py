@@ -43,6 +43,19 @@ def uninterrupted_detector(train_detector, tmp_path_factory):
     return train_detector(tmp_path_factory.mktemp("detector") / "uninterrupted")
 
 
+TRAININGS = {
+    "cross-entropy": ("train", "uninterrupted"),
+    "self-critical": ("refine", "uninterrupted_refinement"),
+    "detector": ("train_detector", "uninterrupted_detector"),
+}
+
+
+@pytest.fixture
+def training(request):
+    """Return a function from a kind of training to how to start it and its uninterrupted run."""
+    return lambda kind: tuple(map(request.getfixturevalue, TRAININGS[kind]))
+
+
 @pytest.fixture
 def signals(monkeypatch):
     """Raise real signals at the end of updates; maps (rank, step) to the signals."""

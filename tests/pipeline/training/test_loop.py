@@ -19,6 +19,7 @@ from a2cap.pipeline.training.captioner import cross_entropy, self_critical, task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
+from a2cap.pipeline.training.detector.optimization import LOSSES
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     CAPTIONER,
@@ -107,11 +108,19 @@ def test_longer_training_describes_the_validation_scenes(experiment, tmp_path):
     assert found[-1]["loss"] < 0.9
 
 
-def test_metrics_have_one_line_per_epoch(uninterrupted):
-    found = metrics(uninterrupted)
-    assert [(line["epoch"], line["step"]) for line in found] == [(1, 6), (2, 12)]
-    names = {"epoch", "step", "loss", "mask_loss", "mean_mask", "CIDEr", "tokens_per_second"}
-    assert all(line.keys() == names for line in found)
+METRICS = {
+    "cross-entropy": ["loss", "mask_loss", "mean_mask", "CIDEr", "tokens_per_second"],
+    "self-critical": ["loss", "reward", "baseline", "CIDEr", "tokens_per_second"],
+    "detector": ["loss", *LOSSES, "AP", "AP50", "AP75", "images_per_second"],
+}
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_metrics_have_one_line_per_epoch(training, kind):
+    found = metrics(training(kind)[1])
+    epoch = 3 if kind == "detector" else 6
+    assert [(line["epoch"], line["step"]) for line in found] == [(1, epoch), (2, 2 * epoch)]
+    assert all(list(line) == ["epoch", "step", *METRICS[kind]] for line in found)
 
 
 def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
@@ -126,16 +135,21 @@ def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
         assert all(0 <= entry.value <= math.log(2) for entry in found)
 
 
-def test_equal_settings_train_equal_captioners(
-    train, refine, uninterrupted, uninterrupted_refinement, tmp_path
-):
+@pytest.mark.parametrize("kind", METRICS)
+def test_equal_settings_train_equal_networks(training, tmp_path, kind):
+    train, uninterrupted = training(kind)
     assert_equal_results(train(tmp_path / "again"), uninterrupted)
-    assert_equal_results(refine(tmp_path / "refined again"), uninterrupted_refinement)
 
 
-def test_another_seed_trains_another_captioner(train, uninterrupted, tmp_path):
-    other = train(tmp_path / "other", "train.seed=1")
-    names = ("model.safetensors", "model.json")
+@pytest.mark.parametrize(
+    "kind", ["cross-entropy", pytest.param("detector", marks=pytest.mark.slow)]
+)
+def test_another_seed_trains_another_network(training, tmp_path, kind):
+    train, uninterrupted = training(kind)
+    if kind == "detector":
+        other, names = train(tmp_path / "other", seed=1), ("detector.safetensors", "names.json")
+    else:
+        other, names = train(tmp_path / "other", "train.seed=1"), CAPTIONER[:2]
     equal = [(other / name).read_bytes() == (uninterrupted / name).read_bytes() for name in names]
     assert equal == [False, True]
 

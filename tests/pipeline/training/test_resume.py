@@ -32,11 +32,6 @@ from tests.pipeline.training.runs import (
     until_done,
 )
 
-TRAININGS = {
-    "cross-entropy": ("train", "uninterrupted"),
-    "self-critical": ("refine", "uninterrupted_refinement"),
-    "detector": ("train_detector", "uninterrupted_detector"),
-}
 # the first update, mid-epoch, a checkpoint, the last and the first batch of an epoch, the end
 CAPTIONER_STEPS = (1, 3, 4, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, STEPS)
 STOPS = [
@@ -53,12 +48,6 @@ MANY_STOPS = [
         for kind, workers in (("self-critical", 2), ("detector", 0), ("detector", 2))
     ),
 ]
-
-
-@pytest.fixture
-def training(request):
-    """Return a function from a kind of training to how to start it and its uninterrupted run."""
-    return lambda kind: tuple(map(request.getfixturevalue, TRAININGS[kind]))
 
 
 @pytest.mark.parametrize(("kind", "step"), STOPS)

@@ -78,15 +78,6 @@ def side_norms(model):
     return [torch.stack(norms).norm().item() for norms in found]
 
 
-def stepped(parameters, gradients, config):
-    """Update parameters with Adam by these gradients only."""
-    adam = torch.optim.Adam(parameters, lr=config.lr, betas=config.betas)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    adam.step()
-    return parameters
-
-
 def gradients(loss, parameters):
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [
@@ -96,16 +87,21 @@ def gradients(loss, parameters):
 
 
 @pytest.mark.parametrize("side", ["caption", "mask"])
-@pytest.mark.parametrize("fusion", ["gate", "max"])
-def test_an_update_changes_each_side_by_its_own_loss_only(batch, side, fusion):
+@pytest.mark.parametrize(
+    ("fusion", "config"), [("gate", CONSTANT), ("max", CONSTANT), ("gate", BF16)]
+)
+def test_an_update_changes_each_side_by_its_own_loss_only(batch, side, fusion, config):
     model = captioner(fusion=fusion)
     expected = copy.deepcopy(model)
     parameters = list(getattr(expected, f"{side}_parameters")())
-    loss = getattr(losses_of(expected, batch), side)
-    stepped(parameters, gradients(loss, parameters), CONSTANT)
+    with forward_precision(config.precision, torch.device("cpu")):
+        loss = getattr(losses_of(expected, batch), side)
+    for parameter, gradient in zip(parameters, gradients(loss, parameters), strict=True):
+        parameter.grad = gradient
+    torch.optim.Adam(parameters, lr=config.lr, betas=config.betas).step()
     before = [parameter.clone() for parameter in getattr(model, f"{side}_parameters")()]
 
-    update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
+    update(CrossEntropyOptimizer(model, config), batch, 1)
 
     after = list(getattr(model, f"{side}_parameters")())
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -308,27 +304,6 @@ def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
     assert {state["exp_avg"].dtype for states in saved for state in states} == {torch.float32}
 
 
-def test_in_bf16_each_side_follows_its_own_loss_only(batch):
-    for loss, still in (("mask", "caption_parameters"), ("caption", "mask_parameters")):
-        model = captioner()
-        with forward_precision("bf16", torch.device("cpu")):
-            losses = losses_of(model, batch)
-        parameters = list(getattr(model, still)())
-        found = torch.autograd.grad(getattr(losses, loss), parameters, allow_unused=True)
-        assert all(gradient is None for gradient in found)
-    before = [parameter.clone() for parameter in model.parameters()]
-    update(CrossEntropyOptimizer(model, BF16), batch, 1)
-    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
-    assert sum(moved) > 0.9 * len(moved)
-
-
-def test_updates_lower_the_caption_loss(batch):
-    model = captioner()
-    optimizer = CrossEntropyOptimizer(model, CONSTANT)
-    first, *_, last = [update(optimizer, batch, number) for number in range(1, 60)]
-    assert last.means["loss"] < 0.1 * first.means["loss"]
-
-
 def test_a_batch_without_captions_is_rejected(batch):
     optimizer, bare = CrossEntropyOptimizer(captioner(), CONSTANT), replace(batch, tokens=None)
     message = "^batch has no captions; train on batches of a CaptionDataset$"
@@ -356,10 +331,7 @@ def test_noam_peaks_at_warmup_and_decays_with_the_root_of_the_step(warmup, width
     assert learning_rate(config, 1, width=width) == pytest.approx(peak / warmup)
     assert learning_rate(config, warmup, width=width) == pytest.approx(peak)
     assert learning_rate(config, 4 * warmup, width=width) == pytest.approx(peak / 2)
-
-
-def test_the_papers_schedule_peaks_at_its_known_rate():
-    """Width 512 and 10,000 steps: 1 / sqrt(5,120,000), in Cornia et al. 2020 the same."""
+    # the paper's recipe, in Cornia et al. 2020 the same: 1 / sqrt(5,120,000)
     assert learning_rate(TrainConfig(), 10_000, width=512) == pytest.approx(4.4194e-4, rel=1e-4)
 
 

@@ -39,13 +39,6 @@ def moved(refine, directory):
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def test_metrics_have_one_line_per_epoch(uninterrupted_refinement):
-    found = metrics(uninterrupted_refinement)
-    assert [(line["epoch"], line["step"]) for line in found] == [(1, 6), (2, 12)]
-    names = {"epoch", "step", "loss", "reward", "baseline", "CIDEr", "tokens_per_second"}
-    assert all(line.keys() == names for line in found)
-
-
 def test_the_captioner_changes_but_not_its_masks_and_schedule_step(
     refine, uninterrupted_refinement
 ):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from a2cap.pipeline.training.detector.validation import DetectorValidation, dete
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     DetectorTraining,
-    assert_equal_results,
     last_checkpoint,
     metrics,
     outcome,
@@ -70,27 +68,6 @@ def test_the_directory_contains_weights_figures_and_names(uninterrupted_detector
     data = read_detector_data(labelled.config()).training
     names = json.loads((uninterrupted_detector / "names.json").read_text())
     assert names == {"classes": list(data.classes), "attributes": list(data.attributes)}
-
-
-def test_metrics_have_one_line_per_epoch(uninterrupted_detector):
-    found = metrics(uninterrupted_detector)
-    assert [(line["epoch"], line["step"]) for line in found] == [(1, 3), (2, 6)]
-    losses = {"loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes"}
-    others = {"epoch", "step", "AP", "AP50", "AP75", "images_per_second"}
-    assert all(line.keys() == losses | others for line in found)
-
-
-def test_equal_settings_train_equal_detectors(train_detector, uninterrupted_detector, tmp_path):
-    assert_equal_results(train_detector(tmp_path / "again"), uninterrupted_detector)
-
-
-@pytest.mark.slow
-def test_another_seed_trains_another_detector(train_detector, uninterrupted_detector, tmp_path):
-    other = train_detector(tmp_path / "other", seed=1)
-    names = ("detector.safetensors", "names.json")
-    runs = (other, uninterrupted_detector)
-    equal = [len({(run / name).read_bytes() for run in runs}) == 1 for name in names]
-    assert equal == [False, True]
 
 
 def test_the_weights_need_no_other_file_to_extract(uninterrupted_detector, labelled):
@@ -339,19 +316,3 @@ def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
     learnt = Checkpoints(tmp_path / "together" / "checkpoints").latest().tensors
     for name, tensor in other.items():
         assert torch.equal(tensor, learnt[name]), name
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_of_two_ranks_stops_both_and_they_resume_exactly(
-    train_detector, together, tmp_path, signals
-):
-    alone, found = tmp_path / "alone", tmp_path / "stopped"
-    assert together(2, lambda _: outcome(lambda: train_detector(alone))) == [None, None]
-    for rank, step in ((1, 2), (0, 3), (1, 5)):
-        signals.clear()
-        signals[rank, step] = [signal.SIGTERM]
-        ended = together(2, lambda _: outcome(lambda: train_detector(found)))
-        assert ended == [signal.SIGTERM] * 2
-    signals.clear()
-    assert together(2, lambda _: outcome(lambda: train_detector(found))) == [None, None]
-    assert_equal_results(found, alone)
