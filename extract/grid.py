@@ -23,6 +23,7 @@ from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
+from a2cap.extract.weights.values import check_values
 
 GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""
@@ -102,9 +103,10 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     """
     with path.open("rb") as file:
         is_safetensors = file.read(9)[8:] == b"{"
+    tensors, metadata = load_safetensors(path) if is_safetensors else (load_torch_file(path), {})
+    check_values(tensors, name=path.name)
     if not is_safetensors:
-        return load_torch_file(path)
-    tensors, metadata = load_safetensors(path)
+        return tensors
     written = metadata.get(GRID_KEY)
     if written != backbone:
         raise WeightsError(

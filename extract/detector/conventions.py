@@ -22,7 +22,9 @@ RegionPooling = Literal["maximum", "bilinear"]
 class DetectorMeta(BaseModel):
     """The conventions of a set of weights. No field has a default: none may be guessed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     origin: str
     """Source of the weights."""

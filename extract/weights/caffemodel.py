@@ -18,10 +18,11 @@ from a2cap.data.errors import WeightsError
 Blobs = dict[str, list[NDArray[np.float32]]]
 """Arrays by layer name, in caffe's order."""
 
-# Only the fields that contain weights are read: NetParameter.layer with name and blobs, and of a
-# blob its shape, the four legacy sizes and the packed floats.
+# Only the fields that contain weights are read: NetParameter.layer with name, blobs and the epsilon
+# of batch_norm_param, and of a blob its shape, the four legacy sizes and the packed floats.
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _LAYER, _NAME, _BLOBS = 100, 1, 7
+_NORMALISATION, _EPSILON = 139, 3
 _LEGACY_SIZES, _DATA, _SHAPE = (1, 2, 3, 4), 5, 7
 
 _HEADS = {
@@ -41,7 +42,7 @@ _STATISTICS = 3
 _STEM = {"conv1": "res", "bn_conv1": "bn", "scale_conv1": "scale"}
 
 
-class _DamagedError(Exception):
+class _DamagedError(ValueError):
     """The bytes are not a caffemodel."""
 
 
@@ -58,7 +59,7 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
             for name, arrays in layers.items()
             for key, array in _by_key(name, arrays).items()
         }
-    except _DamagedError as error:
+    except ValueError as error:
         raise WeightsError(
             f"caffemodel {path.name!r} is damaged: {error}; download it again"
         ) from error
@@ -70,6 +71,9 @@ def read_blobs(data: memoryview) -> Blobs:
     for layer in _messages(data, _LAYER):
         names = [bytes(name) for name in _messages(layer, _NAME)]
         arrays = [_array(blob) for blob in _messages(layer, _BLOBS)]
+        for settings in _messages(layer, _NORMALISATION):
+            epsilons = [np.frombuffer(value, "<f4") for value in _messages(settings, _EPSILON)]
+            arrays += [epsilon.astype(np.float32) for epsilon in epsilons]
         if names and arrays:
             found[names[0].decode("utf-8", "replace")] = arrays
     if not found:
@@ -96,7 +100,8 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
     # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
     while not shape and len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
-    if math.prod(sizes) != len(data):
+    # an empty blob may claim any other sizes, which NumPy could not represent
+    if math.prod(sizes) != len(data) or not len(data):
         raise _DamagedError(f"{len(data)} numbers do not fill {sizes}")
     return data.reshape(sizes)
 
@@ -176,11 +181,12 @@ def _statistics(
     name: str, key: str, arrays: list[NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
     """Return mean and variance of a BatchNorm layer."""
-    if len(arrays) != _STATISTICS:
+    if len(arrays) not in (_STATISTICS, _STATISTICS + 1):
         raise _DamagedError(f"layer {name!r} has {len(arrays)} blobs, not {_STATISTICS}")
-    mean, variance, count = arrays  # sums, to be divided by the third blob
+    mean, variance, count, *epsilon = arrays  # sums, to be divided by the third blob
     divisor = 1 / count.item() if count.item() else 0.0  # as caffe's BatchNormLayer does
     return {
         f"{key}.norm.running_mean": mean * np.float32(divisor),
         f"{key}.norm.running_var": variance * np.float32(divisor),
+        **{f"{key}.norm.eps": value for value in epsilon},  # where it is not caffe's default
     }

@@ -15,6 +15,7 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.weights.values import check_values
 
 SPREAD = 0.01
 """Standard deviation of the proposal network's and the classifiers' weights."""
@@ -58,6 +59,7 @@ def initialise_from(
     or another detector's state; name: of their file, for messages. Returns the keys that stay.
     Raises WeightsError where a convolution or normalisation is missing or of another shape.
     """
+    check_values(tensors, name=name)
     ours = detector.state_dict()
     fitting = {
         key: tensors[key].float()

@@ -4,9 +4,11 @@ Canonical tensors have detectron2's keys, one logit per anchor, boxes of the cla
 background and "no attribute" as last rows. Layouts are recognised by shapes, not by file names.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
@@ -17,6 +19,9 @@ from a2cap.extract.detector.conventions import (
     caffe_meta,
     detectron2_meta,
 )
+from a2cap.extract.detector.resnet import EPSILON
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,16 @@ AIRSPLAY = Layout(  # airsplay/py-bottom-up-attention @85ec9b7
     "airsplay faster_rcnn_from_caffe", 12, False, False, airsplay_meta
 )
 HUGGING_FACE = Layout("Hugging Face unc-nlp/frcnn-vg-finetuned", 12, False, True, airsplay_meta)
-MODEL_ZOO = Layout(  # COCO-Detection/faster_rcnn_R_101_C4_3x
-    "detectron2 model zoo, faster_rcnn_R_101_C4", 15, None, None, detectron2_meta
-)
-LAYOUTS = (CAFFE_ROWS, AIRSPLAY, HUGGING_FACE, MODEL_ZOO)
+ZOO_LIKE = Layout("like detectron2's model zoo", 15, None, None, detectron2_meta)
+LAYOUTS = (CAFFE_ROWS, AIRSPLAY, HUGGING_FACE, ZOO_LIKE)
+
+ZOO_R101 = "detectron2 model zoo, faster_rcnn_R_101_C4"
+"""Origin of COCO-Detection/faster_rcnn_R_101_C4_3x, which has as many tensors and classes."""
+_ZOO_R101_SIZES = 530, 80
 
 _CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
-_NOT_WEIGHTS = ("pixel_mean", "pixel_std", "num_batches_tracked", _CELL_ANCHORS)
+_NOT_WEIGHTS = ("pixel_mean", "pixel_std", "num_batches_tracked", ".norm.eps", _CELL_ANCHORS)
+_STEM = "backbone.stem.conv1.weight"
 _LOGITS = "proposal_generator.rpn_head.objectness_logits"
 _DELTAS = "proposal_generator.rpn_head.anchor_deltas"
 _PREDICTOR = "roi_heads.box_predictor"
@@ -66,7 +74,8 @@ def make_canonical(
     """Return canonical tensors and the conventions of their layout.
 
     tensors: by detectron2's keys or MILVLG's names for them; name: the file's, for messages.
-    Raises WeightsError where the layout is unknown. Unknown keys stay, for the detector to refuse.
+    A stored mean, deviation and epsilon are honoured. Raises WeightsError where the layout is
+    unknown or the mean is that of RGB. Unknown keys stay, for the detector to refuse.
     """
     weights = {_renamed(key): t for key, t in tensors.items() if not key.endswith(_NOT_WEIGHTS)}
     try:
@@ -91,11 +100,39 @@ def make_canonical(
             "ones 12 (Visual Genome) or 15 (COCO); write them with "
             "a2cap.extract.weights.load.save_detector"
         )
-    meta = layout.make_meta(origin=layout.origin, classes=classes)
-    if stored is not None and layout is not MODEL_ZOO:
+    is_zoo = layout is ZOO_LIKE and (len(weights), classes) == _ZOO_R101_SIZES
+    meta = layout.make_meta(origin=ZOO_R101 if is_zoo else layout.origin, classes=classes)
+    meta = _with_stored_mean(meta, tensors.get("pixel_mean"), name=name)
+    if "pixel_std" in tensors and _STEM in weights:
+        # (x - mean) / deviation * weight: the detector has no division of its own
+        weights[_STEM] = weights[_STEM] / tensors["pixel_std"].reshape(1, 3, 1, 1)
+    for key in (key for key in tensors if key.endswith(".norm.eps")):
+        # only the sum of variance and epsilon matters, and the detector has one epsilon for all
+        variance = key.replace(".eps", ".running_var")
+        weights[variance] = weights[variance] + (float(tensors[key]) - EPSILON)
+    if stored is not None and layout is not ZOO_LIKE:
         # stored anchors take precedence: those of MILVLG's configuration have 4 to 32 pixels
         meta = meta.model_copy(update={"anchors": as_anchors(stored.double().numpy())})
     return (_reordered(weights, anchors) if has_caffe_rows else weights), meta
+
+
+def _with_stored_mean(meta: DetectorMeta, stored: Tensor | None, *, name: str) -> DetectorMeta:
+    """Return the meta with the mean that is stored with the weights, if there is one."""
+    if stored is None:
+        return meta
+    blue, green, red = stored.double().flatten().tolist()
+    if blue > red:  # of natural images, blue has the lowest mean
+        raise WeightsError(
+            f"weights {name!r} are for images in red, green, blue: their pixel_mean is "
+            f"{blue:g} {green:g} {red:g}; flip the input channels of the first convolution"
+        )
+    if np.allclose((blue, green, red), meta.mean, atol=1e-3):
+        return meta
+    logger.warning(
+        "weights %r subtract %g %g %g, stored with them, instead of their layout's %g %g %g",
+        *(name, blue, green, red, *meta.mean),
+    )
+    return meta.model_copy(update={"mean": (blue, green, red)})
 
 
 def _renamed(key: str) -> str:

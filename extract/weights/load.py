@@ -24,6 +24,7 @@ from a2cap.extract.weights.caffemodel import load_caffemodel
 from a2cap.extract.weights.layouts import make_canonical
 from a2cap.extract.weights.pickles import load_pickle
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
+from a2cap.extract.weights.values import check_values
 
 META_KEY = "a2.detector"
 """Metadata entry of a safetensors file that contains the DetectorMeta."""
@@ -57,18 +58,28 @@ def load_detector(path: Path) -> Detector:
     """Load a detector from a weights file of any known layout, on the CPU, ready for inference.
 
     Raises WeightsError where the file is missing, of unknown layout, unsafe or damaged, states no
-    meta, or where tensors are missing or unknown.
+    meta, or where tensors are missing, unknown, or hold numbers that cannot be right.
     """
     if not path.is_file():
         raise WeightsError(f"no detector weights at {str(path)!r}; correct extract.weights")
     with path.open("rb") as stream:
         head = stream.read(16)
-    if head[8:9] == b"{":
-        tensors, meta = _load_canonical(path)
-    else:
-        tensors, meta = make_canonical(_load_public(path, head), name=path.name)
-    architecture = architecture_of(tensors, name=path.name)
-    return assemble_detector(tensors, architecture=architecture, meta=meta, name=path.name)
+    try:
+        if head[8:9] == b"{":
+            tensors, meta = _load_canonical(path)
+        else:
+            stored = _load_public(path, head)
+            check_values(stored, name=path.name)
+            tensors, meta = make_canonical(stored, name=path.name)
+        check_values(tensors, name=path.name)
+        architecture = architecture_of(tensors, name=path.name)
+        return assemble_detector(tensors, architecture=architecture, meta=meta, name=path.name)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # of shapes nobody expects
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise WeightsError(
+            f"weights {path.name!r} have tensors of impossible shapes: {reason}; "
+            "name a complete file of a known layout"
+        ) from error
 
 
 def save_detector(detector: Detector, path: Path, *, dtype: torch.dtype = torch.float32) -> None:

@@ -94,7 +94,7 @@ class _Draft:
 class _Name(Enum):
     """A permitted name, by the result of calling it."""
 
-    NDARRAY, DTYPE, ARRAY, BYTES, NO_BYTES, DICTIONARY = range(6)
+    NDARRAY, DTYPE, ARRAY, FILLED_ARRAY, BYTES, NO_BYTES, DICTIONARY = range(7)
 
 
 _NAMES = {
@@ -102,6 +102,8 @@ _NAMES = {
     "numpy dtype": _Name.DTYPE,
     "numpy.core.multiarray _reconstruct": _Name.ARRAY,
     "numpy._core.multiarray _reconstruct": _Name.ARRAY,
+    "numpy.core.numeric _frombuffer": _Name.FILLED_ARRAY,  # protocol 5
+    "numpy._core.numeric _frombuffer": _Name.FILLED_ARRAY,
     "_codecs encode": _Name.BYTES,
     "__builtin__ bytes": _Name.NO_BYTES,  # of an empty array, as Python 3 writes protocol 2
     "builtins bytes": _Name.NO_BYTES,
@@ -115,6 +117,7 @@ _ARGUMENTS = (
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    "BYTEARRAY8",
 )
 """Opcodes that push their argument. Strings of Python 2 are read as latin-1, as numpy's were."""
 _FIXED_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -212,12 +215,17 @@ class _Interpreter:
                 return _DType(code)
             case _Name.ARRAY, (_Name.NDARRAY, (0,), (b"b" | "b")):
                 return _Draft()
+            case _Name.FILLED_ARRAY, (
+                (bytes() | bytearray()) as data,
+                _DType(dtype=np.dtype() as dtype),
+                tuple(shape),
+                ("C" | "F") as order,
+            ):
+                return self._array(shape, dtype, bytes(data), order == "F")
             case _Name.BYTES, (str(text), "latin1"):  # bytes as Python 3 writes them in protocol 2
                 return text.encode("latin1")
-            case _Name.NO_BYTES, ():
-                return b""
-            case _Name.DICTIONARY, ():
-                return {}
+            case ((_Name.NO_BYTES | _Name.DICTIONARY), ()):
+                return b"" if called is _Name.NO_BYTES else {}
             case _Name.DICTIONARY, (list(pairs),):  # as Python 2 writes them
                 dictionary: dict[str, object] = {}
                 _fill(dictionary, (_expect(pair, list) for pair in pairs))

@@ -10,10 +10,11 @@ from a2cap.extract.weights.caffemodel import load_caffemodel, read_blobs
 SHAPE = bytes([0x3A, 3, 0x0A, 1, 2])
 
 
-def layer(name: bytes, *blobs: bytes) -> bytes:
+def layer(name: bytes, *blobs: bytes, after: bytes = b"") -> bytes:
     content = b"\x0a" + bytes([len(name)]) + name
     for blob in blobs:
         content += b"\x3a" + bytes([len(blob)]) + blob
+    content += after
     return b"\xa2\x06" + bytes([len(content)]) + content
 
 
@@ -65,6 +66,14 @@ def test_a_count_of_nothing_gives_zeros_as_in_caffe(write):
     assert [tensor.tolist() for tensor in tensors.values()] == [[0], [0]]
 
 
+def test_an_epsilon_of_its_own_is_read(write):
+    # LayerParameter{batch_norm_param{eps: 0.001}}
+    settings = b"\xda\x08\x05\x1d" + np.array(1e-3, "<f4").tobytes()
+    whole = layer(b"bn_conv1", floats(6), floats(2), floats(2), after=settings)
+    tensors = load_caffemodel(write(whole))
+    assert tensors["backbone.stem.conv1.norm.eps"].tolist() == pytest.approx([1e-3])
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -76,6 +85,15 @@ def test_a_count_of_nothing_gives_zeros_as_in_caffe(write):
         (b"\x0a\x01n\x0b", "unknown field type 3 at byte 4"),
         (layer(b"ip", SHAPE + floats(1)), "1 numbers do not fill [2]"),
         (layer(b"ip", b"\x2a\x03abc"), "3 bytes are not floats"),
+        # sizes of nothing: 0 x 2^63
+        (
+            layer(b"ip", b"\x3a\x0d\x08\0\x08" + b"\x80" * 9 + b"\x01"),
+            f"0 numbers do not fill {[0, 2**63]}",
+        ),
+        (
+            layer(b"bn_conv1", floats(6), floats(2), SHAPE + floats(1, 1)),
+            "can only convert an array",
+        ),
         # a normalisation without its count
         (layer(b"bn_conv1", floats(6), floats(2)), "layer 'bn_conv1' has 2 blobs, not 3"),
     ],
@@ -83,6 +101,5 @@ def test_a_count_of_nothing_gives_zeros_as_in_caffe(write):
 def test_a_damaged_file_is_refused(write, content, reason):
     with pytest.raises(WeightsError) as error:
         load_caffemodel(write(content))
-    assert str(error.value) == (
-        f"caffemodel 'a.caffemodel' is damaged: {reason}; download it again"
-    )
+    assert str(error.value).startswith(f"caffemodel 'a.caffemodel' is damaged: {reason}")
+    assert str(error.value).endswith("; download it again")

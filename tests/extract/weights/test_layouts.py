@@ -172,7 +172,7 @@ def zoo(detector):
         for kind in ("weight", "bias"):
             shape = (rows, *state[f"{HEAD}.{key}.{kind}"].shape[1:])
             tensors[f"{HEAD}.{key}.{kind}"] = 0.02 * torch.randn(shape, generator=generator)
-    meta = detectron2_meta(origin=layouts.MODEL_ZOO.origin, classes=12)
+    meta = detectron2_meta(origin=layouts.ZOO_LIKE.origin, classes=12)
     return assemble_detector(tensors, architecture=architecture, meta=meta, name="zoo")
 
 
@@ -263,16 +263,16 @@ def test_a_file_of_other_tensors_is_refused(tmp_path):
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("schema", "layout"),
+    ("schema", "origin"),
     [
-        ("airsplay_attr", layouts.AIRSPLAY),
-        ("airsplay_noattr", layouts.AIRSPLAY),
-        ("hf_frcnn_vg_finetuned", layouts.HUGGING_FACE),
-        ("milvlg_bua_caffe_r101", layouts.CAFFE_ROWS),
-        ("d2_coco_R101_C4_298dad", layouts.MODEL_ZOO),
+        ("airsplay_attr", layouts.AIRSPLAY.origin),
+        ("airsplay_noattr", layouts.AIRSPLAY.origin),
+        ("hf_frcnn_vg_finetuned", layouts.HUGGING_FACE.origin),
+        ("milvlg_bua_caffe_r101", layouts.CAFFE_ROWS.origin),
+        ("d2_coco_R101_C4_298dad", "detectron2 model zoo, faster_rcnn_R_101_C4"),
     ],
 )
-def test_the_published_keys_and_shapes_make_a_detector(shared, schema, layout):
+def test_the_published_keys_and_shapes_make_a_detector(shared, schema, origin):
     shapes = json.loads(
         (shared / "reference" / "checkpoint_schemas" / f"{schema}.json").read_text()
     )
@@ -281,7 +281,7 @@ def test_the_published_keys_and_shapes_make_a_detector(shared, schema, layout):
     )
     architecture = weights.architecture_of(tensors, name=schema)
     detector = assemble_detector(tensors, architecture=architecture, meta=meta, name=schema)
-    assert (architecture.depth, detector.meta.origin) == (101, layout.origin)
+    assert (architecture.depth, detector.meta.origin) == (101, origin)
 
 
 @pytest.mark.shared

@@ -154,8 +154,29 @@ WRITE = "write them with a2cap.extract.weights.load.save_detector"
             "state conventions that this version does not support: anchors: Field required, "
             f"resize: Input should be 'exact factor' or 'rounded size'; {WRITE}",
         ),
+        (
+            {},
+            {"mean": [float("nan"), 1, 1]},
+            "state conventions that this version does not support: "
+            f"mean.0: Input should be a finite number; {WRITE}",
+        ),
+        (
+            {f"{PREDICTOR}.cls_score.weight": torch.tensor(1.0)},
+            {},
+            "have tensors of impossible shapes: len() of a 0-d tensor; "
+            "name a complete file of a known layout",
+        ),
+        (
+            {f"{PREDICTOR}.cls_embedding.weight": torch.zeros(13)},
+            {},
+            "have tensors of impossible shapes: tuple index out of range; "
+            "name a complete file of a known layout",
+        ),
     ],
-    ids=["wrong tensors", "no size", "no conventions", "wrong conventions"],
+    ids=[
+        *("wrong tensors", "no size", "no conventions", "wrong conventions", "no number"),
+        *("no rows", "no columns"),
+    ],
 )
 def test_tensors_and_conventions_of_no_detector_are_refused(
     saved, detector, tensors, meta, message

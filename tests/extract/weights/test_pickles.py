@@ -14,6 +14,7 @@ from a2cap.extract.weights.load import load_detector
 from a2cap.extract.weights.pickles import load_arrays, load_pickle
 
 RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
+FROM_BUFFER: Any = np.empty(0).__reduce_ex__(5)[0]
 SAFE_KINDS = set("fiub")
 
 
@@ -71,7 +72,7 @@ def test_a_value_that_is_not_an_array_of_floats_is_refused(write, value, kind):
         load_pickle(write({"model": {"w": value}}))
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 def test_arrays_are_read_equal(write, protocol):
     shared = np.arange(4, dtype=np.int16)
     arrays: dict[str, Any] = OrderedDict(
@@ -198,6 +199,14 @@ def test_forged_states_of_a_dtype_are_refused(write, state):
         (Call(bytes, 2**40), NOT_AN_ARRAY),
         (Call(OrderedDict, "ab"), NOT_AN_ARRAY),
         ({(1, 2): 3}, "str expected, not tuple"),
+        (Call(FROM_BUFFER, bytes(8), dtype(), (3,), "C"), "8 bytes do not fill an array of its"),
+        (Call(FROM_BUFFER, bytes(8), dtype(), (2**40,), "C"), "8 bytes do not fill an array of"),
+        (Call(FROM_BUFFER, bytes(8), dtype("O8"), (1,), "C"), NOT_AN_ARRAY),
+        (Call(FROM_BUFFER, bytes(8), "O", (1,), "C"), NOT_AN_ARRAY),
+        (Call(FROM_BUFFER, bytes(8), dtype(state=None), (2,), "C"), NOT_AN_ARRAY),
+        (Call(FROM_BUFFER, bytes(8), dtype(), (2,), "A"), NOT_AN_ARRAY),
+        (Call(FROM_BUFFER, bytes(8), dtype(), 2, "C"), NOT_AN_ARRAY),
+        (Call(FROM_BUFFER, array(), dtype(), (2,), "C"), NOT_AN_ARRAY),
     ],
 )
 def test_forged_arrays_are_refused(write, forged, reason):
@@ -266,7 +275,7 @@ def mutated(pickled: bytes, generator: random.Random) -> bytes:
 def test_10000_mutated_pickles_end_in_refusals_or_in_plain_arrays(write):
     generator = random.Random(0)
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True])}
-    bases = [pickle.dumps({"model": arrays}, protocol=protocol) for protocol in (0, 2, 4)]
+    bases = [pickle.dumps({"model": arrays}, protocol=protocol) for protocol in (0, 2, 4, 5)]
     outcomes = {"refused": 0, "equal": 0, "other numbers": 0}
     for _ in range(10_000):
         pickled = mutated(generator.choice(bases), generator)

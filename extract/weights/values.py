@@ -1,0 +1,31 @@
+"""Numbers that no trained network has, by which a damaged weights file is refused."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from a2cap.data.errors import WeightsError
+
+
+def check_values(tensors: Mapping[str, Tensor], *, name: str) -> None:
+    """Raise WeightsError where a number is not finite or a variance is negative.
+
+    tensors: by their keys; name: the file's, for messages.
+    """
+    # An infinite variance, such as one that overflowed float16, gives finite features: its channel
+    # is 0 everywhere.
+    wrong = {key: int((~tensor.isfinite()).sum()) for key, tensor in tensors.items()}
+    negative = {
+        key: int((tensor < 0).sum())
+        for key, tensor in tensors.items()
+        if key.endswith("running_var")
+    }
+    for counts, what in ((wrong, "not finite"), (negative, "negative variances")):
+        found = sorted(key for key, count in counts.items() if count)
+        if found:
+            others = f", and others of {len(found) - 1} more tensors" if found[1:] else ""
+            raise WeightsError(
+                f"weights {name!r} cannot be right: {counts[found[0]]} of "
+                f"{tensors[found[0]].numel()} numbers of {found[0]!r} are {what}{others}; "
+                "download the file again, or write it in float32"
+            )
