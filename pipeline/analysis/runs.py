@@ -69,6 +69,7 @@ def trainings_in(path: Path) -> list[Path]:
 def _results(folders: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:
     for folder in folders:
         for path in sorted((folder / stage).glob(f"*/{MANIFEST}")):
+            # KEY.partial and other unfinished directories.
             if path.parent.suffix:
                 continue
             try:
@@ -96,6 +97,7 @@ def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[
     ]
     if not found:
         return {}, ""
+    # By preferred split, then by the time it finished.
     _, _, directory, evaluated = max(found)
     content: Any = read_json(directory / METRICS)
     return dict(content["metrics"]), evaluated

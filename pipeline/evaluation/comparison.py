@@ -180,5 +180,6 @@ def _require_same_images(one: ScoredRun, other: ScoredRun, first: Path, second: 
 def _difference(name: str, first: float, second: float, resampled: Floats) -> Difference:
     resampled = resampled[np.isfinite(resampled)]  # a resample may lack all words of a group
     low, high = interval(resampled)
+    # Ties are not better: two equal runs have 0 %.
     better = float(np.mean(resampled > 0))
     return Difference(name, first, second, second - first, low, high, better)

@@ -42,6 +42,7 @@ class EvaluationImages:
         """Yield the report's image cards one by one, so that they are never all in memory."""
         for image_id in image_ids:
             regions = self.regions(image_id)
+            # With evaluate.attention = report, only some images have attention.
             has_attention = self.attention is not None and image_id in self.attention
             card = ImageCard(
                 image=self.files.get(image_id),

@@ -38,6 +38,7 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
     write_json(directory / METRICS, content)
 
     images = {image_id: _image_scores(evaluation, image_id) for image_id in evaluation.captions}
+    # Keys keep the spelling of the first version, which finished results contain.
     # Not `write_json`: indentation would double the size of the file.
     text = json.dumps({"pictures": images}, allow_nan=False, sort_keys=True)
     (directory / PER_IMAGE).write_text(text + "\n", encoding="utf-8", newline="\n")

@@ -68,6 +68,8 @@ def beam_diversity(
     kernel = np.zeros((n, int(sizes.max(initial=0))))
     for counts in count_ngrams(captions + known):
         frequency = document_frequency(counts.slice(n, n + len(known)), image)
+        # One more than the images: with log(N), an n-gram of every image has no weight, and equal
+        # beams of such words would have no cosine.
         idf = np.log(len(references) + 1) - np.log(np.maximum(1.0, frequency))
         kernel += _cosines(counts.slice(0, n), idf, sizes)
     starts = np.cumsum(sizes) - sizes

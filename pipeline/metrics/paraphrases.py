@@ -31,6 +31,7 @@ def paraphrases_for(candidates: Sequence[str], references: Sequence[Sequence[str
     sentences = list(chain.from_iterable(references))
     entry = f"paraphrases/{hashlib.sha256(json.dumps(sentences).encode()).hexdigest()}"
     wanted = runs_of(candidates)
+    # The candidates are not in its name: most of their words are in the references of any run.
     cached = read_entry(entry)
     if cached is not None:
         head, _, part = cached.partition(b"\n")
@@ -64,6 +65,7 @@ def usable_pairs(table: Path, runs: Runs) -> Iterator[bytes]:
     """
     for lines in _line_blocks(table):
         firsts, seconds = lines[1::3], lines[2::3]
+        # Each distinct phrase is split once; a phrase begins many pairs.
         usable = {phrase for phrase in set(firsts) if _occurs(phrase, runs)}
         rows = [row for row, phrase in enumerate(firsts) if phrase in usable]
         others = {phrase for phrase in {seconds[row] for row in rows} if _occurs(phrase, runs)}
@@ -85,6 +87,7 @@ def _line_blocks(table: Path) -> Iterator[list[bytes]]:
         while block := file.read(_BLOCK):
             lines = (rest[-1] + inflate.decompress(block)).split(b"\n")
             lines[:0] = rest[:-1]
+            # The last line may go on in the next block.
             whole = (len(lines) - 1) // 3 * 3
             rest = lines[whole:]
             yield lines[:whole]

@@ -23,6 +23,7 @@ def _rouge(candidate: list[str], references: list[list[str]]) -> float:
     for index, word in enumerate(candidate):
         positions[word] = positions.get(word, 0) | 1 << index
     common = [longest_common_subsequence(positions, len(candidate), words) for words in references]
+    # Not of one reference: precision and recall may be those of two different ones.
     precision = max(common) / len(candidate)
     recall = max(found / len(words) for found, words in zip(common, references, strict=True))
     if precision == 0 or recall == 0:
@@ -39,5 +40,6 @@ def longest_common_subsequence(positions: dict[str, int], length: int, words: Se
     unmatched = all_bits = (1 << length) - 1
     for word in words:
         here = unmatched & positions.get(word, 0)
+        # The carry of the sum marks the first match at or after each gap.
         unmatched = (unmatched + here | unmatched - here) & all_bits
     return length - unmatched.bit_count()

@@ -69,6 +69,7 @@ def spice_values(
     """
     jars = os.pathsep.join(map(str, spice_jars()))
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    # Threads as many as this process may use: in a container, fewer than the machine has.
     # Native memory is outside the heap limit and grows with the arena of each thread.
     arguments = ["-XX:+UseSerialGC", "-cp", jars, "edu.anu.spice.SpiceLines", str(threads)]
     logger.info("SPICE: a JVM with a heap of at most %s", HEAP)
@@ -78,6 +79,7 @@ def spice_values(
         for part in _parsed(java, list(fresh)):
             known |= part
             advance(len(part))
+        # Candidates equal to a reference or to each other are parsed once, but counted.
         advance(len(candidates) - len(fresh))
         return _scored(java, candidates, references, known)
 

@@ -194,6 +194,7 @@ def _largest(references: Sequence[Counter[_Counted]]) -> Counter[_Counted]:
 
 
 def _score(group: str, counts: GroupCounts, groups: WordGroups) -> GroupScore:
+    # Of sums over all images, as BLEU: a mean over images would count short captions more.
     precision = _share(counts.correct, counts.predicted)
     recall = _share(counts.recalled, counts.expected)
     return GroupScore(
@@ -225,6 +226,7 @@ def group_values(sums: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         precision, recall = counts.correct / counts.predicted, counts.recalled / counts.expected
         both = precision + recall
+        # Where both are 0, F1 is 0; NaN stays for 0 / 0, which a resample may have.
         f1 = 2 * precision * recall / np.where(both == 0, 1, both)
         return np.stack([f1, counts.held / counts.judged], axis=-1)
 

@@ -125,6 +125,7 @@ class PairReader:
 
     def _coloured_noun(self, words: Sequence[str], position: int) -> str:
         """Return the noun at a position, preceded by its colours."""
+        # Sorted below: "red blue ball" and "blue red ball" are the same.
         colours = []
         for word in reversed(words[:position]):
             if not self._describes(word):
@@ -140,6 +141,7 @@ class PairReader:
         nouns = [index for index, found in enumerate(words) if found in self._noun]
         before = [self._coloured_noun(words, index) for index in nouns if index < position]
         after = [self._coloured_noun(words, index) for index in nouns if index > position]
+        # A superlative has one noun, a relation at least two.
         if word not in _SUPERLATIVES:
             return _related(word, before, after)
         nearest = [*after[:1], *before[-1:]]
@@ -160,6 +162,7 @@ def _related(word: str, before: Sequence[str], after: Sequence[str]) -> Pair | N
     else:
         joined = min(joined, len(after) - 1)
         subject, others = after[joined], after[:joined]
+    # A red ball left of a red ball: names cannot tell which is which.
     if subject in others:
         return None
     nouns = (subject, *sorted(set(others)))

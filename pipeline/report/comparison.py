@@ -77,6 +77,7 @@ class Comparison:
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
     """Write the page as one HTML file; raise InputError if `path` cannot be written."""
+    # From the images: a run may have metrics that the other lacks.
     metrics = in_order(name for image in comparison.images for one in image.scores for name in one)
     changes = [image.change for image in comparison.images]
     try:

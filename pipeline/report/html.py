@@ -23,6 +23,7 @@ def write_page(path: Path, template: str, **values: object) -> None:
         keep_trailing_newline=True,
     )
     environment.filters["embedded"] = embedded
+    # Streamed: the images of a report need not be in memory together.
     pieces = environment.get_template(template).stream(**values)
     pieces.enable_buffering(64)
     with path.open("w", encoding="utf-8", newline="\n") as file:

@@ -51,6 +51,7 @@ def metric_rows(scores: Scores, baseline: Mapping[str, float]) -> list[MetricRow
     rows = []
     for name in in_order((*scores.metrics, *scores.not_run)):
         value, compared = scores.metrics.get(name), baseline.get(name)
+        # A baseline of 0 has no ratio.
         ratio = value / compared if value is not None and compared else None
         interval, reason = scores.confidence.get(name), scores.not_run.get(name, "")
         rows.append(MetricRow(shown_name(name), value, interval, compared, ratio, reason))

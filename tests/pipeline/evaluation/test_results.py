@@ -16,7 +16,7 @@ from a2cap.pipeline.evaluation.results import (
 )
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.tokenization import tokenize
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 
@@ -46,13 +46,6 @@ FORM = 'write a list of {{"image_id": 42, "caption": "a dog"}}'
 COMMON_LAYOUTS = "give COCO captions, a Karpathy file, or a references.json"
 
 
-def written(folder: Path, value: object, name: str = "file.json") -> Path:
-    path = folder / name
-    text = json.dumps(value).encode()
-    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    return path
-
-
 def test_results_are_keyed_by_image_id(tmp_path):
     entries = [
         {"image_id": 391895, "caption": "a man"},
@@ -68,28 +61,21 @@ def test_results_are_keyed_by_image_id(tmp_path):
     }
 
 
-def test_written_results_are_read_back_equal(tmp_path):
-    captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
-    path = tmp_path / "captions.json"
-    write_results(path, captions)
-    assert read_results(path) == captions
-
-
 def test_results_are_written_in_id_order_with_integers_for_decimal_ids(tmp_path):
+    captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
     one, other = tmp_path / "one.json", tmp_path / "other.json"
-    write_results(one, {"b": "x", "000000000042": "y"})
-    write_results(other, {"000000000042": "y", "b": "x"})
+    write_results(one, captions)
+    write_results(other, dict(reversed(captions.items())))
     assert one.read_bytes() == other.read_bytes()
-    assert json.loads(one.read_text()) == [
-        {"image_id": 42, "caption": "y"},
-        {"image_id": "b", "caption": "x"},
-    ]
+    assert [entry["image_id"] for entry in json.loads(one.read_text())] == [7, 42, "trip/photo.v2"]
+    assert read_results(one) == captions
 
 
 def test_gzipped_files_are_read(tmp_path):
-    entries = [{"image_id": 1, "caption": "a"}]
-    assert read_results(written(tmp_path, entries, "r.json.gz")) == {"000000000001": "a"}
-    assert len(read_references(written(tmp_path, COCO, "g.json.gz"))) == 2
+    for name, content in (("r.json.gz", [{"image_id": 1, "caption": "a"}]), ("g.json.gz", COCO)):
+        (tmp_path / name).write_bytes(gzip.compress(json.dumps(content).encode()))
+    assert read_results(tmp_path / "r.json.gz") == {"000000000001": "a"}
+    assert len(read_references(tmp_path / "g.json.gz")) == 2
 
 
 @pytest.mark.parametrize(
@@ -123,7 +109,7 @@ def test_gzipped_files_are_read(tmp_path):
     ],
 )
 def test_unusable_results_are_rejected(tmp_path, entries, message):
-    path = written(tmp_path, entries)
+    path = written(tmp_path, json.dumps(entries))
     assert message_of(read_results, path) == message.format(path=repr(str(path)))
 
 
@@ -140,25 +126,27 @@ def test_values_of_another_type_are_rejected(tmp_path, key, value, form):
     assert message_of(read_results, path) == message
 
 
-def test_coco_references_include_all_images(tmp_path):
-    assert read_references(written(tmp_path, COCO)) == {
-        "000000000042": ["A dog.", "A dog runs."],
-        "000000000007": ["A cat."],
-    }
+JSONL = [
+    {"image": "a.jpg", "captions": ["A dog."], "split": "test"},
+    {"image": "b.jpg", "captions": ["A cat."], "split": "val"},
+]
 
 
-def test_karpathy_references_are_the_test_split(tmp_path):
-    assert read_references(written(tmp_path, KARPATHY)) == {"000000000042": ["A dog."]}
-
-
-def test_captions_jsonl_references_are_the_test_split(tmp_path):
-    path = tmp_path / "captions.jsonl"
-    lines = [
-        {"image": "a.jpg", "captions": ["A dog."], "split": "test"},
-        {"image": "b.jpg", "captions": ["A cat."], "split": "val"},
-    ]
-    path.write_text("\n".join(json.dumps(line) for line in lines))
-    assert read_references(path) == {"a": ["A dog."]}
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        (
+            "coco.json",
+            COCO,
+            {"000000000042": ["A dog.", "A dog runs."], "000000000007": ["A cat."]},
+        ),
+        # Of annotations that name their splits, the test split.
+        ("dataset_coco.json", KARPATHY, {"000000000042": ["A dog."]}),
+        ("captions.jsonl", "\n".join(map(json.dumps, JSONL)), {"a": ["A dog."]}),
+    ],
+)
+def test_references_are_read_from_every_layout(tmp_path, name, content, found):
+    assert read_references(written(tmp_path, content, name)) == found
 
 
 def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
@@ -217,35 +205,33 @@ def test_unusable_references_are_rejected(tmp_path, document, message):
     assert message_of(read_references, path) == message.format(path=repr(str(path)))
 
 
-def test_captions_of_exactly_the_referenced_images_are_accepted():
-    assert require_same_images({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
-
-
 EVERY = [str(number) for number in range(5000)]
 
 
-def test_images_without_a_caption_are_rejected_by_name():
-    assert message_of(require_same_images, EVERY[18:], EVERY) == (
-        "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
-        "caption them, or score the others with --allow-missing"
-    )
-
-
-def test_allowed_missing_captions_are_returned():
+def test_missing_captions_are_returned_if_they_are_allowed():
+    assert require_same_images({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
     assert require_same_images(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
 
 
-def test_an_empty_results_file_is_always_rejected():
-    assert (
-        message_of(require_same_images, [], EVERY, allow_missing=True)
-        == "nothing to score: 0 captions; caption at least one image"
-    )
-
-
-def test_captions_without_a_reference_are_rejected_by_name():
-    assert message_of(require_same_images, ["1", "2", "3"], ["1"]) == (
-        "2 of 3 captions have no reference: 2, 3; remove them, or add references for those images"
-    )
+@pytest.mark.parametrize(
+    ("captioned", "known", "allowed", "message"),
+    [
+        (
+            *(EVERY[18:], EVERY, False),
+            "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
+            "caption them, or score the others with --allow-missing",
+        ),
+        ([], EVERY, True, "nothing to score: 0 captions; caption at least one image"),
+        (
+            *(["1", "2", "3"], ["1"], False),
+            "2 of 3 captions have no reference: 2, 3; "
+            "remove them, or add references for those images",
+        ),
+    ],
+    ids=["missing", "none", "unknown"],
+)
+def test_captions_of_other_images_are_rejected_by_name(captioned, known, allowed, message):
+    assert message_of(require_same_images, captioned, known, allow_missing=allowed) == message
 
 
 @pytest.mark.slow

@@ -45,9 +45,10 @@ def a2_evaluate(monkeypatch):
     return partial(a2, "evaluate")
 
 
-def test_a_results_file_is_scored(a2_evaluate, files, tmp_path):
-    answer = a2_evaluate(*files())
-    assert answer.exit_code == 0, answer.stderr
+@pytest.mark.parametrize("options", [[], ["--allow-missing"]])
+def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
+    answer = a2_evaluate(*files(), *options)
+    assert (answer.exit_code, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
     assert lines[0] == "Bleu_1   0.8333"  # five of six words, no brevity penalty
     assert lines[-2].startswith("SPICE    not run: ")
@@ -109,18 +110,14 @@ def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
     assert "no caption in results.json" in report
 
 
-def test_allow_missing_changes_nothing_if_no_caption_is_missing(a2_evaluate, files):
-    answer = a2_evaluate(*files(), "--allow-missing")
-    assert (answer.exit_code, answer.stderr) == (0, "")
-    assert answer.stdout.splitlines()[0] == "Bleu_1   0.8333"
-
-
-def test_allow_missing_requires_results(a2_evaluate):
+def test_allow_missing_requires_results_which_must_exist(a2_evaluate, tmp_path):
     answer = a2_evaluate("--allow-missing")
     assert answer.exit_code == 2
     assert answer.stderr.splitlines()[-1] == (
         "Error: --allow-missing belongs to --results; name them, or leave it out"
     )
+    answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
+    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")
 
 
 WITHOUT_REFERENCE = (
@@ -187,8 +184,3 @@ def test_captions_of_any_script_are_scored(a2_evaluate, files):
     answer = a2_evaluate(*files({1: references[1][1], 2: references[2][0]}, references))
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"
-
-
-def test_a_missing_results_file_is_reported(a2_evaluate, tmp_path):
-    answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
-    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")
