@@ -98,11 +98,12 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
         if pixels is None:
             raise ValueError("OpenCV cannot decode it")
         return cast(NDArray[np.uint8], pixels)
-    rgb = _to_rgb(ImageOps.exif_transpose(image))
+    rgb = to_rgb(ImageOps.exif_transpose(image))
     return np.ascontiguousarray(rgb[:, :, ::-1])
 
 
-def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return (H, W, 3) uint8, transparent pixels laid on white; ValueError above 16 bits."""
     if image.mode.startswith("I"):
         gray = np.asarray(image).astype(np.int64)
         if gray.min() < 0 or gray.max() > 65535:

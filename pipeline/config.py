@@ -62,6 +62,16 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
         problem = _apply(content, override)
         if problem:
             problems.append(problem)
+    return _validate(content, problems)
+
+
+def config_from(sections: Mapping[str, object]) -> Config:
+    """Return the configuration with these fields by section; raise ConfigError as `load_config`."""
+    return _validate(sections, [])
+
+
+def _validate(content: Mapping[str, object], problems: list[str]) -> Config:
+    """Return the configuration; raise ConfigError with these problems and those found."""
     try:
         config = Config.model_validate(content)
     except ValidationError as error:

@@ -6,25 +6,22 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.extractor import AnyExtractor, load_extractor
+from a2cap.extract.detector.input import Pixels
+from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.record import ExtractorRecord
-from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
-from a2cap.pipeline.captioning.saved_captioner import (
-    EXTRACTOR,
-    EXTRACTOR_WEIGHTS,
-    LoadedCaptioner,
-)
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -57,58 +54,75 @@ def caption_files(
     model, and ConfigError if boxes are missing for a model trained on given boxes or given for
     another one.
     """
-    device = prepare_device(runtime)
-    loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
-    model = models[0]  # all have the same extractor
-    config = ExtractorRecord.read(model / EXTRACTOR).config
-    given = _given_boxes(config, boxes, model)
-    extractor = load_extractor(model / EXTRACTOR_WEIGHTS, config=config, device=str(device))
-    decoder = _Decoder(loaded, decoding, device)
+    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
+    given = _given_boxes(captioner.extract_config, boxes, models[0])
     for group in _growing_groups(images, batch_size):
-        extracted = [
-            _extract(image, extractor, given, loaded.description.max_regions) for image in group
-        ]
-        captioned = decoder([regions for regions in extracted if isinstance(regions, Regions)])
+        extracted = [_extract(image, captioner, given) for image in group]
+        captioned = iter(captioner.caption([r for r in extracted if isinstance(r, Regions)]))
         for image, regions in zip(group, extracted, strict=True):
             if isinstance(regions, A2Error):
                 yield image, regions
                 continue
             result = next(captioned)
-            yield image, decoder.add_attention(result) if attention else result
+            yield image, captioner.add_attention(result) if attention else result
 
 
-@dataclass(frozen=True)
-class _Decoder:
-    """A loaded captioner and the settings of its search."""
+class ImageCaptioner:
+    """A trained captioner, or an ensemble, with the extractor of its training regions.
 
-    loaded: LoadedCaptioner[Captioner]
-    config: CaptioningConfig
-    device: torch.device
+    Raises A2Error for an unusable model.
+    """
 
-    def __call__(self, images: Sequence[Regions]) -> Iterator[CaptionedImage]:
-        """Yield the captions of images that are decoded together."""
-        if not images:
-            return
-        decoded = caption_batches(
-            self.loaded.captioner,
-            [_batch(images)],
-            self.loaded.vocabulary,
-            self.config,
-            device=self.device,
+    def __init__(
+        self, models: Sequence[Path], *, decoding: CaptioningConfig, runtime: RuntimeConfig
+    ) -> None:
+        self._device = prepare_device(runtime)
+        average = decoding.ensemble_average
+        self._loaded = load_captioner(models, device=self._device, average=average)
+        self._decoding = decoding
+        model = models[0]  # all have the same extractor
+        self.extract_config = ExtractorRecord.read(model / EXTRACTOR).config
+        self._extractor = load_extractor(
+            model / EXTRACTOR_WEIGHTS, config=self.extract_config, device=str(self._device)
         )
-        for regions, (_, beams) in zip(images, decoded, strict=True):
-            yield CaptionedImage(beams, regions)
+
+    def extract(self, pixels: Pixels, boxes: NDArray[np.float32] | None = None) -> Regions:
+        """Return the regions of an image as the captioner's training read them.
+
+        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, or None to detect them.
+        Raises InputError for an unusable image or unusable boxes.
+        """
+        found = self._extractor(pixels, boxes)
+        # round and select as in training, whose regions came from a store of this dtype
+        stored = replace(found, features=found.features.astype(self.extract_config.dtype))
+        return top_scoring(stored, self._loaded.description.max_regions)
+
+    def caption(self, images: Sequence[Regions]) -> list[CaptionedImage]:
+        """Decode images together and return their captions."""
+        if not images:
+            return []
+        decoded = caption_batches(
+            self._loaded.captioner,
+            [_batch(images)],
+            self._loaded.vocabulary,
+            self._decoding,
+            device=self._device,
+        )
+        return [
+            CaptionedImage(beams, regions)
+            for regions, (_, beams) in zip(images, decoded, strict=True)
+        ]
 
     def add_attention(self, captioned: CaptionedImage) -> CaptionedImage:
         """Add the attention at each word of the top-scoring caption."""
         from a2cap.pipeline.captioning.attention import attention_of_captions  # loads h5py
 
         traced = attention_of_captions(
-            self.loaded.captioner,
+            self._loaded.captioner,
             [_batch([captioned.regions])],
             {"0": captioned.beams[0].caption},
-            self.loaded.vocabulary,
-            device=self.device,
+            self._loaded.vocabulary,
+            device=self._device,
         )
         return replace(captioned, attention=next((found for _, found in traced), None))
 
@@ -122,23 +136,17 @@ def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[l
 
 
 def _extract(
-    image: NamedImage,
-    extractor: AnyExtractor,
-    given: GivenBoxes | None,
-    max_regions: int | None,
+    image: NamedImage, captioner: ImageCaptioner, given: GivenBoxes | None
 ) -> Regions | A2Error:
     """Extract the regions of an image, or return the error."""
     try:
-        boxes = None if given is None else given.find(image)
+        found = None if given is None else given.find(image)
         pixels = read_image(image.path)
-        if boxes is not None:
-            boxes.require_size(pixels.shape[1], pixels.shape[0])
-        found = extractor(pixels, None if boxes is None else boxes.boxes)
+        if found is not None:
+            found.require_size(pixels.shape[1], pixels.shape[0])
+        return captioner.extract(pixels, None if found is None else found.boxes)
     except A2Error as error:
         return error
-    # round and select as in training, whose regions came from a store of this dtype
-    stored = replace(found, features=found.features.astype(extractor.config.dtype))
-    return top_scoring(stored, max_regions)
 
 
 def _batch(images: Sequence[Regions]) -> Batch:

@@ -1,0 +1,89 @@
+"""Images as paths, PIL images and arrays give the same pixels; anything else is refused."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import a2cap
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import load_extractor
+from a2cap.extract.image import read_image
+from a2cap.images import as_pixels
+from a2cap.pipeline.weights.detectors import BUNDLED
+from tests.data.messages import message_of
+
+SMALL = {"min_side": 96, "max_side": 96, "roi_size": 7, "proposals": 12, "max_regions": 10}
+
+
+@pytest.mark.parametrize("name", ["rgba", "scene"])
+def test_a_path_and_a_pil_image_and_an_array_have_the_same_pixels(name, request, tmp_path):
+    path = tmp_path / "same.png"  # every decoder reads the same from a PNG
+    Image.open(request.getfixturevalue(name)).save(path)
+    pixels = read_image(path)
+    with Image.open(path) as image:
+        array = np.asarray(image)
+        assert (as_pixels(image) == pixels).all()
+    assert (as_pixels(str(path)) == pixels).all()
+    assert (as_pixels(array) == pixels).all()
+    swapped = array[..., [2, 1, 0, 3][: array.shape[2]]]
+    assert (as_pixels(swapped, channels="bgr") == pixels).all()
+    assert not (as_pixels(swapped) == pixels).all()
+
+
+def test_a_grey_array_has_three_equal_channels():
+    grey = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert (as_pixels(grey) == grey[:, :, None]).all()
+
+
+def test_a_pil_image_is_turned_as_its_exif_says(tmp_path):
+    turned = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=exif)
+    with Image.open(tmp_path / "turned.png") as image:
+        assert as_pixels(image).shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((4, 5, 3)), "an array (4, 5, 3) of float64"),
+        (np.zeros((3, 4, 5), np.uint8), "an array (3, 4, 5) of uint8"),
+        (np.zeros(4, np.uint8), "an array (4,) of uint8"),
+        (np.zeros((0, 4), np.uint8), "an array (0, 4) of uint8"),
+    ],
+)
+def test_another_shape_or_type_of_array_is_refused(image, message):
+    assert message_of(as_pixels, image, error=InputError) == (
+        f"not an image: {message}; give uint8 in [0, 255] of shape (H, W), (H, W, 3) or (H, W, 4)"
+    )
+
+
+def test_another_type_is_refused():
+    assert message_of(as_pixels, torch.zeros(3, 4, 4), error=InputError) == (
+        "not an image: Tensor; give a path, a PIL image or a NumPy array"
+    )
+    assert message_of(as_pixels, np.zeros((2, 2), np.uint8), channels="RGB", error=InputError) == (
+        'channels are unknown: \'RGB\'; choose "rgb" or "bgr"'
+    )
+
+
+def test_an_extractor_returns_the_regions_of_the_stage(scene):
+    config = ExtractConfig(weights="scenes", **SMALL)
+    expected = load_extractor(BUNDLED["scenes"].path, config=config)(read_image(scene))
+    found = a2cap.extractor("scenes", device="cpu", **SMALL)(scene)
+    assert len(found) == len(expected) > 0
+    assert (found.boxes == expected.boxes).all()
+    assert (found.features == expected.features).all()
+
+
+def test_unusable_settings_of_an_extractor_are_refused():
+    assert message_of(a2cap.extractor, "calibrated-random") == (
+        "weights are random: 'calibrated-random'; name trained weights, such as 'scenes'"
+    )
+    assert message_of(a2cap.extractor, "scenes", max_region=3, error=ConfigError) == (
+        "1 problem in the configuration:\n"
+        "  extract.max_region: unknown field; did you mean 'max_regions'?"
+    )
