@@ -216,8 +216,8 @@ class Experiment:
     def _captioner(self, folder: Path) -> Input:
         named = captioner_folder(folder, "evaluate.ensemble")
         # without the manifest, so that a captioner may be copied to another folder
-        digests = [self._hashes.file(named / name, what=name) for name in CAPTIONER]
-        return Input(named, hashlib.sha256("\n".join(digests).encode()).hexdigest())
+        digests = {name: self._hashes.file(named / name, what=name) for name in CAPTIONER}
+        return Input(named, captioner_digest(digests))
 
     @cached_property
     def images(self) -> dict[str, Path | None]:
@@ -308,6 +308,11 @@ class Experiment:
         return evaluate.evaluate_stage(
             config, inputs=inputs, images=self.images, runtime=self.config.runtime
         )
+
+
+def captioner_digest(outputs: Mapping[str, str]) -> str:
+    """Return the digest of a captioner as part of an ensemble, from the digests of its files."""
+    return hashlib.sha256("\n".join(outputs[name] for name in CAPTIONER).encode()).hexdigest()
 
 
 def _require_replaceable(output: Path | None, stage: str) -> None:

@@ -15,6 +15,7 @@ from a2cap.pipeline.cli.options import (
     force_option,
 )
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
+from a2cap.pipeline.engine.lock import reading
 
 if TYPE_CHECKING:
     from a2cap.pipeline.analysis.faithfulness import RunAnalysis
@@ -72,7 +73,8 @@ def analyze(
     with options.open() as experiment:
         runtime = experiment.config.runtime
     found = _runs(options, runs, split)
-    analysed = [analyse(run, split=split, images=images, runtime=runtime) for run in found]
+    with reading(*(path for run in found for path in (run.model, run.features, run.captions))):
+        analysed = [analyse(run, split=split, images=images, runtime=runtime) for run in found]
     for one in analysed:
         _print_layers(one)
     for path in write_analysis(output, analysed):

@@ -20,6 +20,7 @@ from a2cap.pipeline.cli.options import (
     set_option,
     verbose_option,
 )
+from a2cap.pipeline.engine.lock import reading
 
 if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import CaptionedImage
@@ -123,7 +124,7 @@ def caption(
         # refuses a wrong path before a model is loaded
         paths = FigurePaths(figure, many=may_be_many(images))
     failed = False
-    for image, found in caption_files(
+    captioned = caption_files(
         named,
         models=models,
         boxes=boxes,
@@ -131,14 +132,16 @@ def caption(
         runtime=config.runtime,
         batch_size=batch_size,
         attention=paths is not None,
-    ):
-        if isinstance(found, A2Error):
-            failed = True
-            click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
-            continue
-        click.echo(_line(image.path, found, beams, as_json=as_json))
-        if paths is not None:
-            write_figure(paths.for_image(image.path), image, found)
+    )
+    with reading(*models):
+        for image, found in captioned:
+            if isinstance(found, A2Error):
+                failed = True
+                click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
+                continue
+            click.echo(_line(image.path, found, beams, as_json=as_json))
+            if paths is not None:
+                write_figure(paths.for_image(image.path), image, found)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -214,7 +217,8 @@ def submit(
         files = {submission.VAL: val_results, submission.TEST: test_results}
         captions = {part: read_results(path) for part, path in files.items()}
     else:
-        captions = caption_sets(models, features, ids, config.evaluate, config.runtime)
+        with reading(*models, *features):
+            captions = caption_sets(models, features, ids, config.evaluate, config.runtime)
     submission.write_submission(output, name, captions, ids)
     counts = ", ".join(f"{len(found):,} of {part}" for part, found in captions.items())
     click.echo(f"{output}: captions {counts}")

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from a2cap.pipeline.cli.options import EXIT_SKIPPED, PATH, log, verbose_option
+from a2cap.pipeline.engine.lock import reading
 
 # repeated from extraction.convert, whose imports would slow "a2 --help"
 FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
@@ -55,7 +56,8 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     from a2cap.pipeline.extraction.convert import skipped_file
 
     log(verbose)
-    made = converted(source, target, **options)
+    with reading(source):
+        made = converted(source, target, **options)
     fewest, most = made.regions
     click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")

@@ -53,15 +53,14 @@ def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> Non
 @click.command()
 @click.argument("names", nargs=-1)
 @experiment_options()
-@click.option(
-    "--yes", is_flag=True, help="Delete everything that no run of this experiment can need."
-)
+@click.option("--yes", is_flag=True, help="Delete everything that is neither needed nor costly.")
 def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
     """List removable artifacts, or delete them.
 
     Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not
-    use, unfinished work, and leftovers of reruns and locks. Inputs and paths in use by a process
-    are never deleted. Resumable and undecided paths are deleted only if named.
+    use, unfinished work, and leftovers of reruns and locks. Not listed is what a process, an
+    ensemble or a baseline reads. Costly (trainings, and what took more than an hour), resumable and
+    undecided paths are deleted only if named.
 
     \b
     Example:
@@ -114,12 +113,16 @@ def doctor(options: ExperimentOptions) -> None:
 
 
 def _print_removable(found: "list[RemovableItem]") -> None:
+    from a2cap.pipeline.doctor.clean import BY_NAME_ONLY
+
     for item in found:
         click.echo(f"{item.kind:<11} {_bytes(item.size):>9}  {item.path}")
         click.echo(f"{'':<11} {'':>9}  {item.why}")
     if found:
         total = _bytes(sum(item.size for item in found))
-        click.echo(f"{len(found)} removable, {total}; name paths to delete, or use --yes")
+        cheap = [item.size for item in found if item.kind not in BY_NAME_ONLY]
+        yes = f", or use --yes for {len(cheap)}, {_bytes(sum(cheap))}" if cheap else ""
+        click.echo(f"{len(found)} removable, {total}; name paths to delete{yes}")
     else:
         click.echo("nothing is removable")
 

@@ -1,10 +1,12 @@
 """Removable artifacts: stale results, unfinished work, leftovers and old locks.
 
 Only paths with a stage key in a stage's folder are considered. Not removable are paths that a
-process works on or reads, that this experiment uses, or that contain a file it reads. A directory
-is renamed before it is deleted, so that no half-deleted directory keeps its name.
+process works on or reads, that this experiment uses, that contain a file it reads, or that an
+evaluation has in its ensemble or as its baseline. A directory is renamed before it is deleted, so
+that no half-deleted directory keeps its name.
 """
 
+import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,20 +16,32 @@ from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import rename_durably
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
-from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR
+from a2cap.pipeline.engine.artifacts import (
+    CAPTIONER,
+    EVENTS,
+    FURTHER_MODEL,
+    TRAIN_DETECTOR,
+    TRAIN_SCST,
+    TRAIN_XE,
+)
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, is_read, lock_holder, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import Stage, StagePaths
-from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.experiment import Experiment, captioner_digest
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
-RESUMABLE, UNDECIDED = "resumable", "undecided"
-BY_NAME_ONLY = frozenset({RESUMABLE, UNDECIDED})
-"""Kinds that are deleted only if named, because this experiment may still need them."""
+COSTLY, RESUMABLE, UNDECIDED = "costly", "resumable", "undecided"
+# deleted only if named: they cost hours, or this experiment may still need them
+BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED})
 
+_TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
+_COSTLY_SECONDS = 3600.0
+# matched, not parsed: a kill may have truncated any line
+_EVENT = re.compile(r'^\{"time": ([\d.]+), "event": "(\w+)"', re.MULTILINE)
 _REMOVED = ".removed"
 _HOLDER = ".holder.json"
 
@@ -45,7 +59,7 @@ class RemovableItem:
 def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
-    read_now = _read_by_running(experiment.artifacts)
+    read = _read_by_others(experiment.artifacts)
     found = []
     for name in STAGES:
         folder = experiment.artifacts / name
@@ -57,7 +71,7 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if protected or not _is_below(path, experiment.artifacts):
                 continue
             item = _judge(path, used)
-            if item is not None and not _digests(path) & read_now:
+            if item is not None and not _digests(path) & read:
                 found.append(item)
     return found
 
@@ -106,7 +120,7 @@ def _judge(path: Path, used: Stage | str | None) -> RemovableItem | None:
     if not is_key(final.name) or _held(final) is not None:
         return None
     if path.is_dir():
-        verdict = _judge_folder(path, final, used)
+        verdict = None if is_read(path) else _judge_folder(path, final, used)
         return (
             None if verdict is None else RemovableItem(path, verdict[0], size_of(path), verdict[1])
         )
@@ -137,13 +151,25 @@ def _judge_work(path: Path, final: Path, used: Stage | str | None) -> tuple[str,
         return UNDECIDED, f"unknown if it is used: {used}"
     if used is not None and used.pre_image.key == final.name:
         return None if path == final else (RESUMABLE, "the next run resumes it")
-    kind = STALE if path == final else UNFINISHED
     before = _pre_image(path)
     if before is None:
-        return kind, "its manifest is unreadable" if path == final else "has other settings"
-    if used is None:
-        return kind, "this experiment has no such stage"
-    return kind, "; ".join(difference(before, used.pre_image))
+        why = "its manifest is unreadable" if path == final else "has other settings"
+    elif used is None:
+        why = "this experiment has no such stage"
+    else:
+        why = "; ".join(difference(before, used.pre_image))
+    log = path / EVENTS
+    events = _EVENT.findall(log.read_text(errors="replace") if log.is_file() else "")
+    if path != final:
+        saved = any(event == "checkpoint" for _, event in events) or any(path.glob("checkpoints/*"))
+        return (
+            (RESUMABLE, f"{why}; a run of its settings resumes it") if saved else (UNFINISHED, why)
+        )
+    # with the time between its runs, because a resumed one may have needed only its last minute
+    seconds = float(events[-1][0]) - float(events[0][0]) if events else 0.0
+    if path.parent.name in _TRAININGS or seconds > _COSTLY_SECONDS:
+        return COSTLY, f"{why}; made in {format_duration(seconds)}" if events else why
+    return STALE, why
 
 
 def _used_stage(experiment: Experiment, name: str) -> Stage | str | None:
@@ -167,12 +193,20 @@ def _inputs(config: Config) -> Iterator[Path]:
         yield Path(config.extract.weights)
 
 
-def _read_by_running(artifacts: Path) -> set[str]:
-    """Return the digests of the inputs of all running stages, of any experiment."""
+def _read_by_others(artifacts: Path) -> set[str]:
+    """Return the digests that running stages and evaluations of any experiment read.
+
+    Of a finished evaluation these are its ensemble and its baseline, which no stage could restore.
+    """
     found: set[str] = set()
-    for partial in artifacts.glob("*/*.partial"):
-        before = _pre_image(partial) if _held(_final(partial)) is not None else None
-        found |= set() if before is None else set(before.inputs.values())
+    for folder in artifacts.glob("*/*/"):
+        before = _pre_image(folder)
+        if before is None:
+            continue
+        running = folder.suffix == ".partial" and _held(_final(folder)) is not None
+        for name, digest in before.inputs.items():
+            if running or name == "baseline" or name.startswith(FURTHER_MODEL):
+                found.add(digest)
     return found
 
 
@@ -182,7 +216,9 @@ def _digests(path: Path) -> set[str]:
         manifest = read_manifest(path)
     except A2Error:
         return set()
-    return {manifest.digest, *manifest.outputs.values()}
+    outputs = manifest.outputs
+    captioner = {captioner_digest(outputs)} if set(CAPTIONER) <= outputs.keys() else set()
+    return {manifest.digest, *outputs.values(), *captioner}
 
 
 def _pre_image(folder: Path) -> PreImage | None:

@@ -4,11 +4,12 @@ The kernel releases the lock when its holder dies, so a killed run never blocks 
 description is read only while the lock is held.
 """
 
+import fcntl
 import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -68,3 +69,31 @@ def lock_holder(path: Path) -> str:
 
 def _holder_file(path: Path) -> Path:
     return path.with_suffix(".holder.json")
+
+
+@contextmanager
+def reading(*paths: Path) -> Iterator[None]:
+    """Keep the results at or around these paths from being deleted inside the block."""
+    with ExitStack() as opened:
+        for path in paths:
+            # a lock of the folder itself: nothing is written, and a killed reader leaves nothing
+            with suppress(OSError):  # a path that does not exist is the caller's to report
+                folder = os.open(path if path.is_dir() else path.parent, os.O_RDONLY)
+                opened.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_SH)
+        yield
+
+
+def is_read(folder: Path) -> bool:
+    """Return True if a living process reads the folder or one in it."""
+    for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        descriptor = os.open(inner, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks of folders
+            return False
+        finally:
+            os.close(descriptor)
+    return False

@@ -20,7 +20,7 @@ from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durabl
 from a2cap.pipeline.engine.artifacts import MANIFEST, RESOLVED_CONFIG, SKIPPED
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
 from a2cap.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
 
@@ -92,7 +92,8 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
     # with a manifest, an earlier run died just before the rename
     if not (partial / MANIFEST).exists():
         events = EventLog(partial)
-        with events.running(stage=stage.name, key=stage.pre_image.key) as end:
+        inputs = reading(*(found.path for found in stage.inputs.values()))
+        with inputs, events.running(stage=stage.name, key=stage.pre_image.key) as end:
             started = time.monotonic()
             skipped = stage.work(partial, events)
             for item in skipped:

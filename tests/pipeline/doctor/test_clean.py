@@ -1,18 +1,20 @@
 """Cleaning: which artifacts are removable, and that nothing else is deleted."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from a2cap.data.errors import InputError, LockedError
+from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items, size_of
 from a2cap.pipeline.doctor.verify import verify
-from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.experiment import Experiment
-from tests.pipeline.experiments import CopiedExperiment
+from a2cap.pipeline.experiment import Experiment, captioner_digest
+from tests.pipeline.experiments import CopiedExperiment, a2
 
 
 class Copy(CopiedExperiment):
@@ -21,9 +23,14 @@ class Copy(CopiedExperiment):
     def found(self, *overrides, keep=()):
         """Map the removable paths below the artifacts folder to their kind and reason."""
         return {
-            item.path.relative_to(self.artifacts).as_posix(): (item.kind, item.why)
+            self.name(item.path): (item.kind, re.sub("made in .*", "made in …", item.why))
             for item in self.items(*overrides, keep=keep)
         }
+
+    def name(self, path):
+        """Return the path of a stage's only result, or of a folder, below the artifacts."""
+        path = self.directory(path) if isinstance(path, str) else path
+        return path.relative_to(self.artifacts).as_posix()
 
     def items(self, *overrides, keep=()):
         config = load_config(self.experiment.config_file, overrides)
@@ -32,7 +39,7 @@ class Copy(CopiedExperiment):
 
     def left(self):
         """List every folder and lock of the stages."""
-        return {path.relative_to(self.artifacts).as_posix() for path in self.artifacts.glob("*/*")}
+        return {self.name(path) for path in self.artifacts.glob("*/*")}
 
 
 @pytest.fixture
@@ -55,10 +62,9 @@ def test_no_result_of_the_current_experiment_is_removable(copy):
 
 
 def test_a_result_of_other_settings_is_stale_with_the_difference(copy):
-    name = f"evaluate/{copy.directory('evaluate').name}"
-    assert copy.found("evaluate.beam_size=3", "evaluate.split=val") == {
-        name: ("stale", "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'")
-    }
+    why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
+    found = copy.found("evaluate.beam_size=3", "evaluate.split=val")
+    assert found == {copy.name("evaluate"): ("stale", why)}
 
 
 def test_the_size_of_an_item_is_that_of_all_its_files(copy):
@@ -68,27 +74,21 @@ def test_the_size_of_an_item_is_that_of_all_its_files(copy):
 
 
 def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
-    trained, evaluated = (f"{s}/{copy.directory(s).name}" for s in ("train-xe", "evaluate"))
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
         'run "a2 train" or "a2 run"'
     )
     assert copy.found("train.seed=1") == {
-        trained: ("stale", "train.seed 0 -> 1"),
-        evaluated: ("undecided", waits),
+        copy.name("train-xe"): ("costly", "train.seed 0 -> 1; made in …"),
+        copy.name("evaluate"): ("undecided", waits),
     }
 
 
 def test_without_a_configuration_results_are_undecided(copy):
     with Experiment(load_config(None), copy.artifacts) as opened:
         kinds = {item.path.parent.name: item.kind for item in find_removable(opened)}
-    assert kinds == {
-        "calibrate": "stale",
-        "extract": "undecided",
-        "preprocess": "undecided",
-        "train-xe": "undecided",
-        "evaluate": "undecided",
-    }
+    others = dict.fromkeys(("extract", "preprocess", "train-xe", "evaluate"), "undecided")
+    assert kinds == {"calibrate": "stale", **others}
 
 
 def test_a_trained_detector_is_undecided_without_its_configuration(experiment, copy):
@@ -104,28 +104,23 @@ def test_a_trained_detector_is_undecided_without_its_configuration(experiment, c
         override("detector.images", experiment.scenes / "images"),
         override("detector.labels", copy.experiment.config_file),
     )
-    stale = {"train-detector/0123456789ab": ("stale", "its manifest is unreadable")}
-    assert copy.found(*places) == stale
+    costly = {"train-detector/0123456789ab": ("costly", "its manifest is unreadable")}
+    assert copy.found(*places) == costly
     start = override("detector.start", trained / "detector.safetensors")
     assert copy.found(*places, start) == {}
 
 
 def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain_weights):
-    assert copy.found(plain_weights) == {
-        f"calibrate/{copy.directory('calibrate').name}": (
-            "stale",
-            "this experiment has no such stage",
-        )
-    }
+    stale = ("stale", "this experiment has no such stage")
+    assert copy.found(plain_weights) == {copy.name("calibrate"): stale}
 
 
 def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy):
     evaluated = copy.directory("evaluate")
     (evaluated / "manifest.json").write_text("{")
     assert copy.found() == {}
-    assert copy.found("evaluate.beam_size=3") == {
-        f"evaluate/{evaluated.name}": ("stale", "its manifest is unreadable")
-    }
+    stale = {copy.name(evaluated): ("stale", "its manifest is unreadable")}
+    assert copy.found("evaluate.beam_size=3") == stale
 
 
 def unfinished(copy, stage):
@@ -140,7 +135,7 @@ def unfinished(copy, stage):
 
 def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(copy):
     partial = unfinished(copy, "evaluate")
-    name = f"evaluate/{partial.name}"
+    name = copy.name(partial)
     assert copy.found() == {name: ("resumable", "the next run resumes it")}
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
     (partial / "key.json").write_text("{")
@@ -149,30 +144,29 @@ def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(co
 
 def test_unfinished_work_of_a_waiting_stage_is_undecided(copy):
     partial = unfinished(copy, "evaluate")
-    kind, why = copy.found("train.seed=1")[f"evaluate/{partial.name}"]
+    kind, why = copy.found("train.seed=1")[copy.name(partial)]
     assert kind == "undecided"
     assert why.startswith("unknown if it is used: evaluate needs train-xe")
 
 
-def test_a_replaced_result_is_removable_once_its_replacement_exists(copy):
-    final = copy.directory("evaluate")
-    shutil.copytree(final, f"{final}.replaced")
-    assert copy.found() == {f"evaluate/{final.name}.replaced": ("leftover", "replaced by --force")}
-    final.rename(f"{final}.partial")
-    assert copy.found() == {
-        f"evaluate/{final.name}.partial": ("resumable", "the next run resumes it"),
-        f"evaluate/{final.name}.replaced": (
-            "undecided",
-            "its replacement is not finished; run the stage again first",
-        ),
-    }
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [("replaced", "replaced by --force"), ("removed", "left by an interrupted deletion")],
+)
+def test_leftovers_beside_a_result_are_removable(copy, ending, why):
+    name = copy.name("evaluate")
+    shutil.copytree(copy.artifacts / name, copy.artifacts / f"{name}.{ending}")
+    assert copy.found() == {f"{name}.{ending}": ("leftover", why)}
 
 
-def test_an_interrupted_deletion_is_removable(copy):
-    final = copy.directory("evaluate")
-    shutil.copytree(final, f"{final}.removed")
+def test_a_replaced_result_is_undecided_until_its_replacement_exists(copy):
+    name = copy.name("evaluate")
+    shutil.copytree(copy.artifacts / name, copy.artifacts / f"{name}.replaced")
+    (copy.artifacts / name).rename(copy.artifacts / f"{name}.partial")
+    why = "its replacement is not finished; run the stage again first"
     assert copy.found() == {
-        f"evaluate/{final.name}.removed": ("leftover", "left by an interrupted deletion")
+        f"{name}.partial": ("resumable", "the next run resumes it"),
+        f"{name}.replaced": ("undecided", why),
     }
 
 
@@ -185,7 +179,80 @@ def test_locks_without_a_result_are_removable(copy):
     assert copy.found() == {"extract/0123456789ab.lock": ("lock", "no result has this key")}
 
 
+# --- what costs hours is deleted only if named ---------------------------------------------------
+
+
+def test_what_took_more_than_an_hour_is_costly(copy):
+    events = copy.directory("evaluate") / "events.jsonl"
+    lines = '{"time": 1000.5, "event": "start"}\n{"time": 10\n{"time": %s, "event": "end"}\n'
+    why = "evaluate.beam_size 2 -> 3"
+    events.write_text(lines % 4600.5)
+    assert copy.found("evaluate.beam_size=3") == {copy.name("evaluate"): ("stale", why)}
+    events.write_text(lines % 4601)
+    [item] = copy.items("evaluate.beam_size=3")
+    assert (item.kind, item.why) == ("costly", f"{why}; made in 1 h 0 min")
+
+
+@pytest.mark.parametrize("stage", ["train-xe", "extract"])
+def test_unfinished_work_with_a_checkpoint_is_resumable_by_its_own_settings(copy, stage):
+    partial = unfinished(copy, stage)
+    setting = {"train-xe": "train.seed 0 -> 1", "extract": "extract.dtype 'float16' -> 'float32'"}
+    override = {"train-xe": "train.seed=1", "extract": "extract.dtype=float32"}[stage]
+    found = copy.found(override)[copy.name(partial)]
+    assert found == ("resumable", f"{setting[stage]}; a run of its settings resumes it")
+
+
+def test_with_yes_nothing_that_cost_hours_is_deleted(copy):
+    # two configurations, one of them with a resumable training, and self-critical training
+    partial = unfinished(copy, "train-xe")
+    trained = shutil.copytree(partial, partial.with_name("0123456789ab"))
+    refined = shutil.copytree(trained, copy.artifacts / "train-scst" / "0123456789ab")
+    before = copy.left()
+    for settings in ([], ["--set", "train.seed=1"], ["--set", "model.width=32"]):
+        assert copy.a2("clean", "--yes", *settings).exit_code == 0
+    assert {copy.name(path) for path in (partial, trained, refined)} <= copy.left() == before
+    assert copy.a2("clean", "--set", "train.seed=1", partial, trained, refined).exit_code == 0
+    assert not any(path.exists() for path in (partial, trained, refined))
+
+
 # --- not removable -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_captioners_of_an_ensemble_are_not_removable(copy, configured):
+    further = copy.directory("train-xe")
+    other = ("train.seed=1", override("evaluate.ensemble", (further,)) if configured else "")
+    if not configured:  # an evaluation of other settings has it
+        digests = read_manifest(further).outputs
+        add_input(copy.directory("evaluate"), "model.2", captioner_digest(digests))
+    found = copy.found(*filter(None, other))
+    assert "train-xe" not in {name.split("/")[0] for name in found}
+
+
+def add_input(result, name, digest, **changes):
+    manifest = json.loads((result / "manifest.json").read_text())
+    manifest["pre_image"]["inputs"][name] = digest
+    (result / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def test_the_baseline_of_another_evaluation_is_not_removable(copy):
+    baseline = copy.directory("evaluate")
+    other = shutil.copytree(baseline, baseline.with_name("0123456789ab"))
+    add_input(other, "baseline", read_manifest(baseline).outputs["metrics.json"], outputs={})
+    assert set(copy.found("evaluate.beam_size=3")) == {copy.name(other)}
+
+
+@pytest.mark.parametrize("inner", [".", "features.lmdb"])
+def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
+    extracted = copy.directory("extract")
+    name = copy.name(extracted)
+    assert name in copy.found("extract.dtype=float32")
+    with reading(extracted / inner, copy.artifacts / "none"):
+        assert name not in copy.found("extract.dtype=float32")
+        answer = copy.a2("clean", "--set", "extract.dtype=float32", name)
+    assert answer.exit_code == 1
+    assert answer.stderr == f'a2: {name!r} is not removable; name a path that "a2 clean" lists\n'
+    assert name in copy.found("extract.dtype=float32")
 
 
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
@@ -209,6 +276,17 @@ def test_weights_that_a_running_extraction_reads_are_not_removable(copy, plain_w
     partial = unfinished(copy, "extract")
     with stage_lock(partial.with_suffix(".lock"), what="a test"):
         assert "calibrate" not in {name.split("/")[0] for name in copy.found(plain_weights)}
+
+
+def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
+    def caption(images, *, models, **how):
+        assert is_read(models[0])
+        yield from ()
+
+    monkeypatch.setattr(caption_images, "caption_files", caption)
+    model = copy.directory("train-xe")
+    assert a2("caption", "x.jpg", "--model", model).exit_code == 0
+    assert not is_read(model)
 
 
 def test_an_input_inside_a_result_is_not_removable(copy):
@@ -240,7 +318,7 @@ def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
     shutil.rmtree(copy.artifacts / "preprocess")
     (copy.artifacts / "preprocess").symlink_to(elsewhere / "evaluate")
     names = copy.found("evaluate.beam_size=3", "train.seed=1").keys()
-    assert names == {f"evaluate/{final.name}", f"train-xe/{copy.directory('train-xe').name}"}
+    assert names == {copy.name(final), copy.name("train-xe")}
 
 
 # --- deletion -----------------------------------------------------------------------------------
@@ -311,7 +389,7 @@ def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
 
 def test_an_item_is_selected_by_its_path_or_its_path_below_the_artifacts(copy):
     items = copy.items("evaluate.beam_size=3")
-    name = f"evaluate/{copy.directory('evaluate').name}"
+    name = copy.name("evaluate")
     for names in ([name], [str(copy.artifacts / name)], [name, name]):
         assert select_items(items, names, copy.artifacts) == items
 
@@ -347,9 +425,11 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     assert answer.stdout.splitlines() == [
         f"stale       {size:>9}  {final}",
         "                       evaluate.beam_size 2 -> 3",
-        f"1 removable, {size}; name paths to delete, or use --yes",
+        f"1 removable, {size}; name paths to delete, or use --yes for 1, {size}",
     ]
     assert copy.left() == before
+    costly = copy.a2("clean", "--set", "train.seed=1").stdout.splitlines()[-1]
+    assert costly.startswith("2 removable, ") and costly.endswith("; name paths to delete")
 
 
 def test_the_command_reports_if_nothing_is_removable(copy):
@@ -382,13 +462,8 @@ def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
     assert all(path.is_dir() for path in (trained, evaluated, partial))
 
 
-def test_the_command_rejects_names_with_exit_codes(copy):
+def test_the_command_rejects_names_in_use_with_an_exit_code(copy):
     partial = unfinished(copy, "evaluate")
-    answer = copy.a2("clean", "nothing")
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        "a2: 'nothing' is not removable; name a path that \"a2 clean\" lists\n"
-    )
     with stage_lock(partial.with_suffix(".lock"), what="a test"):
         assert copy.a2("clean", partial).exit_code == 75
     assert copy.a2("clean", partial).exit_code == 0
