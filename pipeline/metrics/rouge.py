@@ -40,6 +40,6 @@ def longest_common_subsequence(positions: dict[str, int], length: int, words: Se
     unmatched = all_bits = (1 << length) - 1
     for word in words:
         here = unmatched & positions.get(word, 0)
-        # The carry of the sum marks the first match at or after each gap.
+        # One row of the table; a zero is a position where the subsequence grows.
         unmatched = (unmatched + here | unmatched - here) & all_bits
     return length - unmatched.bit_count()

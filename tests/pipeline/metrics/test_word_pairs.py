@@ -32,7 +32,7 @@ RED, SMALL, TWO, THREE = (
 LARGEST = (("largest", "ball"),)
 
 # Group -> sentence -> its pairs, (word, nouns) each, sorted, with repetitions.
-PAIRS = {
+PAIRS: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {
     "colours": {
         # A word describes the next noun or the subject of its clause.
         "a small red ball and two blue boxes": (("blue", "box"), *RED),
