@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.captions.caption_file import deterministic_hdf5, reading, write_texts
 from a2cap.data.errors import InputError
+from a2cap.data.files.hdf5_file import own_dataset
 
 _CHUNK = 1 << 13
 _PER_REGION = ("original", "aligned", "keep")
@@ -114,9 +115,9 @@ class AttentionFile:
         return CaptionAttention(original, aligned, found["keep"], gate)
 
     def _read_index(self, file: h5py.File) -> None:
-        image_ids = file["image_ids"].asstr()[...].tolist()
-        self._words = file["words"][...].astype(np.int64)
-        self._regions = file["regions"][...].astype(np.int64)
+        image_ids = own_dataset(file, "image_ids").asstr()[...].tolist()
+        self._words = own_dataset(file, "words")[...].astype(np.int64)
+        self._regions = own_dataset(file, "regions")[...].astype(np.int64)
         if not len(image_ids) == len(self._words) == len(self._regions):
             raise ValueError("lengths of image_ids, words and regions differ")
         self._positions = {image_id: position for position, image_id in enumerate(image_ids)}
@@ -124,8 +125,9 @@ class AttentionFile:
         self._first_cell = np.concatenate([[0], np.cumsum(self._words * self._regions)])
         ends = dict.fromkeys(_PER_REGION, self._first_cell) | {"gate": self._first_word}
         for name, firsts in ends.items():
-            if name in file and len(file[name]) != firsts[-1]:
-                raise ValueError(f"{name} has {len(file[name])} values, expected {firsts[-1]}")
+            count = len(own_dataset(file, name)) if name in file else firsts[-1]
+            if count != firsts[-1]:
+                raise ValueError(f"{name} has {count} values, expected {firsts[-1]}")
 
 
 def _part(
@@ -133,5 +135,5 @@ def _part(
 ) -> NDArray[np.float32] | None:
     if name not in file:
         return None
-    values: NDArray[np.float16] = file[name][first : first + np.prod(shape, dtype=int)]
+    values: NDArray[np.float16] = own_dataset(file, name)[first : first + np.prod(shape, dtype=int)]
     return values.astype(np.float32).reshape(shape)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
 from a2cap.data.errors import InputError
+from a2cap.data.files.hdf5_file import own_dataset
 
 _SPLITS = ("train", "val", "test")
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, RuntimeError)
@@ -67,11 +68,11 @@ class CaptionFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with reading(path, "captions"), h5py.File(path, "r") as file:
-            self._tokens: NDArray[np.int32] = file["tokens"][...].astype(np.int32)
-            self._lengths: NDArray[np.int32] = file["lengths"][...].astype(np.int32)
-            self._offsets: NDArray[np.int64] = file["offsets"][...].astype(np.int64)
-            self._image_ids: list[str] = file["image_ids"].asstr()[...].tolist()
-            self._splits: list[str] = file["splits"].asstr()[...].tolist()
+            self._tokens: NDArray[np.int32] = own_dataset(file, "tokens")[...].astype(np.int32)
+            self._lengths: NDArray[np.int32] = own_dataset(file, "lengths")[...].astype(np.int32)
+            self._offsets: NDArray[np.int64] = own_dataset(file, "offsets")[...].astype(np.int64)
+            self._image_ids: list[str] = own_dataset(file, "image_ids").asstr()[...].tolist()
+            self._splits: list[str] = own_dataset(file, "splits").asstr()[...].tolist()
             self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
             self._check()
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}

@@ -34,6 +34,10 @@ _REASONS = {
 }
 
 
+class StoreWriteError(StoreError):
+    """Raised when a commit or a seal cannot be written, as on a full disk."""
+
+
 class FeatureWriter:
     """The writer of an unsealed feature store, new or of an interrupted run.
 
@@ -160,7 +164,7 @@ class FeatureWriter:
 
     @contextmanager
     def _write_errors(self) -> Iterator[None]:
-        """Turn a failed write into a StoreError with the number of images kept."""
+        """Turn a failed write into a StoreWriteError with the number of images kept."""
         try:
             yield
         except lmdb.MapFullError:
@@ -168,7 +172,7 @@ class FeatureWriter:
         except (OSError, lmdb.Error) as error:
             kept = len(self._ids) - len(self._pending)
             code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
-            raise StoreError(
+            raise StoreWriteError(
                 f"cannot write {str(self.path)!r}: {_REASONS.get(code or 0, str(error))}; "
                 f"{kept} images are kept, free disk space and run again to resume"
             ) from error

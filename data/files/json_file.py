@@ -1,6 +1,7 @@
 """JSON files: read with or without gzip, written byte for byte the same every time."""
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.expansion import expansion_limit
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
@@ -69,7 +71,13 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot read {name} ({error.strerror}); check the path") from error
     try:
         if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
+            limit = expansion_limit(len(content))
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
+            if len(content) > limit:
+                raise InputError(
+                    f"{name} expands to more than {limit >> 20:,} MiB; unpack it yourself with "
+                    "gunzip if it is what you expect, and name the result"
+                )
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
     try:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
@@ -32,7 +32,7 @@ from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
 from a2cap.pipeline.engine.progress import track
@@ -105,8 +105,8 @@ def convert(
     """Convert `source`, whose format is detected, to `target`; continue an interrupted run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names. Raises InputError if the target exists, the format of the source is unknown or none of
-    its images can be read, and StoreError if the result differs from the source.
+    names. Raises InputError if the target exists, the format of the source is unknown, too many of
+    its images are unusable or all are, and StoreError if the result differs from the source.
     """
     _require_new(target)
     opened = open_source(source, _read_sizes(sizes))
@@ -120,10 +120,8 @@ def convert(
                 if isinstance(item, SkippedItem):
                     done.skipped.append(item)
                 else:
-                    regions = replace(item.regions, features=item.regions.features.astype(stored))
-                    if item.image_id not in writer:  # else from an interrupted run
-                        writer.add(item.image_id, regions)
-                    done.add(item.image_id, regions)
+                    done.add(item, writer, stored)
+                check_skip_limit(done.skipped, len(opened), "images")
                 progress.advance(1)
         if not done.counts:
             first = "".join(f", first {one.image_id!r}: {one.reason}" for one in done.skipped[:1])
@@ -165,11 +163,32 @@ class _ConvertedImages:
     skipped: list[SkippedItem] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    width: int = 0
 
-    def add(self, image_id: str, regions: Regions) -> None:
-        self.checksum.add(image_id, regions)
+    def add(self, item: ImageFeatures, target: Target, stored: np.dtype[Any]) -> None:
+        """Add an image to the target, with features rounded to `stored`, or skip it."""
+        image_id, regions = item.image_id, item.regions
+        try:
+            self._check(image_id, regions)
+            if image_id not in target:  # else from an interrupted run
+                target.add(image_id, regions)
+        except StoreWriteError:
+            raise
+        except (InputError, StoreError) as error:
+            self.skipped.append(SkippedItem(image_id, str(error)))
+            return
+        rounded = replace(regions, features=regions.features.astype(stored))
+        self.checksum.add(image_id, rounded)
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
+
+    def _check(self, image_id: str, regions: Regions) -> None:
+        found = regions.features.shape[1]
+        self.width = self.width or found
+        if image_id in self.sizes:
+            raise InputError(f"duplicate of image {image_id!r}; keep one")
+        if found != self.width:
+            raise InputError(f"{found} features per region, not {self.width}")
 
 
 def _require_new(target: Path) -> None:

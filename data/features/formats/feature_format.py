@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,7 @@ class Target(Protocol):
     """The writer of a file or folder, which resumes an interrupted run at the same path."""
 
     def __contains__(self, image_id: object) -> bool:
-        """Return True if an image has been added, in this run or an earlier one."""
+        """Return True if an earlier run added the image."""
 
     def add(self, image_id: str, regions: Regions) -> None:
         """Add one image; raise InputError if the format cannot store it."""
@@ -85,7 +84,9 @@ def read_or_skip(name: str, read: Callable[[], ImageFeatures]) -> ImageFeatures 
         return read()
     except KeyError as error:
         return SkippedItem(name, str(error.args[0]))  # str(error) would add quotes
-    except (OSError, ValueError, EOFError, BadZipFile, InputError) as error:
+    except MemoryError:
+        raise  # says nothing about the file
+    except Exception as error:  # each format's reader raises types of its own
         return SkippedItem(name, str(error))
 
 
@@ -101,7 +102,7 @@ def make_regions(
     """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
 
     boxes: (R, 4) float32; features: (R, F) float32; size: width and height of the image. Raises
-    InputError for other shapes.
+    InputError for other shapes and for boxes outside the image.
     """
     if features.ndim != 2 or boxes.shape != (len(features), 4):
         raise InputError(
@@ -109,6 +110,14 @@ def make_regions(
             "create the file again"
         )
     count = len(boxes)
+    # boxes of caffe end at the last pixel, others after it: one more allows for rounding
+    limits = np.array([*size, *size], np.float32) + 1
+    outside = ~((boxes >= -1) & (boxes <= limits)).all(axis=1)
+    if outside.any():
+        raise InputError(
+            f"box {outside.argmax()} is outside the image of {size[0]} x {size[1]} pixels: "
+            f"{boxes[outside][0].tolist()}; check the sizes of the images"
+        )
     return Regions(
         boxes=boxes,
         features=features,

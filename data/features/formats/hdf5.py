@@ -22,6 +22,7 @@ from a2cap.data.features.formats.feature_format import (
     make_regions,
     read_or_skip,
 )
+from a2cap.data.files.hdf5_file import own_dataset
 from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
 
@@ -51,11 +52,11 @@ class M2Source:
     def _read(self, file: h5py.File, name: str) -> ImageFeatures:
         image_id = image_id_of(f"{name}.jpg")
         size = image_size(image_id, self._sizes)
-        features = np.asarray(file[name + _FEATURES], np.float32)
-        boxes = np.asarray(file[name + _BOXES], np.float32)
+        features = np.asarray(own_dataset(file, name + _FEATURES), np.float32)
+        boxes = np.asarray(own_dataset(file, name + _BOXES), np.float32)
         scores = class_ids = None
         if name + _PROBABILITIES in file:
-            probabilities = np.asarray(file[name + _PROBABILITIES], np.float32)
+            probabilities = np.asarray(own_dataset(file, name + _PROBABILITIES), np.float32)
             scores = probabilities.max(axis=1)
             class_ids = probabilities.argmax(axis=1).astype(np.int32)
         regions = make_regions(boxes, features, size=size, scores=scores, class_ids=class_ids)
@@ -92,7 +93,6 @@ class M2Target:
             if name + suffix in self._file:  # of an image that a killed run did not complete
                 del self._file[name + suffix]
             self._file[name + suffix] = array
-        self._done.add(name)
         self._unflushed += 1
         if self._unflushed >= _IMAGES_PER_FLUSH:
             self._file.flush()

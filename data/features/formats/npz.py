@@ -6,11 +6,14 @@ MILVLG/bottom-up-attention.pytorch @4dbce86 uses one with x, bbox, num_bbox, ima
 its `info` is a pickle and is neither read nor written.
 """
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
@@ -23,6 +26,7 @@ from a2cap.data.features.formats.feature_format import (
     make_regions,
     read_or_skip,
 )
+from a2cap.data.files.expansion import expansion_limit
 from a2cap.data.image_ids import image_id as image_id_of
 from a2cap.data.regions import Regions
 
@@ -106,20 +110,38 @@ def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
 def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
     image_id = image_id_of(f"{path.stem}.jpg")
     size = image_size(image_id, sizes)
-    with np.load(path) as arrays:
-        features = np.asarray(arrays["feat"], np.float32)
-    corners = np.asarray(np.load(boxes / f"{path.stem}.npy"), np.float32)
+    with ZipFile(path) as archive:
+        features = _read_array(_member(archive, "feat"))
+    corners = _read_array((boxes / f"{path.stem}.npy").read_bytes())
     return ImageFeatures(image_id, make_regions(corners, features, size=size))
 
 
 def read_milvlg(path: Path) -> ImageFeatures:
     """Read an image of a folder of MILVLG."""
-    with np.load(path) as arrays:
-        boxes = np.asarray(arrays["bbox"], np.float32)
-        features = np.asarray(arrays["x"], np.float32)
-        size = int(arrays["image_w"]), int(arrays["image_h"])
+    with ZipFile(path) as archive:
+        boxes, features, width, height = (
+            _read_array(_member(archive, name)) for name in ("bbox", "x", "image_w", "image_h")
+        )
+    size = int(width.item()), int(height.item())
     regions = make_regions(boxes, features, size=size)
     return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
+
+
+def _member(archive: ZipFile, name: str) -> bytes:
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > expansion_limit(info.compress_size):
+        raise ValueError(f"{name} expands to {info.file_size:,} bytes")
+    return archive.read(info)
+
+
+def _read_array(content: bytes) -> NDArray[np.float32]:
+    """Read the bytes of an .npy file; raise ValueError for a pickle or a wrong number of bytes."""
+    # np.load would allocate what the header claims before it reads
+    stream = io.BytesIO(content)
+    read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
+    shape, fortran_order, dtype = read_header(stream)
+    values = np.frombuffer(stream.read(), dtype)  # refuses pickled objects
+    return values.reshape(shape, order="F" if fortran_order else "C").astype(np.float32)
 
 
 def att_name(image_id: str) -> str:

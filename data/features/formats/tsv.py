@@ -89,7 +89,6 @@ class TsvTarget:
         fields = self._caffe(image_id, regions) if caffe else self._lxmert(image_id, regions)
         arrays = [_encode(regions.boxes, "<f4"), _encode(regions.features, "<f4")]
         self._file.write(b"\t".join([*fields, *arrays]) + b"\n")
-        self._done.add(image_id)
 
     def finish(self) -> None:
         """Rename the finished file to its path."""

@@ -1,4 +1,5 @@
 import pickle
+import shutil
 import time
 from pathlib import Path
 
@@ -140,7 +141,11 @@ def test_inconsistent_datasets_are_rejected(path, name, value, problem):
 
 
 @pytest.mark.parametrize("name", ["tokens", "lengths", "offsets", "image_ids", "splits"])
-def test_a_missing_dataset_is_named(path, name):
+def test_a_missing_dataset_or_one_in_another_file_is_named(path, name):
+    shutil.copyfile(path, path.with_name("other.h5"))
     with h5py.File(path, "a") as file:
         del file[name]
     assert name in message_of(CaptionFile, path)
+    with h5py.File(path, "a") as file:
+        file[name] = h5py.ExternalLink("other.h5", name)
+    assert f"({name} is not a dataset inside the file; " in message_of(CaptionFile, path)

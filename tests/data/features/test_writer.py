@@ -54,6 +54,11 @@ def test_the_digest_does_not_depend_on_order_commits_or_resumes(tmp_path):
     assert len(digests) == 1
     assert write_store(tmp_path / "fewer", IDS[1:]).digest not in digests
     assert write_store(tmp_path / "exact", IDS, dtype="float32").digest not in digests
+    for image_id in "12":  # equal regions of another image
+        with FeatureWriter(tmp_path / image_id) as writer:
+            writer.add(image_id, make_regions("1"))
+            digests.add(writer.seal().digest)
+    assert len(digests) == 3
 
 
 def test_the_digest_of_an_empty_store_is_the_sha256_of_the_empty_message(tmp_path):

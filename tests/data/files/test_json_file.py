@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from a2cap.data.files import json_file
+from a2cap.data.files.expansion import expansion_limit
 from a2cap.data.files.json_file import parse_json, read_json, read_json_list, read_text, write_json
 from tests.data.messages import message_of, written
 
@@ -82,6 +84,17 @@ def test_a_file_beyond_pythons_limits_or_with_flipped_bits_is_rejected(tmp_path,
     path = tmp_path / "x.json"
     path.write_bytes(content)
     assert message_of(read_json, path).startswith(f"{fault}: {str(path)!r} (")
+
+
+def test_gzip_that_expands_too_much_is_rejected(tmp_path, monkeypatch):
+    assert (expansion_limit(1), expansion_limit(10**7)) == (256 << 20, 10**9)
+    monkeypatch.setattr(json_file, "expansion_limit", lambda stored: 1 << 20)
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(b"1" * (1 << 20) + b" "))
+    assert message_of(read_json, path) == (
+        f"{str(path)!r} expands to more than 1 MiB; unpack it yourself with gunzip if it is what "
+        "you expect, and name the result"
+    )
 
 
 def test_a_text_a_missing_file_and_a_folder_are_reported_by_name(tmp_path):

@@ -1,9 +1,12 @@
 """Conversion of features to every format and back."""
 
 import base64
+import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import h5py
 import numpy as np
@@ -11,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.formats import npz
 from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
@@ -185,6 +189,106 @@ def test_broken_npz_files_are_listed(store, tmp_path):
     assert reasons["000000000025.npz"] == (
         "boxes of shape (3, 4) do not fit features of shape (2, 8); create the file again"
     )
+
+
+def test_one_image_that_the_target_cannot_contain_is_listed(store, tmp_path):
+    convert(store, tmp_path / "npz", form="milvlg")
+    good = dict(np.load(tmp_path / "npz" / f"{IDS[0]}.npz"))
+    changes = {
+        "nan.npz": {"x": np.full((3, 8), np.nan)},
+        "large.npz": {"x": np.full((3, 8), 70_000.0)},
+        "narrow.npz": {"x": np.zeros((3, 7))},
+        "outside.npz": {"bbox": np.array([[0, 0, 5, 5], [0, 0, 122, 9], [0, 0, 5, 5]])},
+        "9.npz": {},
+    }
+    for name, change in changes.items():
+        np.savez(tmp_path / "npz" / name, **{**good, **change})
+    made = convert(tmp_path / "npz", tmp_path / "store", form="a2")
+    assert made.count == 3
+    assert {item.image_id: item.reason for item in made.skipped} == {
+        "nan": "feature of image 'nan' is not finite: nan; check the extractor's weights and the "
+        "image",
+        "large": "feature of image 'large' exceeds float16: 70000.0 > 65504; "
+        "store features as float32",
+        "narrow": "7 features per region, not 8",
+        "outside.npz": "box 1 is outside the image of 120 x 100 pixels: [0.0, 0.0, 122.0, 9.0]; "
+        "check the sizes of the images",
+        IDS[0]: f"duplicate of image {IDS[0]!r}; keep one",
+    }
+
+
+def test_more_unusable_images_than_the_limit_are_refused(store, tmp_path):
+    convert(store, tmp_path / "a.tsv", form="caffe")
+    with (tmp_path / "a.tsv").open("ab") as file:
+        file.write(b"1\t2\n" * 11)
+    message = message_of(convert, tmp_path / "a.tsv", tmp_path / "store", form="a2")
+    assert message.startswith(
+        "11 of 14 images cannot be used, at most 10 may be left out: 'line 4' (2 of 6 columns), "
+    )
+
+
+def test_a_full_disk_is_not_an_unusable_image(store, tmp_path, monkeypatch):
+    def refuse(writer):
+        raise StoreWriteError("cannot write: the disk is full")
+
+    monkeypatch.setattr(FeatureWriter, "flush", refuse)
+    monkeypatch.setattr(FeatureWriter, "add", lambda self, *given: refuse(self))
+    with pytest.raises(StoreWriteError, match="the disk is full"):
+        convert(store, tmp_path / "target", form="a2")
+
+
+INSIDE = "9_features is not a dataset inside the file; copy its values into the file"
+CLAIMS = "9_features claims 32,000,000,000 bytes, few of them are stored"
+
+
+def virtual_dataset(file, name, other):
+    layout = h5py.VirtualLayout((3, 8), "f4")
+    layout[:] = h5py.VirtualSource(other, "25_features", (3, 8))
+    file.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize(
+    ("replace_by", "reason"),
+    [
+        (lambda h5, name, other: h5.update({name: h5py.ExternalLink(other, "25_boxes")}), INSIDE),
+        (lambda h5, name, other: h5.update({name: h5py.SoftLink("/25_features")}), INSIDE),
+        (virtual_dataset, INSIDE),
+        (
+            lambda h5, name, other: h5.create_dataset(name, 24, "f4", external=[(other, 0, 96)]),
+            INSIDE,
+        ),
+        (lambda h5, name, other: h5.create_group(name), INSIDE),
+        (lambda h5, name, other: h5.create_dataset(name, (10**9, 8), "f4", chunks=(1, 8)), CLAIMS),
+    ],
+    ids=["external link", "soft link", "virtual", "external storage", "group", "huge"],
+)
+def test_data_outside_of_the_file_is_not_read(store, sizes, tmp_path, replace_by, reason):
+    convert(store, tmp_path / "m2", form="m2")
+    shutil.copyfile(tmp_path / "m2", tmp_path / "other")
+    with h5py.File(tmp_path / "m2", "r+") as file:
+        del file["9_features"]
+        replace_by(file, "9_features", str(tmp_path / "other"))
+    [skipped] = convert(tmp_path / "m2", tmp_path / "back", form="a2", sizes=sizes).skipped
+    assert (skipped.image_id, skipped.reason) == ("9", reason)
+
+
+def test_npz_that_expands_or_claims_too_much_is_listed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "expansion_limit", lambda stored: 100_000)
+    convert(store, tmp_path / "npz", form="milvlg")
+    bomb = tmp_path / "npz" / f"{IDS[0]}.npz"
+    with ZipFile(bomb, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("bbox.npy", bytes(100_001))
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**13, 4)}
+    )
+    with ZipFile(tmp_path / "npz" / f"{IDS[1]}.npz", "w") as archive:
+        archive.writestr("bbox.npy", header.getvalue())
+    made = convert(tmp_path / "npz", tmp_path / "store", form="a2")
+    assert [item.reason for item in made.skipped] == [
+        "bbox expands to 100,001 bytes",
+        "cannot reshape array of size 0 into shape (10000000000000,4)",
+    ]
 
 
 def test_a_pickle_in_npz_is_not_executed(tmp_path):
