@@ -115,11 +115,18 @@ def _coco_captions(
     annotations: Sequence[object], numbers: Iterable[int | str], skip: Skip
 ) -> dict[int | str, list[object]]:
     captions: dict[int | str, list[object]] = {number: [] for number in numbers}
+    seen: set[int | str] = set()
     for index, item in enumerate(annotations):
         with _skipping(f"annotations[{index}]", skip):
             number, caption = key_member(item, "image_id"), member(item, "caption")
             if number not in captions:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")
+            # one caption twice would count as two references
+            if isinstance(item, dict) and "id" in item:
+                identity = key_member(item, "id")
+                if identity in seen:
+                    raise BadItem(f"duplicate id {identity!r}")
+                seen.add(identity)
             captions[number].append(caption)
     return captions
 

@@ -141,6 +141,7 @@ def test_one_bad_coco_image_is_skipped_with_its_reason(tmp_path, image, skipped)
     [
         ({"image_id": 5, "caption": "x"}, ("annotations[3]", "caption of an unknown image: 5")),
         ({"image_id": 42}, ("annotations[3]", "no key 'caption'")),
+        (COCO_CAPTIONS[0], ("annotations[3]", "duplicate id 2")),
         ({"image_id": 42, "caption": {}}, ("000000000042", "caption 2: dict, not a string")),
     ],
 )
