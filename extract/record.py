@@ -75,6 +75,14 @@ class ExtractorRecord(BaseModel):
         }
         return cls.model_validate(own | facts)
 
+    def require_weights(self, path: Path) -> None:
+        """Raise InputError if a file does not contain the recorded weights."""
+        if sha256_of(path) != self.weights_sha256:
+            raise InputError(
+                f"{str(path)!r} differs from its sha256 in extractor.json; "
+                "copy the whole directory again, or train again"
+            )
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read an `extractor.json`.

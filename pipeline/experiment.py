@@ -29,11 +29,12 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.hash_cache import HashCache
+from a2cap.pipeline.engine.inputs import Input, result_input
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.manifest import read_manifest
-from a2cap.pipeline.engine.run import Outcome, finished, run_stage
+from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
 from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
-from a2cap.pipeline.engine.stage import Input, Stage, StagePaths
+from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
     calibrate,
@@ -179,6 +180,9 @@ class Experiment:
         holders = [lock_holder(lock) for lock in locks if is_locked(lock)]
         if holders:
             return Status(name, "running", paths.partial, holders)
+        paths = resumed(stage, paths)
+        if paths.forced:
+            return Status(name, "partial", paths.partial, ["interrupted run with --force"])
         if finished(stage, paths) is not None:
             return Status(name, "done", paths.final, [])
         before = latest(self.artifacts / name)
@@ -201,12 +205,11 @@ class Experiment:
     def _results(self, reader: str, **stages: str) -> dict[str, Input]:
         """Return the results that a stage reads, by the name of the input."""
         found = {name: self.result(stage, needed_by=reader) for name, stage in stages.items()}
-        return {name: Input(one.directory, one.manifest.digest) for name, one in found.items()}
+        return {name: result_input(one.directory, one.manifest) for name, one in found.items()}
 
     def _file(self, path: Path | None, field: str) -> Input:
         """Return the file that a config field names, with its digest."""
-        named = require_file(path, field)
-        return Input(named, self._hashes.file(named, what=f"file of {field}"))
+        return self._hashes.file(require_file(path, field), what=f"file of {field}")
 
     def _optional_files(self, section: str, **paths: Path | None) -> dict[str, Input]:
         """Return those files of a section that are set, by field."""
@@ -216,8 +219,10 @@ class Experiment:
     def _captioner(self, folder: Path) -> Input:
         named = captioner_folder(folder, "evaluate.ensemble")
         # without the manifest, so that a captioner may be copied to another folder
-        digests = {name: self._hashes.file(named / name, what=name) for name in CAPTIONER}
-        return Input(named, captioner_digest(digests))
+        found = {name: self._hashes.file(named / name, what=name) for name in CAPTIONER}
+        digest = captioner_digest({name: file.digest for name, file in found.items()})
+        files = {path: known for file in found.values() for path, known in file.files.items()}
+        return Input(named, digest, files)
 
     @cached_property
     def images(self) -> dict[str, Path | None]:
@@ -240,9 +245,8 @@ class Experiment:
         return read_annotations(path, split_list=data.split_list)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
-        return Input(
-            require_folder(self.config.data.images, "data.images"), self._hashes.images(images)
-        )
+        folder = require_folder(self.config.data.images, "data.images")
+        return self._hashes.images(folder, images)
 
     def _calibrate(self) -> Stage:
         chosen = calibrate.chosen_images(self.images)
@@ -253,8 +257,10 @@ class Experiment:
         named = weights_file(self.config.extract)
         if named is not None:
             return self._file(named, "extract.weights")
-        weights = self.result(CALIBRATE, needed_by=EXTRACT).directory / WEIGHTS
-        return Input(weights, self._hashes.file(weights, what="calibrated weights"))
+        made = self.result(CALIBRATE, needed_by=EXTRACT)
+        path, digest = made.directory / WEIGHTS, made.manifest.outputs[WEIGHTS]
+        # the manifest's digest and not the file's, so that a damaged file is an error
+        return Input(path, digest, {path: (digest, None)})
 
     def _extract(self) -> Stage:
         config, boxes, weights = self.config.extract, None, self._weights()
@@ -278,7 +284,7 @@ class Experiment:
         files: dict[str, Path | None] = dict(input_files(config))
         inputs = self._optional_files("detector", **files, start=config.start)
         for field, images in image_files(config).items():
-            inputs[field] = Input(getattr(config, field), self._hashes.images(images))
+            inputs[field] = self._hashes.images(getattr(config, field), images)
         return train_detector.train_detector_stage(
             config, inputs=inputs, runtime=self.config.runtime
         )

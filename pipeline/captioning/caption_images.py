@@ -81,10 +81,12 @@ class ImageCaptioner:
         self._loaded = load_captioner(models, device=self._device, average=average)
         self._decoding = decoding
         model = models[0]  # all have the same extractor
-        self.extract_config = ExtractorRecord.read(model / EXTRACTOR).config
+        record = ExtractorRecord.read(model / EXTRACTOR)
+        self.extract_config = record.config
         self._extractor = load_extractor(
             model / EXTRACTOR_WEIGHTS, config=self.extract_config, device=str(self._device)
         )
+        record.require_weights(model / EXTRACTOR_WEIGHTS)  # a flipped bit loads silently
 
     def extract(self, pixels: Pixels, boxes: NDArray[np.float32] | None = None) -> Regions:
         """Return the regions of an image as the captioner's training read them.

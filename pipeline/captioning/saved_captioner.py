@@ -23,6 +23,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.inputs import require_intact
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
@@ -92,6 +93,7 @@ def require_files(directory: Path, *names: str) -> None:
 def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[TransformerCaptioner]:
     """Load a trained captioner; raise A2Error for files that are missing or do not match."""
     require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
+    require_intact(directory, *CAPTIONER)
     try:
         description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
     except ValidationError as error:

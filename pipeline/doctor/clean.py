@@ -134,9 +134,9 @@ def _judge(path: Path, used: Stage | str | None) -> RemovableItem | None:
 def _judge_folder(path: Path, final: Path, used: Stage | str | None) -> tuple[str, str] | None:
     """Return the kind of a folder and the reason; None if it is not removable."""
     ending = path.name.removeprefix(final.name)
-    if ending in ("", ".partial"):
+    if ending in ("", ".partial", ".forced.partial"):
         return _judge_work(path, final, used)
-    if ending == _REMOVED:
+    if ending.endswith(_REMOVED):
         return LEFTOVER, "left by an interrupted deletion"
     if ending != ".replaced":
         return None

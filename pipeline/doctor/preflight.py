@@ -121,7 +121,7 @@ def run_checks(run: PlannedRun) -> list[Check]:
 
 
 def _check(run: PlannedRun, stage: str, need: str, look: "_Look") -> Check:
-    if need in _COSTLY and not run.is_pending(stage):
+    if need in _OF_WORK and not run.is_pending(stage):
         return Check(stage, need, "ok", "the result exists")
     try:
         return Check(stage, need, "ok", look(run, stage))
@@ -305,5 +305,6 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "folder": _folder,
     },
 }
-# checks that load torch or read much are skipped if the stage's result exists
-_COSTLY = frozenset({"weights", "start", "boxes", "device", "memory", "disk"})
+# Skipped if the stage's result exists: most load torch or read much, and only work that is still to
+# be done needs a folder in which it may write.
+_OF_WORK = frozenset({"weights", "start", "boxes", "device", "memory", "disk", "folder"})

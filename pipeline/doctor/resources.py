@@ -6,6 +6,7 @@ of an unfinished run count as free space.
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -192,13 +193,18 @@ class Resources:
 
     def _unfinished_bytes(self, name: str) -> int:
         """Return the bytes that an unfinished run of a stage has written."""
-        if self._output is not None:
-            return size_of(StagePaths(self._output).partial)
         try:
-            stage = self._experiment.stage(name)
+            paths = (
+                StagePaths(self._output)
+                if self._output is not None
+                else StagePaths.in_artifacts(
+                    self._experiment.artifacts, self._experiment.stage(name)
+                )
+            )
         except A2Error:
             return 0  # its key is not known yet, so no run of it can be unfinished
-        return size_of(StagePaths.in_artifacts(self._experiment.artifacts, stage).partial)
+        # a run with --force resumes its own work and deletes the other
+        return sum(size_of(one.partial) for one in (paths, replace(paths, forced=True)))
 
     def _free(self, stage: str) -> int:
         return shutil.disk_usage(self.folder(stage)).free

@@ -1,9 +1,10 @@
 """Cache of input file digests: an unchanged file is read only once.
 
-A cached digest is valid while size, mtime_ns and inode stay the same. Stage keys contain only the
-digests; a wrong mtime costs a read and never changes a key.
+A cached digest is valid while size, times and inode stay the same. Stage keys contain only the
+digests; a wrong time costs a read and never changes a key.
 """
 
+import errno
 import hashlib
 import logging
 import sqlite3
@@ -13,21 +14,27 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
+from a2cap.pipeline.engine.inputs import FileState, Input, file_state
 
 logger = logging.getLogger(__name__)
 
 _COMMITTED_TOGETHER = 256
 """Digests per transaction; an open transaction blocks the writes of other commands."""
 
-_FIND = "SELECT size, mtime_ns, inode, sha256 FROM files WHERE path = ?"
-_INSERT = "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)"
+_FIND = "SELECT size, mtime_ns, ctime_ns, inode, sha256 FROM digests WHERE path = ?"
+_INSERT = "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)"
 
 
 class HashCache:
     """Cache of file digests in a SQLite file that several processes may share."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            # `a2 status` and others need no right to write
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
         try:
             self._database = _open(path)
         except sqlite3.Error as error:
@@ -39,43 +46,44 @@ class HashCache:
         self._commit()
         self._database.close()
 
-    def file(self, path: Path, *, what: str) -> str:
-        """Return the hex sha256 of a file.
+    def file(self, path: Path, *, what: str) -> Input:
+        """Return a file with its hex sha256.
 
         what: the file's name in the InputError that is raised if `path` is not a file.
         """
-        digest = self._digest(path, what=what)
+        digest, state = self._digest(path, what=what)
         self._commit()
-        return digest
+        return Input(path, digest, {path: (digest, state)})
 
-    def _digest(self, path: Path, *, what: str) -> str:
+    def _digest(self, path: Path, *, what: str) -> tuple[str, FileState]:
         if not path.is_file():
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
-        status = path.stat()
-        fresh = (status.st_size, status.st_mtime_ns, status.st_ino)
+        fresh = file_state(path)
         name = str(path.resolve())  # one row per file, however the command names it
         # A cache that cannot be read or written, as on a full disk, costs only time.
         with suppress(sqlite3.Error):
             row = self._database.execute(_FIND, (name,)).fetchone()
-            if row is not None and row[:3] == fresh:
-                return str(row[3])
+            if row is not None and row[:-1] == fresh:
+                return str(row[-1]), fresh
         digest = sha256_of(path)
         with suppress(sqlite3.Error):
             self._database.execute(_INSERT, (name, *fresh, digest))
-        return digest
+        return digest, fresh
 
-    def images(self, files: Mapping[str, Path | None]) -> str:
-        """Return one digest over image ids and file contents; None is a missing file."""
-        combined = hashlib.sha256()
+    def images(self, folder: Path, files: Mapping[str, Path | None]) -> Input:
+        """Return images with one digest over ids and file contents; None is a missing file."""
+        combined, found = hashlib.sha256(), {}
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
+            content = "missing"
             # a file that appears later, also behind a broken link, must change the digest
-            found = path if path is not None and path.is_file() else None
-            content = "missing" if found is None else self._digest(found, what="image")
+            if path is not None and path.is_file():
+                found[path] = self._digest(path, what="image")
+                content = found[path][0]
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()
         self._commit()
-        return combined.hexdigest()
+        return Input(folder, combined.hexdigest(), found)
 
     def _commit(self) -> None:
         """Commit the new digests, or drop them if the database cannot be written."""
@@ -92,8 +100,8 @@ def _open(path: Path | str) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=60.0)
     try:
         database.execute(
-            "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, "
-            "size INTEGER, mtime_ns INTEGER, inode INTEGER, sha256 TEXT)"
+            "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, size INTEGER, "
+            "mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, sha256 TEXT)"
         )
     except sqlite3.Error:
         database.close()

@@ -25,6 +25,7 @@ class Manifest:
     skipped: number of skipped items, which skipped.jsonl lists.
     finished: seconds since the epoch; seconds: wall time of the last run.
     sizes: bytes of each output that is a file, to detect a truncated file without reading it.
+    checksums: sha256 of files that later stages read besides the outputs.
     """
 
     pre_image: PreImage
@@ -34,6 +35,7 @@ class Manifest:
     seconds: float
     versions: Mapping[str, str]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -55,8 +57,9 @@ def read_manifest(directory: Path) -> Manifest:
         content = json.loads(path.read_text())
         pre_image = PreImage(**content["pre_image"])
         required = {name: content[name] for name in _REQUIRED}
-        # manifests of earlier versions have no sizes
-        return Manifest(pre_image, **required, sizes=content.get("sizes", {}))
+        # manifests of earlier versions lack them
+        added = {name: content.get(name, {}) for name in ("sizes", "checksums")}
+        return Manifest(pre_image, **required, **added)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise A2Error(
             f"manifest is unreadable: {str(path)!r} ({error}); rerun the stage with --force"

@@ -10,15 +10,18 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
+from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
+from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.artifacts import MANIFEST, RESOLVED_CONFIG, SKIPPED
 from a2cap.pipeline.engine.explain import difference
+from a2cap.pipeline.engine.inputs import promised_inputs
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
 from a2cap.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
@@ -60,19 +63,57 @@ def run_stage(
     force: run again beside the old result, and replace it on success.
 
     Raises LockedError if another process runs the stage, and every error of its work. The partial
-    directory then stays for the next run.
+    directory then stays for the next run, with --force or without.
     """
+    # before the lock, which needs the right to write
+    found = published(stage, paths, force=force)
+    if found is not None:
+        return found
     with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
-        found = None if force else finished(stage, paths)
+        # again, because another process may have finished the stage since
+        found = published(stage, paths, force=force)
         if found is not None:
             return found
         require_no_running_shard(stage, paths)
-        if force:
-            # a run may have been killed between the two renames of _publish
-            if paths.replaced.exists() and not paths.final.exists():
-                rename_durably(paths.replaced, paths.final)
-            discard(paths.partial)
+        paths = prepare_forced(stage, resumed(stage, paths, force=force))
         return complete(stage, paths, resolved_config=resolved_config)
+
+
+def published(stage: Stage, paths: StagePaths, *, force: bool) -> Outcome | None:
+    """Return the result if nothing is left to do: none is forced, now or by an interrupted run."""
+    return None if resumed(stage, paths, force=force).forced else finished(stage, paths)
+
+
+def resumed(stage: Stage, paths: StagePaths, *, force: bool = False) -> StagePaths:
+    """Return the paths at which a run works: those of an interrupted run with --force, if any."""
+    forced = replace(paths, forced=True)
+    return forced if force or _continues(stage, forced) else paths
+
+
+def prepare_forced(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> StagePaths:
+    """Make room for a run with --force; raise LockedError if a shard except `but` is running."""
+    plain = replace(paths, forced=False)
+    obsolete = [plain.partial] if paths.forced else []
+    if paths.forced and not _continues(stage, paths):
+        obsolete.append(paths.partial)
+    for folder in obsolete:
+        if folder.exists():
+            require_no_running_shard(stage, paths, but=but)
+            discard(folder)
+    # a run may have been killed between the two renames of _publish
+    if paths.forced and paths.replaced.exists() and not paths.final.exists():
+        rename_durably(paths.replaced, paths.final)
+    return paths
+
+
+def _continues(stage: Stage, forced: StagePaths) -> bool:
+    """Return True if an interrupted run with --force, of the same settings, can be resumed."""
+    try:
+        earlier = unfinished(forced.partial)
+    except A2Error:
+        return False
+    # one that was killed before it wrote its settings has not begun
+    return earlier is not None and earlier.key == stage.pre_image.key
 
 
 def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> None:
@@ -95,7 +136,8 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
         inputs = reading(*(found.path for found in stage.inputs.values()))
         with inputs, events.running(stage=stage.name, key=stage.pre_image.key) as end:
             started = time.monotonic()
-            skipped = stage.work(partial, events)
+            with promised_inputs(stage.inputs.values()):
+                skipped = stage.work(partial, events)
             for item in skipped:
                 events.skip(item.image_id, item.reason)
             write_skipped(partial, skipped)
@@ -134,7 +176,14 @@ def _manifest(stage: Stage, partial: Path, *, skipped: int, seconds: float) -> M
         seconds=seconds,
         versions=installed_versions(),
         sizes={name: (partial / name).stat().st_size for name in files},
+        checksums={name: sha256_of(partial / name) for name in _read_besides_outputs(partial)},
     )
+
+
+def _read_besides_outputs(partial: Path) -> list[str]:
+    # the digest of a store is that of its records, so its seal is not covered
+    seals = sorted(path.relative_to(partial).as_posix() for path in partial.rglob(SEAL_FILE))
+    return [SKIPPED, *seals]
 
 
 def prepare(stage: Stage, paths: StagePaths) -> None:
@@ -163,9 +212,14 @@ def unfinished(partial: Path) -> PreImage | None:
     """Return the pre-image of the work in a partial directory, or None if it has none."""
     if (partial / MANIFEST).exists():
         return read_manifest(partial).pre_image
-    if (partial / _PRE_IMAGE).exists():
-        return PreImage(**json.loads((partial / _PRE_IMAGE).read_text()))
-    return None
+    path = partial / _PRE_IMAGE
+    try:
+        return PreImage(**json.loads(path.read_text())) if path.exists() else None
+    except (OSError, ValueError, TypeError) as error:
+        raise A2Error(
+            f"unfinished work is damaged: {str(path)!r} ({error}); "
+            f"delete {str(partial)!r}, or use --force to discard it"
+        ) from error
 
 
 def _publish(paths: StagePaths) -> None:

@@ -5,7 +5,6 @@ Processes wait for that brief lock at a separate lock file. A taken stage lock t
 without shards, which is refused immediately.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from filelock import FileLock
 from a2cap.data.errors import A2Error
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.shard import Shard, shards_in
-from a2cap.data.files.atomic import discard
-from a2cap.pipeline.engine.artifacts import MANIFEST
+from a2cap.pipeline.engine.inputs import promised_inputs
 from a2cap.pipeline.engine.lock import is_locked, stage_lock
 from a2cap.pipeline.engine.run import (
     Outcome,
@@ -25,10 +23,11 @@ from a2cap.pipeline.engine.run import (
     finished,
     name_in_disk_errors,
     prepare,
-    require_no_running_shard,
-    unfinished,
+    prepare_forced,
+    published,
+    resumed,
 )
-from a2cap.pipeline.engine.stage import EventLog, ShardWork, Stage, StagePaths
+from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def run_shard(
 ) -> ShardOutcome:
     """Run one shard unless it is finished, and publish the stage after the last one.
 
-    force: run the shard again, beside an old result of the stage.
+    force: run the stage again beside its old result, this shard unless it is already done.
 
     Raises LockedError if another process runs this shard, or the stage without shards.
     """
@@ -59,21 +58,27 @@ def run_shard(
         raise A2Error(f"stage {stage.name} cannot run in shards; run it without --shard")
     with name_in_disk_errors(paths.partial), ExitStack() as working:
         with _locked(stage, paths):
-            found = None if force else finished(stage, paths)
+            found = published(stage, paths, force=force)
             if found is not None:
                 return ShardOutcome(shard, 0, [], found)
             what = f"shard {shard} of {stage.name}"
             working.enter_context(stage_lock(paths.shard_lock(shard), what=what))
-            folder = _prepare_shard(stage, work, paths, shard, force=force)
+            paths = prepare_forced(stage, resumed(stage, paths, force=force), but=shard)
+            prepare(stage, paths)
+            output = paths.partial / work.output
+            _require_same_shard_count(paths, output, shard)
+            folder = output / shard.folder
+            folder.mkdir(parents=True, exist_ok=True)
         events = EventLog(folder)
         with events.running(stage=stage.name, key=stage.pre_image.key, shard=str(shard)) as end:
-            skipped = len(work.fill(shard, paths.partial, events))
+            with promised_inputs(stage.inputs.values()):
+                skipped = len(work.fill(shard, paths.partial, events))
             end.update(shard=str(shard), skipped=skipped)
     with name_in_disk_errors(paths.partial), _locked(stage, paths):
         # another process may have published since this shard was sealed
         if not paths.partial.exists():
             return ShardOutcome(shard, skipped, [], finished(stage, paths))
-        waiting = _waiting(paths, paths.partial / work.output, shard.count)
+        waiting = _waiting(paths, output, shard.count)
         outcome = None if waiting else complete(stage, paths, resolved_config=resolved_config)
         return ShardOutcome(shard, skipped, waiting, outcome)
 
@@ -94,27 +99,6 @@ def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
         yield
 
 
-def _prepare_shard(
-    stage: Stage, work: ShardWork, paths: StagePaths, shard: Shard, *, force: bool
-) -> Path:
-    """Create the shard's folder in the partial directory, or resume the existing one."""
-    folder = paths.partial / work.output / shard.folder
-    if force:
-        earlier = unfinished(paths.partial)
-        if earlier is not None and earlier.key == stage.pre_image.key:
-            # Delete the marks of completion first: a crash must not leave half a shard sealed.
-            (paths.partial / MANIFEST).unlink(missing_ok=True)
-            (folder / SEAL_FILE).unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            require_no_running_shard(stage, paths, but=shard)
-            discard(paths.partial)
-    prepare(stage, paths)
-    _require_same_shard_count(paths, folder.parent, shard)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _require_same_shard_count(paths: StagePaths, output: Path, shard: Shard) -> None:
     if (output / DATA_FILE).exists():
         raise A2Error(
@@ -131,7 +115,7 @@ def _require_same_shard_count(paths: StagePaths, output: Path, shard: Shard) -> 
 
 def _waiting(paths: StagePaths, output: Path, count: int) -> list[Shard]:
     """List the shards that are not sealed or that a process works on."""
-    # a sealed shard may be running again, with --force
+    # the process that sealed a shard may still write its events
     shards = [Shard(number, count) for number in range(count)]
     return [
         shard

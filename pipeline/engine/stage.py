@@ -8,16 +8,8 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
+from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
 from a2cap.pipeline.engine.key import PreImage
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a stage: its path and the digest of its content."""
-
-    path: Path
-    digest: str
-
 
 Work = Callable[[Path, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, resuming the work found there; returns the skipped items."""
@@ -70,9 +62,13 @@ def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Paths of a stage's result: finished, partial, replaced, and its locks."""
+    """Paths of a stage's result: finished, partial, replaced, and its locks.
+
+    forced: True for a run with --force, which has a partial directory of its own.
+    """
 
     final: Path
+    forced: bool = False
 
     @classmethod
     def in_artifacts(cls, artifacts: Path, stage: Stage) -> "StagePaths":
@@ -82,7 +78,8 @@ class StagePaths:
     @property
     def partial(self) -> Path:
         """Directory of unfinished work."""
-        return self.final.with_name(f"{self.final.name}.partial")
+        ending = ".forced.partial" if self.forced else ".partial"
+        return self.final.with_name(f"{self.final.name}{ending}")
 
     @property
     def replaced(self) -> Path:

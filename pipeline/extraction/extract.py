@@ -22,6 +22,7 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.inputs import check_inputs
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.inputs import ExtractionInputs, check_feature_space
@@ -127,6 +128,8 @@ class Extraction:
             for image_id in missing:  # first, so that too many fail before any work
                 self._skip(image_id, InputError("image file not found"))
             for decoded in _decode_ahead(batch for batch in batches if batch.keys() - done):
+                # what was decoded must be what the stage's key promises
+                check_inputs([images[image_id] for image_id in decoded])
                 self._add(self._readable(decoded), writer)
                 progress.advance(len(decoded.keys() - done))
         return self.skipped

@@ -22,6 +22,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import fsync, rename_durably, write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.tensors import save_tensors
+from a2cap.pipeline.engine.inputs import check_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Checkpoints:
         best_step: int | None,
     ) -> None:
         """Write a checkpoint under a temporary name, rename it, and drop old ones."""
+        check_inputs()  # a resumed run trusts that its checkpoint is of the promised inputs
         # left by a run that was killed during a save
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)

@@ -71,7 +71,7 @@ def _json_without(*fields: str) -> Callable[[Path], str]:
 
 _DIGESTS: Mapping[str, Callable[[Path], str]] = {
     "metrics.jsonl": _json_without("tokens_per_second", "images_per_second"),
-    # a stage's manifest has its end time, a checkpoint's the digest of a time
-    "manifest.json": _json_without("finished", "seconds", "sha256"),
+    # a stage's manifest has its end time and the sha256 of a seal, a checkpoint's that of a time
+    "manifest.json": _json_without("finished", "seconds", "checksums", "sha256"),
     "state.pt": lambda _: "exists",
 }

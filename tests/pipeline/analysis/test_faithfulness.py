@@ -38,7 +38,7 @@ def analysed(run):
 def plain(run, tmp_path_factory):
     """Analyse an untrained captioner without alignment under the manifest of the run."""
     model = tmp_path_factory.mktemp("plain") / "model"
-    shutil.copytree(run.model, model)
+    shutil.copytree(run.model, model, ignore=shutil.ignore_patterns("manifest.json"))
     saved = load_model(model, device=torch.device("cpu"))
     config = saved.description.model.model_copy(
         update={"alignment": AlignmentConfig(fusion="none")}

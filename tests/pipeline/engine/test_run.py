@@ -113,6 +113,50 @@ def test_force_replaces_the_old_result(tmp_path):
     assert sorted(path.suffix for path in first.directory.parent.iterdir()) == ["", ".lock"]
 
 
+@pytest.mark.parametrize("force", [True, False])
+def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, force):
+    paths = StagePaths(run(counting_stage()[0], tmp_path).directory)
+    (paths.final / "total.txt").write_text("old")
+    stage, _ = counting_stage(fail_after=4)
+    with pytest.raises(RuntimeError):
+        run(stage, tmp_path, force=True)
+    assert (paths.final / "total.txt").read_text() == "old"
+    stage, made = counting_stage()
+    assert run(stage, tmp_path, force=force).ran
+    assert made == [4, 5, 6, 7, 8, 9]
+    assert (paths.final / "total.txt").read_text() == "90"
+    assert not run(stage, tmp_path).ran
+    assert sorted(path.suffix for path in paths.final.parent.iterdir()) == ["", ".lock"]
+
+
+def test_a_forced_run_replaces_unfinished_work(tmp_path):
+    stage, _ = counting_stage(fail_after=4)
+    with pytest.raises(RuntimeError):
+        run(stage, tmp_path)
+    stage, made = counting_stage()
+    assert run(stage, tmp_path, force=True).ran
+    assert len(made) == 10
+    assert not StagePaths.in_artifacts(tmp_path, stage).partial.exists()
+
+
+def test_damaged_unfinished_work_is_reported_and_discarded_by_force(tmp_path):
+    stage, _ = counting_stage(fail_after=4)
+    paths = StagePaths.in_artifacts(tmp_path, stage)
+    for force in (False, True):
+        with pytest.raises(RuntimeError):
+            run(stage, tmp_path, force=force)
+        partial = replace(paths, forced=force).partial
+        (partial / "key.json").write_text("[")
+        if not force:
+            assert message_of(run, stage, tmp_path, error=A2Error) == (
+                f"unfinished work is damaged: {str(partial / 'key.json')!r} (Expecting value: "
+                f"line 1 column 2 (char 1)); delete {str(partial)!r}, or use --force to discard it"
+            )
+    stage, made = counting_stage()
+    run(stage, tmp_path, force=True)
+    assert len(made) == 10
+
+
 def test_a_failed_forced_run_keeps_the_old_result(tmp_path):
     first = run(counting_stage()[0], tmp_path)
     stage, _ = counting_stage(fail_after=3)

@@ -149,27 +149,31 @@ def test_each_shard_writes_its_own_events(paths):
     assert {event["shard"] for event in events} == {"0/2"}
 
 
-def test_force_runs_a_shard_again_beside_the_old_result(paths):
+def test_shards_with_force_are_run_beside_the_old_result_and_resumed_with_or_without_it(paths):
     for number in range(2):
         run(summing_stage()[0], paths, number, 2)
     stage, made = summing_stage()
     assert run(stage, paths, 0, 2, force=True).waiting == [Shard(1, 2)]
     assert finished(stage, paths) is not None
     assert run(stage, paths, 0, 2, force=True).waiting == [Shard(1, 2)]
-    assert run(stage, paths, 1, 2, force=True).stage.ran
-    assert made == [0, 0, 1]
-    assert not paths.partial.exists()
+    assert run(stage, paths, 1, 2).stage.ran
+    assert made == [0, 1]
+    assert not replace(paths, forced=True).partial.exists()
+    assert not run(stage, paths, 1, 2).stage.ran
 
 
-def test_force_discards_unfinished_work_of_other_settings(paths):
-    run(summing_stage(factor=2)[0], paths, 0)
+@pytest.mark.parametrize("forced", [True, False])
+def test_force_discards_unfinished_work_of_other_settings(paths, forced):
+    run(summing_stage(factor=2)[0], paths, 0, force=forced)
     stage, _ = summing_stage()
-    assert message_of(run, stage, paths, 0, error=A2Error) == (
-        f"unfinished work of other settings in {str(paths.partial)!r} (sum.factor 2 -> 1); "
-        "name another path, or use --force to discard it"
-    )
+    if not forced:
+        assert message_of(run, stage, paths, 0, error=A2Error) == (
+            f"unfinished work of other settings in {str(paths.partial)!r} (sum.factor 2 -> 1); "
+            "name another path, or use --force to discard it"
+        )
     assert run(stage, paths, 1, force=True).waiting == [Shard(0, 3), Shard(2, 3)]
-    assert shards_in(paths.partial / "parts") == [Shard(1, 3)]
+    assert not paths.partial.exists()
+    assert shards_in(replace(paths, forced=True).partial / "parts") == [Shard(1, 3)]
 
 
 def test_another_number_of_shards_is_rejected(paths):

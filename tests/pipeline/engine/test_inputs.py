@@ -1,0 +1,139 @@
+"""Inputs of a stage: nothing is kept or published that was made of another content."""
+
+import os
+
+import pytest
+
+from a2cap.data.errors import InputError
+from a2cap.pipeline.engine import inputs as module
+from a2cap.pipeline.engine.hash_cache import HashCache
+from a2cap.pipeline.engine.inputs import check_inputs, require_intact, result_input
+from a2cap.pipeline.engine.run import run_stage
+from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
+from tests.data.messages import message_of
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Write three images and return them as an input."""
+    files = {str(number): tmp_path / "images" / f"{number}.jpg" for number in range(3)}
+    (tmp_path / "images").mkdir()
+    for path in files.values():
+        path.write_text(path.name)
+    cache = HashCache(tmp_path / "hashes.sqlite")
+    yield cache.images(tmp_path / "images", files)
+    cache.close()
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return StagePaths(tmp_path / "artifacts" / "total")
+
+
+def run(paths, one, work=lambda: None, **options):
+    """Run a stage that reads an input."""
+
+    def write(directory, events):
+        work()
+        (directory / "total.txt").write_text("9")
+        return []
+
+    stage = Stage("sum", 1, {}, {"numbers": one}, plain_outputs("total.txt"), write)
+    return run_stage(stage, paths, resolved_config="", **options)
+
+
+def replace_content(path):
+    """Change a byte, and set back size and modification time."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_file(path):
+    """Replace a file by one with another content, and set back the modification time."""
+    before = path.stat()
+    (path.parent / "new").write_bytes(bytes(before.st_size))
+    (path.parent / "new").rename(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [replace_content, replace_file, os.unlink])
+def test_an_input_that_changes_during_the_work_is_not_published(images, paths, change):
+    first, _, third = images.files
+
+    def change_two():
+        change(first)
+        change(third)
+
+    assert message_of(run, paths, images, change_two) == (
+        f"2 of 3 input files changed during the run: {str(first)!r}, {str(third)!r}; "
+        "run the same command again"
+    )
+    assert not paths.final.exists()
+    assert not (paths.partial / "manifest.json").exists()
+
+
+def test_an_input_that_changes_between_its_digest_and_the_work_is_detected(images, paths):
+    replace_content(next(iter(images.files)))
+    worked = []
+    with pytest.raises(InputError, match="1 of 3 input files changed during the run"):
+        run(paths, images, lambda: worked.append(True))
+    assert worked == []
+
+
+def test_an_input_with_another_time_and_the_same_content_is_unchanged(images, paths):
+    assert run(paths, images, lambda: [os.utime(path) for path in images.files]).ran
+
+
+def test_only_files_in_doubt_are_read_again(images, paths, monkeypatch):
+    first, *_ = images.files
+    read = []
+    digest = module.sha256_of
+    monkeypatch.setattr(module, "sha256_of", lambda path: read.append(path) or digest(path))
+    run(paths, images, lambda: os.utime(first))
+    assert read == [first]
+
+
+def test_the_work_can_check_the_files_of_a_commit(images, paths):
+    first, second, _ = images.files
+    found = []
+
+    def work():
+        replace_content(first)
+        check_inputs([second, None])
+        found.append(message_of(check_inputs, [first, second]))
+        replace_content(first)
+
+    run(paths, images, work)
+    assert found == [
+        f"1 of 3 input files changed during the run: {str(first)!r}; run the same command again"
+    ]
+
+
+def test_outside_a_stage_no_input_is_checked(tmp_path):
+    check_inputs([tmp_path / "none"])
+
+
+@pytest.mark.parametrize("name", ["total.txt", "skipped.jsonl"])
+def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths, name):
+    made = run(paths, images)
+    (made.directory / name).write_text("8")
+    one = result_input(made.directory, made.manifest)
+    worked = []
+    message = message_of(run, StagePaths(tmp_path / "next"), one, lambda: worked.append(True))
+    assert message == message_of(require_intact, made.directory, name)
+    assert message == (
+        f"{str(made.directory / name)!r} differs from its digest in the manifest; run "
+        f'"a2 verify --data {made.directory}", which names the command that restores it'
+    )
+    assert worked == []
+
+
+def test_a_result_that_was_copied_without_its_manifest_is_not_checked(images, paths):
+    made = run(paths, images)
+    require_intact(made.directory, "total.txt", "another file")
+    (made.directory / "manifest.json").unlink()
+    (made.directory / "total.txt").write_text("8")
+    require_intact(made.directory, "total.txt")
