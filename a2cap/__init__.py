@@ -87,6 +87,7 @@ def score(
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
     >>> found.metrics["Bleu_4"], found.confidence["Bleu_4"]  # doctest: +SKIP
     """
+    from a2cap.pipeline.metrics.score import NOT_REQUESTED
     from a2cap.pipeline.metrics.score import score as score_tokens
     from a2cap.pipeline.metrics.tokenization import tokenize
 
@@ -104,4 +105,5 @@ def score(
             "mappings by image id, or two sequences"
         )
     candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
-    return score_tokens(candidates, tokenize(references), spice=spice)
+    no_spice = None if spice else NOT_REQUESTED
+    return score_tokens(candidates, tokenize(references), no_spice=no_spice)

@@ -31,6 +31,7 @@ from a2cap.pipeline.cli.options import (
     verbose_option,
 )
 from a2cap.pipeline.cli.output import (
+    has_spice,
     print_evaluation,
     print_outcome,
     print_scores,
@@ -210,6 +211,8 @@ def evaluate(
     if found.skipped:
         text = missing_captions(list(found.skipped), found.total)
         click.echo(f"a2: {text}; scored without them", err=True)
+    is_complete = not config.evaluate.spice or has_spice(found.scores.not_run)
+    if found.skipped or not is_complete:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
@@ -297,7 +300,8 @@ def _run_stages(
     if not ran:
         click.echo("nothing to do: every result exists; --force reruns a stage")
     if names[-1] == "evaluate":
-        print_evaluation(outcome.directory)
+        spice = experiment.config.evaluate.spice
+        skipped = not print_evaluation(outcome.directory, spice=spice) or skipped
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 

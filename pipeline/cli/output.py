@@ -71,11 +71,26 @@ def print_status(
             click.echo(f"{'':<12} {'; '.join(status.why)}")
 
 
-def print_evaluation(directory: Path) -> None:
-    """Print the scores of a finished evaluation and the path of its report."""
+def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
+    """Print the scores of a finished evaluation and the path of its report.
+
+    spice: True if SPICE was requested. Returns False if it was and could not run.
+    """
     content = json.loads((directory / SCORES).read_text())
     print_scores(content["metrics"], content["not_run"])
     click.echo(f"report: {directory / REPORT}")
+    return not spice or has_spice(content["not_run"])
+
+
+def has_spice(not_run: Mapping[str, str]) -> bool:
+    """Return True if SPICE, which was requested, could run; else print what to do."""
+    if "SPICE" in not_run:
+        click.echo(
+            'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
+            "or set evaluate.spice to false",
+            err=True,
+        )
+    return "SPICE" not in not_run
 
 
 def print_detector(figures: Mapping[str, Any]) -> None:

@@ -232,7 +232,7 @@ def _spice(run: PlannedRun, stage: str) -> str:
     if not run.config.evaluate.spice:
         return "not requested"
     obstacle = spice_obstacle()
-    return "ready" if obstacle is None else f"will not run: {obstacle}"
+    return "ready" if obstacle is None else f"will not run, exit code 3: {obstacle}"
 
 
 def _device(run: PlannedRun, stage: str) -> str:

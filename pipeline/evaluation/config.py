@@ -17,8 +17,9 @@ class EvaluateConfig(CaptioningConfig):
     """Results of other trainings on the same features and vocabulary (directories of train-xe or
     train-scst) that form an ensemble with this experiment's captioner."""
     spice: bool = True
-    """Compute SPICE if "a2 weights fetch spice" has downloaded its parser. It parses every caption:
-    minutes for 5,000 images, less if the same references were parsed before."""
+    """Compute SPICE. Without its parser ("a2 weights fetch spice" downloads it), the other metrics
+    are computed and the exit code is 3. It parses every caption: minutes for 5,000 images, less if
+    the same references were parsed before."""
     baseline: Path | None = None
     """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"

@@ -50,7 +50,7 @@ from a2cap.pipeline.evaluation.results import (
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.metrics.java import find_java
-from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
@@ -109,12 +109,13 @@ def evaluate_captioner(
     *,
     directory: Path,
     events: EventLog,
+    no_spice: str | None,
 ) -> Sequence[SkippedItem]:
     """Write captions, metrics and report into `directory`; return the skipped images.
 
-    images: image id -> file, for the report only. Raises StoreError for an image without features
-    or features of another width, A2Error for an unusable model, InputError for an empty split or
-    captioners that cannot form an ensemble.
+    images: image id -> file, for the report only. no_spice: as in `score`. Raises StoreError for an
+    image without features or features of another width, A2Error for an unusable model, InputError
+    for an empty split or captioners that cannot form an ensemble.
     """
     find_java()  # before minutes of decoding
     device = prepare_device(runtime)
@@ -133,7 +134,7 @@ def evaluate_captioner(
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / RESULTS, captions)
     tokens = _tokens(captions)
-    scores = score(tokens, references, spice=config.spice)
+    scores = score(tokens, references, no_spice=no_spice)
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
@@ -214,7 +215,7 @@ def score_results(
         f"Captions of {results.name}",
         captions,
         {image_id: raw[image_id] for image_id in captions},
-        score(tokens, known, spice=spice),
+        score(tokens, known, no_spice=spice_obstacle(requested=spice)),
         skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
         statistics=caption_statistics(tokens),
         provenance={f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},

@@ -27,7 +27,7 @@ METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr",
 """All metrics of `metrics.json`, in the order of tables."""
 
 # metrics.json contains this text, so its wording is part of the file format.
-_NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
+NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
 
 Tokens = Mapping[str, Sequence[str]]
 """Image id -> sentences of PTB tokens joined by spaces."""
@@ -83,22 +83,26 @@ class _Captions:
 
 
 def score(
-    candidates: Mapping[str, str | list[str]], references: Tokens, *, spice: bool = False
+    candidates: Mapping[str, str | list[str]],
+    references: Tokens,
+    *,
+    no_spice: str | None = NOT_REQUESTED,
 ) -> Scores:
     """Compute every metric, of one candidate per image against its references.
 
-    candidates, references: PTB tokens, from `tokenize`, of the same images. spice: compute SPICE
-    too if it is installed; it parses every caption: minutes for thousands of them. Raises JavaError
-    if a metric fails: scores without it would look finished.
+    candidates, references: PTB tokens, from `tokenize`, of the same images. no_spice: why SPICE,
+    which parses every caption, is left out; None to compute it. Raises JavaError if a metric fails:
+    scores without it would look finished.
     """
     captions = _paired(candidates, references)
-    obstacle = spice_obstacle() if spice else _NOT_REQUESTED
-    not_run = {"SPICE": obstacle} if obstacle else {}
+    not_run = {"SPICE": no_spice} if no_spice else {}
     return _scores(captions.image_ids, _measure(captions, without=not_run), not_run)
 
 
-def spice_obstacle() -> str | None:
-    """Return the reason why SPICE cannot run, or None if it can."""
+def spice_obstacle(*, requested: bool = True) -> str | None:
+    """Return the reason why SPICE will not run, or None if it will."""
+    if not requested:
+        return NOT_REQUESTED
     try:
         find_java()
         spice_jars()

@@ -37,6 +37,13 @@ def evaluate_stage(
     `baseline`, `instances` to measure the grounding of attention, and `word_groups`.
     images: for the report only, so they are not inputs.
     """
+    # Imported late, with NumPy: the commands of other stages load this module too.
+    from a2cap.pipeline.metrics.score import spice_obstacle
+
+    no_spice = spice_obstacle(requested=config.spice)
+    # Without this field a result that lacks SPICE would stay the result once SPICE is installed;
+    # absent without SPICE, it leaves the keys of such results as they were.
+    spice = {} if no_spice else {"spice_installed": True}
     attention = () if config.attention == "none" else (ATTENTION,)
     return Stage(
         name=EVALUATE,
@@ -45,10 +52,11 @@ def evaluate_stage(
             "evaluate": config.model_dump(
                 mode="json", by_alias=True, exclude={"baseline", "ensemble"}
             )
+            | spice
         },
         inputs=inputs,
         outputs=plain_outputs(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
-        work=partial(_evaluate, config, inputs, images, runtime),
+        work=partial(_evaluate, config, inputs, images, runtime, no_spice),
     )
 
 
@@ -57,10 +65,13 @@ def _evaluate(
     inputs: Mapping[str, Input],
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
+    no_spice: str | None,
     directory: Path,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     # imported late, with torch: `a2 status` builds stages too
     from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
 
-    return evaluate_captioner(config, inputs, images, runtime, directory=directory, events=events)
+    return evaluate_captioner(
+        config, inputs, images, runtime, directory=directory, events=events, no_spice=no_spice
+    )

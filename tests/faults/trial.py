@@ -59,7 +59,7 @@ train: {{epochs: 2, batch_size: 4, warmup: 20, validation_beam_size: 2,
         checkpoint_every: {CHECKPOINT_EVERY}}}
 scst: {{epochs: 2, batch_size: 4, samples: 2, lr: 0.001, mask: continued, max_length: 8,
        validation_beam_size: 2, checkpoint_every: {CHECKPOINT_EVERY}}}
-evaluate: {{beam_size: 2}}
+evaluate: {{beam_size: 2, spice: false}}
 detector: {{depth: 18, width: 8, anchor_sizes: [16, 28, 48], anchor_ratios: [1.0],
            last_stage: strided, region_pooling: bilinear, proposal_width: 16, embedding_width: 4,
            attribute_width: 8, min_side: 64, max_side: 64, roi_size: 7, anchors: 64,

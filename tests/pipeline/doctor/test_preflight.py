@@ -249,12 +249,15 @@ def test_the_doctor_reports_unknown_memory(experiment, tmp_path, monkeypatch):
 
 
 def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(new, monkeypatch):
-    needs = 'will not run: SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
-    check = found(new(), "evaluate", "spice")
+    needs = (
+        "will not run, exit code 3: SPICE needs Stanford CoreNLP 3.6.0; "
+        'run "a2 weights fetch spice" first'
+    )
+    check = found(new("evaluate.spice=true"), "evaluate", "spice")
     assert (check.state, check.found) == ("ok", needs)
-    assert found(new("evaluate.spice=false"), "evaluate", "spice").found == "not requested"
-    monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
-    assert found(new(), "evaluate", "spice").found == "ready"
+    assert found(new(), "evaluate", "spice").found == "not requested"
+    monkeypatch.setattr(metrics, "spice_jars", list)
+    assert found(new("evaluate.spice=true"), "evaluate", "spice").found == "ready"
 
 
 # --- a detector's training ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -56,7 +57,7 @@ def run(experiment, inputs, tmp_path, without_jvm):
         found = {**inputs, **changed}
         events = EventLog(directory)
         return evaluate_captioner(
-            config, found, images, RUNTIME, directory=directory, events=events
+            config, found, images, RUNTIME, directory=directory, events=events, no_spice="absent"
         )
 
     evaluate.directory = directory
@@ -341,3 +342,29 @@ def test_a_directory_without_a_model_is_rejected(run, tmp_path):
 def test_nothing_is_decoded_without_java(run, without_java):
     assert message_of(run, error=JavaError) == NO_JAVA
     assert list(run.directory.iterdir()) == []
+
+
+# --- SPICE --------------------------------------------------------------------------------------
+
+
+def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
+    copy, monkeypatch, without_meteor
+):
+    def measure(captions, advance):
+        values = [0.25] * len(captions.image_ids)
+        return replace(metrics._averaged("SPICE", values), parts=[{}] * len(values))
+
+    spice = ("--set", "evaluate.spice=true")
+    for _ in range(2):
+        answer = copy.a2("evaluate", *spice)
+        assert answer.exit_code == 3, answer.stderr
+        assert "SPICE    not run: SPICE needs Stanford CoreNLP 3.6.0; run " in answer.stdout
+        assert answer.stderr.splitlines()[-1].startswith("a2: scored without SPICE; run ")
+    assert "nothing to do" in answer.stdout
+    monkeypatch.setattr(metrics, "spice_jars", list)
+    monkeypatch.setattr(metrics, "PARTS", ())
+    monkeypatch.setitem(metrics._JVM_SCORERS, "SPICE", measure)
+    why = copy.a2("status", *spice, "--explain").stdout
+    assert "evaluate.spice_installed absent -> True" in why
+    answer = copy.a2("evaluate", *spice)
+    assert (answer.exit_code, "SPICE    0.2500" in answer.stdout) == (0, True), answer.stderr

@@ -42,7 +42,7 @@ def files(tmp_path):
 @pytest.fixture
 def a2_evaluate(monkeypatch):
     monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
-    return partial(a2, "evaluate")
+    return partial(a2, "evaluate", "--set", "evaluate.spice=false")
 
 
 @pytest.mark.parametrize("options", [[], ["--allow-missing"]])
@@ -160,6 +160,16 @@ def test_unusable_captions_are_rejected_before_tokenisation(
     path = repr(str(tmp_path / "results.json"))
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {message.format(path=path)}\n")
     assert not (tmp_path / "scores").exists()
+
+
+def test_without_spice_the_exit_code_is_3_with_what_to_do(files, tmp_path, without_meteor):
+    answer = a2("evaluate", *files())
+    assert answer.exit_code == 3
+    assert answer.stderr == (
+        'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
+        "or set evaluate.spice to false\n"
+    )
+    assert list(read_json(tmp_path / "scores" / "metrics.json")["not_run"]) == ["SPICE"]
 
 
 @pytest.mark.slow

@@ -105,7 +105,6 @@ def test_a_metric_that_breaks_is_an_error_and_stops_the_others(monkeypatch):
 
     stopped: list[bool] = []
     monkeypatch.setattr(metrics, "_JVM_SCORERS", {"SPICE": wait, "METEOR": break_off})
-    monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
-    message = message_of(score, CANDIDATES, REFERENCES, spice=True, error=JavaError)
+    message = message_of(score, CANDIDATES, REFERENCES, no_spice=None, error=JavaError)
     assert message == "the JVM of METEOR was killed"
     assert stopped == [True]

@@ -11,7 +11,7 @@ import pytest
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.java import JavaError, find_java
-from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 from tests.data.messages import message_of
 
@@ -108,9 +108,8 @@ def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
 
 
 def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
-    monkeypatch.setattr(metrics, "spice_obstacle", lambda: None)
     monkeypatch.delitem(metrics._JVM_SCORERS, "METEOR")
-    scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, spice=True)
+    scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, no_spice=None)
     assert scores.not_run == {}
     assert list(scores.per_image["1"]) == [*list(scores.metrics)]
     assert scores.metrics["SPICE"] == sum(p["SPICE"] for p in scores.per_image.values()) / 2
@@ -123,8 +122,8 @@ def test_the_error_without_the_parser_names_the_command_that_downloads_it(monkey
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     message = 'SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
     assert message_of(spice_jars, error=JavaError) == message
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
-    assert score({"1": "a"}, {"1": ["a"]}, spice=True).not_run == {"SPICE": message}
+    assert spice_obstacle() == message
+    assert message_of(score, {"1": "a"}, {"1": ["a"]}, no_spice=None, error=JavaError) == message
 
 
 @pytest.mark.slow
