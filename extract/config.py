@@ -9,7 +9,7 @@ from a2cap.data.config import Section
 CALIBRATED_RANDOM = "calibrated-random"
 """Value of `extract.weights` that asks for random weights calibrated on the images."""
 
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=10**6)]
 GridBackbone = Literal[
     "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"
 ]
@@ -63,7 +63,7 @@ class ExtractConfig(Section):
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
     """Type of stored features; the detector computes them in float32."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of calibrated-random weights."""
 
     @model_validator(mode="after")

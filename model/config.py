@@ -25,7 +25,7 @@ class AlignmentConfig(BaseModel):
     """Mask network of Eq. 2: bilinear compares the decoder's state with each region, in any order
     (Lu); linear is the letter of Eq. 2, one output per region slot, regions sorted by score."""
 
-    mask_slots: Annotated[int, Field(gt=0)] = 100
+    mask_slots: Annotated[int, Field(gt=0, le=10**6)] = 100
     """Maximum regions per image for the linear mask network; bilinear has no limit."""
 
     average: Literal["uniform", "heads"] = "uniform"
@@ -61,19 +61,19 @@ class TransformerConfig(BaseModel):
 
     model_config = _FROZEN
 
-    width: Annotated[int, Field(gt=0)] = 512
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of every state, D."""
 
     heads: Annotated[int, Field(gt=0)] = 8
     """Number of attention heads, H; they divide the width equally."""
 
-    feed_forward: Annotated[int, Field(gt=0)] = 2048
+    feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 2048
     """Width of the inner layer of each feed-forward block."""
 
-    encoder_layers: Annotated[int, Field(ge=0)] = 6
+    encoder_layers: Annotated[int, Field(ge=0, le=256)] = 6
     """Self-attention layers over the regions; 0 uses the embedded regions directly."""
 
-    decoder_layers: Annotated[int, Field(gt=0)] = 6
+    decoder_layers: Annotated[int, Field(gt=0, le=256)] = 6
     """Layers of the caption decoder."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1

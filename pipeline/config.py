@@ -4,17 +4,20 @@ Defaults are in the models only. All problems are reported at once, each with it
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
+from typing import cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from a2cap.data.config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
-from a2cap.data.files.yaml_file import read_yaml
+from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
@@ -22,6 +25,10 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.config import DetectorConfig
+
+_REPR = Repr()
+_REPR.maxlevel = 2
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
 
 
 class Config(Section):
@@ -104,7 +111,7 @@ def _apply(content: dict[str, object], override: str) -> str | None:
         section[part] = copied
         section = copied
     try:
-        section[parts[-1]] = yaml.safe_load(text)
+        section[parts[-1]] = parse_yaml(text)
     except yaml.YAMLError:
         section[parts[-1]] = text
     return None
@@ -117,19 +124,45 @@ def _format_problem(details: ErrorDetails) -> str:
     if details["type"] == "value_error":  # raised by a2's validators, with a remedy
         return f"{path}: {details['ctx']['error']}"
     if details["type"] != "extra_forbidden":
-        return f"{path}: {details['msg'].lower()}: {details['input']!r}; see the field's docstring"
-    valid = list(_field_names(parts[:-1]))
+        problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
+        return f"{problem}; choose a valid value: {describe_field(path)}"
+    valid = list(_model_at(parts[:-1]).model_fields)
     renamed = [RENAMED_FIELDS[path].rpartition(".")[2]] if path in RENAMED_FIELDS else []
     nearest = renamed or get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
     return f"{path}: unknown field; {remedy}"
 
 
-def _field_names(section: Sequence[str]) -> Iterator[str]:
-    """Yield the field names of the model at a dotted path."""
+def describe_field(path: str) -> str:
+    """Describe the field at a dotted path, or around it: its default and its docstring."""
+    found = ""
     model: type[BaseModel] = Config
+    for part in path.split("."):
+        if part not in model.model_fields:  # an item of a tuple
+            break
+        field = model.model_fields[part]
+        default = "" if _is_section(field) else f"default {field.default!r}. "
+        found = default + " ".join((field.description or "").split())
+        model = _model_at([part], model)
+    return found.removesuffix(".")
+
+
+def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[BaseModel]:
+    """Return the model of the innermost section of a dotted path."""
     for part in section:
-        annotation = model.model_fields[part].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    yield from model.model_fields
+        field = model.model_fields.get(part)
+        if field is not None and _is_section(field):
+            model = cast("type[BaseModel]", field.annotation)
+    return model
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _shown(value: object) -> str:
+    """Format a value, shortened: aliases of YAML make a short file a huge value."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # hexadecimal digits have no limit of their number, decimal ones have
+        return "an integer of more than 4,300 digits"

@@ -13,5 +13,5 @@ class CaptioningConfig(DecodingConfig):
     ensemble_average: Literal["probabilities", "log_probabilities"] = "probabilities"
     """Quantity that an ensemble averages; log_probabilities is M2's, the A2 paper does not say."""
 
-    batch_size: Annotated[int, Field(ge=1)] = 50
+    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 50
     """Images decoded together."""

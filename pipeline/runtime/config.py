@@ -14,7 +14,7 @@ class RuntimeConfig(Section):
 
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, or cuda:N."""
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Loader processes of training."""
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads of torch; null keeps torch's default."""

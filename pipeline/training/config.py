@@ -7,15 +7,16 @@ from pydantic import Field
 from a2cap.data.config import Section
 from a2cap.pipeline.runtime.config import Precision
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every generator of random numbers accepts
 
 
 class TrainingConfig(Section):
     """Base of the sections `train`, `scst` and `detector`."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random in the training."""
-    epochs: Annotated[int, Field(ge=0)]
+    epochs: Annotated[int, Field(ge=0, le=10**9)]
     """Most epochs; training ends earlier when `patience` runs out."""
     patience: Count = 5
     """Epochs without a better validation score after which training ends."""

@@ -38,10 +38,11 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
     assert set(lines[2:]) == {
         "  train.bach_size: unknown field; did you mean 'batch_size'?",
         "  train.epochs: input should be a valid integer, unable to parse string as an integer: "
-        "'many'; see the field's docstring",
+        "'many'; choose a valid value: default 30. Most epochs; training ends earlier when "
+        "`patience` runs out",
         "  modle: unknown field; did you mean 'model'?",
-        "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
-        "see the field's docstring",
+        "  evaluate.beam_size: input should be greater than or equal to 1: 0; choose a valid "
+        "value: default 5. K, beams kept per image; 1 is greedy decoding",
     }
 
 
@@ -93,19 +94,73 @@ def test_groups_that_divide_the_beams_are_accepted():
     assert load_config(None, ["evaluate.groups=2", "evaluate.beam_size=4"]).evaluate.groups == 2
 
 
+NOT_YAML = "config file is not YAML: {path!r} "
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: [", "config file is not YAML: {path!r} "),
+        ("a: [", NOT_YAML),
         ("- 1\n", "config file has no sections: {path!r}; see configs/ for examples"),
+        ("train: {lr: 1, lr: 2}", NOT_YAML + "(duplicate key 'lr' in \"<unicode string>\", line 1"),
+        ("train: " + 5000 * "[", NOT_YAML + "(nested too deeply); fix it"),
+        ("train: {seed: %s}" % (5000 * "1"), NOT_YAML + "(a value does not fit its tag: Exceeds"),
+        ("train: {seed: !!int x}", NOT_YAML + "(a value does not fit its tag: invalid literal"),
+        ("train: {seed: !!bool x}", NOT_YAML + "(a value does not fit its tag: 'x'); fix it"),
+        ("train: !!python/object:os.system {}", NOT_YAML + "(could not determine a constructor"),
     ],
+    ids=["open", "list", "duplicate", "deep", "digits", "integer", "boolean", "python"],
 )
 def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path, content, message):
     path = tmp_path / "c.yaml"
     path.write_text(content)
-    with pytest.raises(ConfigError) as raised:
-        load_config(path)
-    assert str(raised.value).startswith(message.format(path=str(path)))
+    text = message_of(load_config, path, error=ConfigError)
+    assert text.startswith(message.format(path=str(path)))
+    assert "\n" not in text
+
+
+def test_dates_are_text_and_merged_keys_may_be_overridden(tmp_path):
+    assert load_config(None, ["evaluate.baseline_name=2026-01-31"]).evaluate.baseline_name == (
+        "2026-01-31"
+    )
+    path = tmp_path / "c.yaml"
+    path.write_text("train: &both {lr: 2, epochs: 3}\nscst: {<<: *both, epochs: 1}\n")
+    assert load_config(path).scst.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("train.seed=-1", "train.seed: input should be greater than or equal to 0: -1; "),
+        (f"scst.seed={2**63}", f"scst.seed: input should be less than {2**63}: {2**63}; "),
+        ("train.betas=[0.9, 1.0]", "train.betas.1: input should be less than 1: 1.0; "),
+        ("runtime.threads=100000", "runtime.threads: input should be less than or equal to 1024: "),
+        ("runtime.workers=257", "runtime.workers: input should be less than or equal to 256: 257"),
+        ("evaluate.beam_size=1001", "evaluate.beam_size: input should be less than or equal to "),
+        ("evaluate.length_penalty=11", "evaluate.length_penalty: input should be less than or "),
+        ("model.decoder_layers=257", "model.decoder_layers: input should be less than or equal "),
+        ("train.batch_size=0x" + 5000 * "f", "train.batch_size: input should be less than or "),
+        ("train.batch_size=[" + 5000 * "1, " + "]", "train.batch_size: input should be a valid "),
+        ("extract.seed={1: 2}", "extract.seed: input should be a valid integer: {1: 2}; "),
+        ("model.alignment=2026-01-31", "model.alignment: input should be a valid dictionary or "),
+    ],
+    ids=lambda value: value.partition("=")[0],
+)
+def test_a_value_beyond_the_limits_of_its_field_is_one_line(override, problem):
+    head, *lines = message_of(load_config, None, [override], error=ConfigError).splitlines()
+    assert head == "1 problem in the configuration:"
+    [line] = lines
+    assert line.startswith(f"  {problem}")
+    assert "; choose a valid value: " in line
+    assert len(line) < 700
+
+
+def test_an_alias_of_aliases_is_printed_shortened(tmp_path):
+    lines = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join([*lines, "train: {seed: *a11}"]))
+    assert len(message_of(load_config, path, error=ConfigError)) < 5000
 
 
 def test_a_missing_file_is_reported(tmp_path):

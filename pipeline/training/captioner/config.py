@@ -9,17 +9,19 @@ from a2cap.data.config import Section
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
 
 class CaptionerTrainingConfig(TrainingConfig):
     """Settings of both trainings of a captioner."""
 
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Rate, Rate] = (0.9, 0.98)
     """Adam's decay rates."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm, of the captioner and of the mask network each by itself."""
-    captions_per_image: Annotated[int, Field(ge=1, serialization_alias="captions_per_picture")] = 5
+    captions_per_image: Annotated[Count, Field(serialization_alias="captions_per_picture")] = 5
     """Reference captions of each image in a batch."""
-    validation_beam_size: Count = 5
+    validation_beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
@@ -50,7 +52,7 @@ class TrainConfig(CaptionerTrainingConfig):
 class ScstConfig(CaptionerTrainingConfig):
     """Self-critical training of the captioner from cross-entropy (Rennie et al. 2017)."""
 
-    epochs: Annotated[int, Field(ge=0)] = 0
+    epochs: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Most epochs; training ends earlier when `patience` runs out. 0 leaves the stage out, and the
     captioner from cross-entropy is evaluated."""
     lr: Annotated[float, Field(gt=0)] = 5e-6

@@ -9,6 +9,7 @@ from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[float, Field(gt=0)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
 
 
 class DetectorConfig(TrainingConfig):
@@ -36,7 +37,7 @@ class DetectorConfig(TrainingConfig):
     """Attribute names in the same form; needed by visual-genome."""
     depth: Literal[18, 50, 101, 152] = 101
     """Layers of the ResNet."""
-    width: Count = 64
+    width: Width = 64
     """Channels of the ResNet's first layer, 64 as published."""
     start: Path | None = None
     """Initial weights: a detector of any known layout, whose heads are kept if they fit, or the
@@ -52,13 +53,13 @@ class DetectorConfig(TrainingConfig):
     """dilated: res5 keeps the resolution of the pooled region. strided: res5 halves it."""
     region_pooling: Literal["maximum", "bilinear"] = "maximum"
     """maximum: RoIPool (Girshick 2015). bilinear: RoIAlign (He et al. 2017)."""
-    proposal_width: Count = 512
+    proposal_width: Width = 512
     """Channels of the proposal network."""
     attribute_head: bool = True
     """Learn attributes, if the labels have any (Anderson et al. 2018)."""
-    embedding_width: Count = 256
+    embedding_width: Width = 256
     """Width of the class embedding in the attribute head."""
-    attribute_width: Count = 512
+    attribute_width: Width = 512
     """Hidden units of the attribute head."""
     min_side: Count = 600
     """Pixels of an image's shorter side after scaling, here and in `a2 extract`."""
@@ -66,7 +67,7 @@ class DetectorConfig(TrainingConfig):
     """Most pixels of its longer side after scaling."""
     flip: bool = True
     """Mirror half of the images, other ones in each epoch."""
-    roi_size: Count = 14
+    roi_size: Width = 14
     """Cells per side of a pooled region, here and in `a2 extract`."""
     anchors: Count = 256
     """Anchors sampled per image and step."""
@@ -90,7 +91,7 @@ class DetectorConfig(TrainingConfig):
     """sgd has momentum 0.9; adamw is Adam with decoupled decay (Loshchilov and Hutter 2019)."""
     lr: Annotated[float, Field(gt=0)] = 0.01
     """Peak rate; it rises linearly for `warmup` updates, then falls to 0 along half a cosine."""
-    warmup: Annotated[int, Field(ge=0)] = 1000
+    warmup: Annotated[int, Field(ge=0, le=10**9)] = 1000
     """Updates until the peak rate."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     """Decay of matrices and filters; biases and normalisations do not decay."""

@@ -86,7 +86,7 @@ def test_a_misspelt_field_is_reported_with_the_nearest_name(copy):
         "a2: 2 problems in the configuration:\n"
         "  train.bach_size: unknown field; did you mean 'batch_size'?\n"
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
-        "see the field's docstring\n"
+        "choose a valid value: default 5. K, beams kept per image; 1 is greedy decoding\n"
     )
 
 
