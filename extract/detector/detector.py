@@ -83,5 +83,7 @@ class Detector(nn.Module):
 
         Arguments as of `predict`.
         """
-        for chunk in torch.split(rois, CHUNK):
-            yield self.pool(features, chunk, size=roi_size, scale=1 / STRIDE)
+        # pooled three chunks at a time, because the tables of `roi_pool` are built for each call
+        for some in torch.split(rois, 3 * CHUNK):
+            pooled = self.pool(features, some, size=roi_size, scale=1 / STRIDE)
+            yield from torch.split(pooled, CHUNK)

@@ -1,7 +1,6 @@
 """Compiled operators of torchvision, with a one-line error where they cannot be loaded."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from a2cap.data.errors import A2Error
+from a2cap.extract.detector.roi_pool import FEWEST, pool_from_tables
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
@@ -27,23 +27,22 @@ def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
 def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
     """Pool regions by the maximum in each cell of a size x size grid (Girshick 2015).
 
-    maps: (B, C, h, w) float32; rois: (K, 5) float32, image index, x1 y1 x2 y2 in pixels;
-    scale: cells of a map per pixel. Returns (K, C, size, size).
+    maps: (B, C, h, w) float32; rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in
+    pixels; scale: cells of a map per pixel. Returns (K, C, size, size).
     """
-    compiled = _compiled()
-
-    def pool(part: Tensor) -> Tensor:
-        return cast(Tensor, compiled.roi_pool(maps, part, scale, size, size)[0])
-
-    # torchvision pools on one CPU thread. Without gradients, regions are split among all threads.
     needs_gradient = maps.requires_grad and torch.is_grad_enabled()
-    threads = torch.get_num_threads() if maps.device.type == "cpu" and not needs_gradient else 1
-    parts = rois.tensor_split(min(threads, max(len(rois), 1)))
-    if len(parts) == 1:
-        return pool(rois)
-    # a worker thread does not inherit the caller's inference mode
-    with ThreadPoolExecutor(len(parts)) as workers:
-        return torch.cat(list(workers.map(torch.inference_mode()(pool), parts)))
+    # torchvision's kernel runs on one CPU thread, one channel at a time
+    if maps.device.type != "cpu" or needs_gradient or len(rois) < FEWEST * len(maps):
+        return cast(Tensor, _compiled().roi_pool(maps, rois, scale, size, size)[0])
+    parts = torch.split(
+        rois[:, 1:], torch.bincount(rois[:, 0].long(), minlength=len(maps)).tolist()
+    )
+    pooled = [
+        pool_from_tables(cells, part, size=size, scale=scale)
+        for cells, part in zip(maps, parts, strict=True)
+        if len(part)
+    ]
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled)
 
 
 def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
