@@ -6,6 +6,7 @@ Defaults are in the models only. All problems are reported at once, each with it
 import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from reprlib import Repr
 from typing import cast
@@ -61,15 +62,28 @@ class Config(Section):
 def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Load the YAML file `path` and apply the overrides, each `section.field=value`.
 
+    A name without suffix, such as a2-gate, is a file of the package's configs if none exists here.
     Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
-    content = read_yaml(path) if path is not None else {}
+    content = read_yaml(_bundled(path)) if path is not None else {}
     problems = []
     for override in overrides:
         problem = _apply(content, override)
         if problem:
             problems.append(problem)
     return _validate(content, problems)
+
+
+def _bundled(path: Path) -> Path:
+    """Return the package's configuration of this name if no such file exists; else the path."""
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        return path
+    found = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
+    if path.name not in found:
+        raise ConfigError(
+            f"config not found: {path.name!r}; name a file, or one of {', '.join(sorted(found))}"
+        )
+    return found[path.name]
 
 
 def config_from(sections: Mapping[str, object]) -> Config:

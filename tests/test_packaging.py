@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import entry_points, version
@@ -15,6 +16,7 @@ import a2cap
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("pipeline", "extract", "model", "data")
+PACKED = (*FOLDERS, "configs")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -32,7 +34,7 @@ def tracked(*patterns):
 
 
 def test_the_packages_are_the_folders_with_an_init():
-    inits = [path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")]
+    inits = [path for folder in PACKED for path in (ROOT / folder).rglob("__init__.py")]
     found = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
     assert {"a2cap", *found} == set(PROJECT["tool"]["setuptools"]["packages"])
 
@@ -43,7 +45,7 @@ def test_every_folder_with_modules_is_a_package():
 
 
 def test_folder_x_is_a2cap_x():
-    folders = {f"a2cap.{name}": name for name in FOLDERS}
+    folders = {f"a2cap.{name}": name for name in PACKED}
     assert PROJECT["tool"]["setuptools"]["package-dir"] == {"a2cap": "a2cap", **folders}
 
 
@@ -71,15 +73,43 @@ def test_the_module_runs_as_the_command():
     assert answer == f"a2, version {a2cap.__version__}\n"
 
 
-@pytest.mark.slow
-def test_a_wheel_contains_exactly_the_files_of_the_folders(tmp_path):
-    checkout = tmp_path / "checkout"
-    for name in tracked("pyproject.toml", "README.md", "LICENSE", "a2cap", *FOLDERS):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build the sdist from the tracked files, and the wheel from it; return both names of files."""
+    checkout = tmp_path_factory.mktemp("build") / "checkout"
+    for name in tracked():
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, checkout / name)
-    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "..", ".")
-    output(*build, cwd=checkout)
-    [wheel] = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert packed == {*tracked("a2cap"), *(f"a2cap/{name}" for name in tracked(*FOLDERS))}
+        shutil.copyfile(ROOT / name, checkout / name, follow_symlinks=False)
+    output(sys.executable, "-m", "build", "--no-isolation", "--outdir", "..", ".", cwd=checkout)
+    [wheel], [sdist] = (checkout.parent.glob(f"*.{suffix}") for suffix in ("whl", "tar.gz"))
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as source:
+        names = {name.partition("/")[2] for name in source.getnames()}
+        return {name: archive.read(name) for name in archive.namelist()}, names
+
+
+@pytest.mark.slow
+def test_a_wheel_contains_exactly_the_files_of_the_folders(built):
+    packed = {name for name in built[0] if ".dist-info/" not in name}
+    assert packed == {*tracked("a2cap"), *(f"a2cap/{name}" for name in tracked(*PACKED))}
+
+
+@pytest.mark.slow
+def test_a_wheel_states_the_licences_of_its_files(built):
+    """A package `a2` of another project stays untouched; what is linked with SPICE is AGPL."""
+    wheel = built[0]
+    info = next(name for name in wheel if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
+    assert {name.split("/")[0] for name in wheel} == {"a2cap", info}
+    metadata = wheel[f"{info}/METADATA"].decode()
+    assert "License-Expression: Apache-2.0 AND AGPL-3.0-or-later\n" in metadata
+    assert "Author" not in metadata
+    for name in ("LICENSE", "LICENSES/AGPL-3.0-or-later.txt"):
+        assert wheel[f"{info}/licenses/{name}"] == (ROOT / name).read_bytes()
+    agpl = [name for name, content in wheel.items() if b"Identifier: AGPL-3.0" in content]
+    assert agpl == ["a2cap/pipeline/metrics/SpiceLines.java"]
+    linked = [name for name in wheel if name.endswith((".jar", ".class"))]
+    assert linked == ["a2cap/pipeline/metrics/spice-lines.jar"]
+
+
+@pytest.mark.slow
+def test_an_sdist_contains_docs_and_tests(built):
+    assert set(tracked("docs", "tests", "benchmarks", "configs", "Makefile")) <= built[1]

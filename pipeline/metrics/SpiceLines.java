@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: AGPL-3.0-or-later
+// Linked with SPICE, which has this licence (LICENSES/AGPL-3.0-or-later.txt).
 package edu.anu.spice;
 
 import java.io.BufferedReader;

@@ -237,3 +237,14 @@ def test_presets_state_their_purpose_and_their_measurements(name):
     header = text[: text.index("\ndata:")]
     assert "# Reproduces: " in header
     assert "# Measured: nothing yet." in header
+
+
+def test_a_bare_name_is_a_configuration_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(Path("a2-gate")) == load_config(CONFIGS / "a2-gate.yaml")
+    Path("a2-gate").write_text("train: {epochs: 77}")
+    assert load_config(Path("a2-gate")).train.epochs == 77
+    names = ", ".join(path.stem for path in sorted(CONFIGS.glob("*.yaml")))
+    assert message_of(load_config, Path("a2-gat"), error=ConfigError) == (
+        f"config not found: 'a2-gat'; name a file, or one of {names}"
+    )

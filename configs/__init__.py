@@ -1,0 +1,1 @@
+"""Configurations of experiments, as files: `a2 run -c a2-gate`."""
