@@ -36,8 +36,9 @@ class DataConfig(Section):
 class PreprocessConfig(Section):
     """Encoding of captions as token ids."""
 
-    vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet"] = "karpathy"
-    """Published rule for tokens and counts; only `karpathy` counts training captions alone."""
+    vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet", "updown", "arctic"] = "karpathy"
+    """Published rule for tokens and counts. `karpathy`, `updown` and `arctic` count training
+    captions alone; `a2 preprocess --prove` compares the words with the published ones."""
 
     min_count: Annotated[int, Field(gt=0)] | None = None
     """Minimum occurrences of a word; the preset's by default, lower it for a small data set."""

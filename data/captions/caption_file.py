@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import AnnotatedImage
-from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary, tokens_of
+from a2cap.data.captions.presets import tokens_of
+from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.files.hdf5_file import own_dataset
 

@@ -108,7 +108,13 @@ def extract(
 @cli.command()
 @experiment_options()
 @force_option
-def preprocess(options: ExperimentOptions, force: bool) -> None:
+@click.option("--preset", metavar="NAME", help="Short for --set preprocess.vocabulary=NAME.")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Compare the words with the published ones of the preset; write nothing.",
+)
+def preprocess(options: ExperimentOptions, force: bool, preset: str | None, prove: bool) -> None:
     """Preprocess captions into token ids.
 
     Writes the vocabulary, token ids, reference tokens and document frequencies.
@@ -116,9 +122,15 @@ def preprocess(options: ExperimentOptions, force: bool) -> None:
     \b
     Example:
       a2 preprocess -c configs/a2-gate.yaml --set data.annotations=coco/dataset_coco.json
+      a2 preprocess --preset m2 --prove --set data.annotations=coco/dataset_coco.json
     """
-    with options.open() as experiment:
-        _run_stages(experiment, ["preprocess"], force=force)
+    from a2cap.pipeline.stages.preprocess import prove_vocabulary
+
+    with options.open(*([f"preprocess.vocabulary={preset}"] if preset else [])) as experiment:
+        if prove:
+            click.echo(prove_vocabulary(experiment.annotations, experiment.config.preprocess))
+        else:
+            _run_stages(experiment, ["preprocess"], force=force)
 
 
 @cli.command()

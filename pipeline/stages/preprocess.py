@@ -13,7 +13,8 @@ from a2cap.data.annotations.read import (
 )
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
-from a2cap.data.captions.vocabulary import Vocabulary, count_words
+from a2cap.data.captions.presets import compare_with_published, count_words
+from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.config import PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
@@ -80,6 +81,12 @@ def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
         config.vocabulary,
         min_count=config.min_count,
     )
+
+
+def prove_vocabulary(found: Annotations, config: PreprocessConfig) -> str:
+    """Return a comparison of the words with the published ones of the preset."""
+    words = make_vocabulary(found, config).words[len(SPECIALS) :]
+    return compare_with_published(words, config.vocabulary)
 
 
 def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:

@@ -4,7 +4,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from a2cap.data.captions.vocabulary import PRESETS
+from a2cap.data.captions.presets import PRESETS
 from a2cap.data.config import DataConfig, PreprocessConfig
 
 

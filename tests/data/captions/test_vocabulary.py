@@ -1,28 +1,16 @@
-from collections import Counter
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
-from a2cap.data.captions.vocabulary import BOS, EOS, PAD, UNK, Vocabulary, count_words, tokens_of
-from a2cap.data.files.json_file import read_json
+from a2cap.data.captions.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from tests.data.messages import message_of, written
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 WORDS = st.lists(
     st.text(st.characters(categories=["L", "N"]), min_size=1).filter(str.strip),
     min_size=1,
     unique=True,
 )
-
-
-def image(split: str, *captions: str) -> AnnotatedImage:
-    return AnnotatedImage(
-        split, f"{split}.jpg", split, tuple(Caption(c, tokenize(c)) for c in captions)
-    )
 
 
 def counted(**counts: int) -> Vocabulary:
@@ -91,55 +79,6 @@ def test_counts_without_a_frequent_word_are_rejected():
     assert "(most frequent: 0)" in message_of(Vocabulary.from_counts, {})
 
 
-@pytest.mark.parametrize(
-    ("preset", "splits", "kept"),
-    [
-        ("karpathy", {"train"}, "ab"),
-        ("m2", {"train", "val"}, "ab"),
-        ("neuraltalk2", {"train", "val", "test"}, "a"),
-        ("aoanet", {"train", "val", "test"}, "ab"),
-    ],
-)
-def test_each_preset_has_its_own_splits_and_minimum_count(preset, splits, kept):
-    images = [image(split, split) for split in ("train", "val", "test")]
-    assert count_words(images, preset) == Counter(splits)
-    counts = {"a": 6, "b": 5, "c": 4}
-    assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
-    assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
-
-
-def test_words_are_counted_in_every_caption():
-    images = [image("train", "A dog.", "a cat"), image("val", "a")]
-    assert count_words(images, "karpathy") == {"a": 2, "dog": 1, "cat": 1}
-
-
-@pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])
-def test_three_presets_use_the_tokens_of_the_file(preset):
-    assert tokens_of(Caption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
-
-
-@pytest.mark.parametrize(
-    ("raw", "tokens"),
-    [
-        ("A Dog.", "a dog"),
-        ("a black-and-white dog's bed", "a black and white dog 's bed"),
-        ("It isn't here, they're there!", "it is n't here they 're there"),
-        ("at 10:20 on a t.v.", "at 10:20 on a t.v"),
-        ('a "stop" sign... & 3/4 (red)', 'a " stop " sign & 3 / 4 ( red )'),
-        ("well -- ok; `x` '' ?", "well ok x"),
-    ],
-)
-def test_m2_tokens_are_those_of_its_published_list(raw, tokens):
-    assert tokens_of(Caption(raw, ()), "m2") == tuple(tokens.split())
-
-
-def test_an_unknown_preset_is_rejected():
-    expected = "unknown vocabulary preset: 'x'; use one of aoanet, karpathy, m2, neuraltalk2"
-    assert message_of(count_words, [], "x") == expected
-    assert message_of(tokens_of, Caption("", ()), "x") == expected
-    assert message_of(Vocabulary.from_counts, {"a": 9}, "x") == expected
-
-
 def test_the_digest_covers_words_and_preset():
     digests = {
         counted(a=2, dog=1).digest,
@@ -172,11 +111,3 @@ def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
     assert message_of(Vocabulary.load, path) == (
         f'not a vocabulary: {str(path)!r} ({problem}); run "a2 preprocess" again'
     )
-
-
-@pytest.mark.shared
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the COCO sample folder is not there")
-def test_m2_counts_give_the_published_10201_entries():
-    counts = read_json(SHARED / "text/coco_train_word_counts_m2.json.gz")
-    assert isinstance(counts, dict)
-    assert len(Vocabulary.from_counts(counts, "m2")) == 10_201

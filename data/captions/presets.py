@@ -1,0 +1,170 @@
+"""Published rules that select the words of a vocabulary, and proofs that they give its words.
+
+Published sizes on COCO, with special tokens:
+
+- `neuraltalk2`: 9,487 of ImageCaptioning.pytorch, from the tokens of Karpathy's file. Karpathy's
+  own prepro.py (karpathy/neuraltalk2@35d539c) splits the raw captions and gives 9,567.
+- `aoanet`: 10,369 (Huang et al. 2019, arXiv:1908.06954).
+- `updown`: 10,010 (Anderson et al. 2018, arXiv:1707.07998).
+- `arctic`: 10,000 (Xu et al. 2015, arXiv:1502.03044), over train2014 without restval.
+- `m2`: 10,201 (Cornia et al. 2020, arXiv:1912.08226).
+
+`karpathy` counts the training split alone and is not a published list.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from a2cap.data.annotations.read import AnnotatedImage, Caption
+from a2cap.data.captions.spacy_words import spacy_words
+from a2cap.data.errors import InputError
+
+_WORD_OR_OTHER = re.compile(r"(\W+)")
+_WORD_OR_MARKS = re.compile(r"\w+|[^\w\s]+")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published list of words without its special tokens, and how ours differs from it.
+
+    size: its words. sha256: of the sorted words as a JSON list, None if the list is not public.
+    missing: published words that are not ours.
+    """
+
+    source: str
+    size: int
+    sha256: str | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VocabularyPreset:
+    """A published rule: words of `tokenize` that occur at least `min_count` times in `splits`.
+
+    per_image: number of captions of an image that are counted, all if None. most: maximum number of
+    words.
+    """
+
+    min_count: int
+    splits: frozenset[str]
+    tokenize: Callable[[Caption], tuple[str, ...]]
+    published: Published | None
+    per_image: int | None = None
+    most: int | None = None
+
+
+def _file_tokens(caption: Caption) -> tuple[str, ...]:
+    return caption.tokens
+
+
+def _m2_tokens(caption: Caption) -> tuple[str, ...]:
+    return spacy_words(caption.raw)
+
+
+def _updown_tokens(caption: Caption) -> tuple[str, ...]:
+    tokens: list[str] = []
+    for part in _WORD_OR_OTHER.split(caption.raw):
+        word = part.strip().lower()
+        # marks with a space between them and ellipses are words
+        is_marks = bool(re.fullmatch(r"[^\w\s]+", word)) and set(word) != {"."}
+        tokens += word if is_marks else [word]
+    return tuple(word for word in tokens if word not in ("", "."))  # "." is its <eos>
+
+
+def _arctic_tokens(caption: Caption) -> tuple[str, ...]:
+    return tuple(_WORD_OR_MARKS.findall(caption.raw.lower()))
+
+
+_ALL = frozenset({"train", "val", "test"})
+_TRAIN = frozenset({"train"})
+
+PRESETS: Mapping[str, VocabularyPreset] = MappingProxyType(
+    {
+        "karpathy": VocabularyPreset(5, _TRAIN, _file_tokens, None),
+        "neuraltalk2": VocabularyPreset(
+            6,
+            _ALL,
+            _file_tokens,
+            Published(
+                "ruotianluo/ImageCaptioning.pytorch",
+                9_486,
+                "1c22b6467d989902db812a247bdc67a97c3d94ed2328417dec53a908172839d5",
+            ),
+        ),
+        "aoanet": VocabularyPreset(5, _ALL, _file_tokens, Published("husthuaan/AoANet", 10_368)),
+        "updown": VocabularyPreset(
+            5,
+            _TRAIN,
+            _updown_tokens,
+            Published(
+                "peteanderson80/Up-Down-Captioner",
+                10_008,
+                "1e7d06d9b095d74ede67a0804fc6b06373e7e81b569fdc81019595dc2493533c",
+            ),
+        ),
+        "arctic": VocabularyPreset(
+            1, _TRAIN, _arctic_tokens, Published("kelvinxu/arctic-captions", 9_998), 5, 9_998
+        ),
+        "m2": VocabularyPreset(
+            5,
+            _ALL - {"test"},
+            _m2_tokens,
+            Published(
+                "aimagelab/meshed-memory-transformer",
+                10_197,
+                "7979e173f34b672c6d7dd2867f7718edf94b43e1e0cbdd1711f402fbf850b2db",
+                missing=("\n", "\n ", " ", "  ", "   ", "    "),
+            ),
+            per_image=5,
+        ),
+    }
+)
+
+
+def preset_of(name: str) -> VocabularyPreset:
+    """Return the preset of a name; raises InputError for an unknown one."""
+    if name not in PRESETS:
+        raise InputError(
+            f"unknown vocabulary preset: {name!r}; use one of {', '.join(sorted(PRESETS))}"
+        )
+    return PRESETS[name]
+
+
+def tokens_of(caption: Caption, preset: str) -> tuple[str, ...]:
+    """Return the words of a caption by the rule of `preset`."""
+    return preset_of(preset).tokenize(caption)
+
+
+def count_words(images: Iterable[AnnotatedImage], preset: str) -> Counter[str]:
+    """Count the words in the captions that `preset` counts."""
+    rule = preset_of(preset)
+    counts: Counter[str] = Counter()
+    for image in images:
+        if image.split in rule.splits:
+            for caption in image.captions[: rule.per_image]:
+                counts.update(rule.tokenize(caption))
+    return counts
+
+
+def compare_with_published(words: Iterable[str], preset: str) -> str:
+    """Return lines that compare the words of `preset`, without special tokens, with its list."""
+    own, published = set(words), preset_of(preset).published
+    if published is None:
+        return f"{preset}: {len(own):,} words; no list is published"
+    lines = [f"{preset}: {len(own):,} words, {published.size:,} in {published.source}"]
+    if published.sha256 is None:
+        return f"{lines[0]}; only the size is published"
+    canonical = json.dumps(sorted(own | set(published.missing)))
+    if hashlib.sha256(canonical.encode()).hexdigest() != published.sha256:
+        lines.append("not the published words: these are other captions or splits than COCO's")
+    elif published.missing:
+        lines += [f"missing: {word!r} (white space)" for word in published.missing]
+        lines.append("all other words are the published ones (sha256)")
+    else:
+        lines.append("exactly the published words (sha256)")
+    return "\n".join(lines)

@@ -1,0 +1,142 @@
+"""Presets of vocabularies: their rules, and on all of COCO their published words."""
+
+import gzip
+import json
+from collections import Counter
+
+import pytest
+
+from a2cap.data.annotations.read import AnnotatedImage, Caption, read_annotations, tokenize
+from a2cap.data.captions.presets import (
+    PRESETS,
+    compare_with_published,
+    count_words,
+    tokens_of,
+)
+from a2cap.data.captions.vocabulary import Vocabulary
+from tests.data.coco2014 import FULL_SIZE, SPLITS, karpathy_splits, official_captions
+from tests.data.messages import message_of
+
+
+def image(split: str, *captions: str) -> AnnotatedImage:
+    texts = tuple(Caption(caption, tokenize(caption)) for caption in captions)
+    return AnnotatedImage(split, f"{split}.jpg", split, texts)
+
+
+@pytest.mark.parametrize(
+    ("preset", "splits", "kept"),
+    [
+        ("karpathy", {"train"}, "ab"),
+        ("m2", {"train", "val"}, "ab"),
+        ("neuraltalk2", {"train", "val", "test"}, "a"),
+        ("aoanet", {"train", "val", "test"}, "ab"),
+        ("updown", {"train"}, "ab"),
+        ("arctic", {"train"}, "abc"),
+    ],
+)
+def test_each_preset_has_its_own_splits_and_minimum_count(preset, splits, kept):
+    images = [image(split, split) for split in ("train", "val", "test")]
+    assert count_words(images, preset) == Counter(splits)
+    counts = {"a": 6, "b": 5, "c": 4}
+    assert Vocabulary.from_counts(counts, preset).words[4:] == tuple(kept)
+    assert len(Vocabulary.from_counts(counts, preset, min_count=4)) == 7
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_words_are_counted_in_every_caption_or_the_first_five(preset):
+    images = [image("train", "A dog.", *["a cat"] * 4, "the end"), image("train", "a")]
+    counts = count_words(images, preset)
+    assert (counts["a"], counts["dog"], counts["cat"]) == (6, 1, 4)
+    assert counts["end"] == (0 if preset in ("m2", "arctic") else 1)
+
+
+def test_arctic_keeps_the_9998_most_frequent_words():
+    counts = {f"w{number:05d}": 20_000 - number for number in range(12_000)}
+    assert Vocabulary.from_counts(counts, "arctic").words[4:] == tuple(counts)[:9_998]
+
+
+@pytest.mark.parametrize("preset", ["karpathy", "neuraltalk2", "aoanet"])
+def test_three_presets_use_the_tokens_of_the_file(preset):
+    assert tokens_of(Caption("A Dog-like.", ("x", "y")), preset) == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("preset", "raw", "tokens"),
+    [
+        ("m2", "A Dog.", "a dog"),
+        ("m2", "a black-and-white dog's bed", "a black and white dog 's bed"),
+        ("m2", "It isn't here, they're there!", "it is n't here they 're there"),
+        ("m2", "thats cannot Theres its were", "that s can not there s its were"),
+        ("m2", "at 10:20 or 6am on a t.v.", "at 10:20 or 6 am on a t.v"),
+        ("m2", "5 o'clock and/or a 4-way room/dining", "5 o'clock and/or a 4-way room / dining"),
+        ("m2", 'a "stop" sign... & 3/4 (red) k.', 'a " stop " sign & 3/4 ( red ) k.'),
+        ("m2", "well -- ok; `x` '' ? .. so..", "well ok x .. so .."),
+        ("updown", "It's a T-shirt, ok.", "it ' s a t - shirt , ok"),
+        ("updown", 'He said "go!"... the .. end', 'he said " go ! " the .. end'),
+        ("arctic", "It's a T-shirt, ok...", "it ' s a t - shirt , ok ..."),
+    ],
+)
+def test_three_presets_split_the_raw_caption(preset, raw, tokens):
+    assert tokens_of(Caption(raw, ()), preset) == tuple(tokens.split())
+
+
+def test_an_unknown_preset_is_rejected():
+    expected = (
+        "unknown vocabulary preset: 'x'; "
+        "use one of aoanet, arctic, karpathy, m2, neuraltalk2, updown"
+    )
+    assert message_of(count_words, [], "x") == expected
+    assert message_of(tokens_of, Caption("", ()), "x") == expected
+    assert message_of(Vocabulary.from_counts, {"a": 9}, "x") == expected
+
+
+@pytest.mark.parametrize(
+    ("preset", "text"),
+    [
+        ("karpathy", "karpathy: 1 words; no list is published"),
+        ("aoanet", "aoanet: 1 words, 10,368 in husthuaan/AoANet; only the size is published"),
+        (
+            "updown",
+            "updown: 1 words, 10,008 in peteanderson80/Up-Down-Captioner\n"
+            "not the published words: these are other captions or splits than COCO's",
+        ),
+    ],
+)
+def test_words_of_other_captions_are_not_the_published_ones(preset, text):
+    assert compare_with_published(["dog"], preset) == text
+
+
+EXACT = "exactly the published words (sha256)"
+ON_COCO = {
+    "karpathy": ("9,993 words", "no list is published"),
+    "neuraltalk2": ("9,486 words, 9,486", EXACT),
+    "aoanet": ("10,368 words, 10,368", "only the size is published"),
+    "updown": ("10,008 words, 10,008", EXACT),
+    "arctic": ("9,998 words, 9,998", "only the size is published"),
+    "m2": ("10,191 words, 10,197", "all other words are the published ones (sha256)"),
+}
+
+
+class TestOnAllCaptions:
+    pytestmark = FULL_SIZE
+
+    def test_each_preset_gives_its_published_words(self, tmp_path):
+        splits = karpathy_splits(tmp_path)
+        files = official_captions(tmp_path)
+        images = [p for file in files for p in read_annotations(file, split_list=splits).images]
+        for preset, (size, proof) in ON_COCO.items():
+            counts = count_words(images, preset)
+            words = Vocabulary.from_counts(counts, preset).words[4:]
+            text = compare_with_published(words, preset)
+            assert text.startswith(f"{preset}: {size}")
+            assert text.endswith(proof)
+            assert text.count("missing: ") == (6 if preset == "m2" else 0)
+        # the last: of M2, the counts are published too
+        path = SPLITS.parent / "text/coco_train_word_counts_m2.json.gz"
+        published = json.loads(gzip.decompress(path.read_bytes()))
+        differences = {
+            counts[word] - published.get(word, 0)
+            for word in counts.keys() | published.keys()
+            if not word.isspace()
+        }
+        assert differences == {-1, 0, 1}
