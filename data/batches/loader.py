@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -151,6 +152,8 @@ def _load(
     dataset: _Batches[Key, Element, Collated], *, workers: int, pin_memory: bool
 ) -> Iterator[Collated]:
     """Yield the batches in order, prefetched by `workers` processes."""
+    if workers:
+        _require_descriptors(workers)
     loader: DataLoader[Collated | _Failure] = DataLoader(
         dataset,
         batch_size=None,
@@ -172,6 +175,21 @@ def _load(
         raise _worker_died(str(error) or type(error).__name__) from error
     finally:
         del batches  # and with it the workers: the error's traceback holds this frame
+
+
+def _require_descriptors(workers: int) -> None:
+    """Raise the limit of open files to what the workers need; LoaderError if it is fixed."""
+    # A worker without a free descriptor drops its batch, and torch waits for it for ever. Every
+    # tensor of a prefetched batch takes one: measured up to 10 per worker, without captions.
+    needed = 64 + 24 * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise LoaderError(
+                f"too few open files are allowed for {workers} loader workers: {hard}, about "
+                f"{needed} needed; raise the limit (ulimit -n {needed}), or lower runtime.workers"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _unchanged(batch: Collated) -> Collated:

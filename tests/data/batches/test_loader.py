@@ -1,5 +1,6 @@
 import pickle
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -146,6 +147,22 @@ def reject_odd(numbers):
 def test_an_error_in_a_worker_keeps_its_type_and_text(dataset, collated, error, text, workers):
     batches = epoch_batches(dataset, collated, batch_size=2, seed=0, epoch=0, workers=workers)
     assert message_of(list, batches, error=error) == text
+
+
+@pytest.mark.parametrize("hard", [111, 112, resource.RLIM_INFINITY])
+def test_workers_without_enough_open_files_are_refused_before_they_start(store, monkeypatch, hard):
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (111, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, limit: limits.append(limit))
+    batches = image_batches(store, IDS, batch_size=2, workers=2)
+    if hard == 111:
+        assert message_of(next, batches, error=LoaderError) == (
+            "too few open files are allowed for 2 loader workers: 111, about 112 needed; raise the "
+            "limit (ulimit -n 112), or lower runtime.workers"
+        )
+    else:
+        assert len(list(batches)) > 1
+        assert limits == [(112, hard)]
 
 
 @pytest.mark.parametrize(
