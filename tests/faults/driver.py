@@ -1,10 +1,11 @@
 """Kills stages at named points and at random times, and checks that the reruns are unaffected.
 
 Each trial starts a stage in a forked process and kills it with SIGKILL. One in five is a run with
---force over a finished result, and one in four is killed again while it resumes. Then the stage
-runs to its end. Its result must equal that of an uninterrupted run (the store by the digest of its
-records, tensors bit for bit, metrics by value), no acknowledged item may be lost or repeated, and
-all other files must be unchanged.
+--force over a finished result, and one in four is killed again while it resumes. In one in six,
+inputs are replaced during the first run and restored after it. Then the stage runs to its end. Its
+result must equal that of an uninterrupted run (the store by the digest of its records, tensors bit
+for bit, metrics by value), no acknowledged item may be lost or repeated, and all other files must
+be unchanged.
 """
 
 import importlib
@@ -22,7 +23,7 @@ from pathlib import Path
 import click
 import torch
 
-from tests.faults.fault_points import POINTS, Fault
+from tests.faults.fault_points import POINTS, Fault, Point, points_of_work
 from tests.faults.trial import (
     PROMISED,
     STAGES,
@@ -66,6 +67,7 @@ class Tally:
     named: int = 0
     kills: int = 0
     survived: int = 0
+    replaced: int = 0
     trials: int = 0
     equal: int = 0
     lost: int = 0
@@ -74,7 +76,8 @@ class Tally:
     def add(self, trial: Trial, verdict: Verdict) -> None:
         """Count one trial."""
         first = trial.kills[0]
-        if verdict.kills and isinstance(first, Fault):
+        self.replaced += verdict.replaced
+        if verdict.kills and isinstance(first, Fault) and not verdict.replaced:
             self.named += 1
             self.points.add(first.point.target)
         self.kills += verdict.kills
@@ -131,17 +134,21 @@ def _kills_per_stage(kills: int, stages: Sequence[str]) -> dict[str, int]:
 def _kill(workspace: Workspace, stage: str, kills: int, rng: random.Random) -> Tally:
     """Run trials of one stage until it has been killed `kills` times."""
     tally = Tally()
-    faults = _faults(workspace.uninterrupted[stage], stage, rng)
+    uninterrupted = workspace.uninterrupted[stage]
+    kills_at = _faults(uninterrupted, POINTS[stage], rng)
+    replaced_at = _faults(uninterrupted, points_of_work(stage), rng)
     for number in range(10 * kills):
         if tally.kills >= kills:
             break
+        faults = replaced_at if _replaces(number) else kills_at
         trial = _trial(workspace, stage, number, faults, rng)
         verdict = trial.run()
-        if verdict.kills or verdict.problems:
+        if verdict.kills or verdict.replaced or verdict.problems:
             tally.add(trial, verdict)
         for problem in [*verdict.problems, *(["an item was lost"] if verdict.lost else [])]:
             kinds = ", then ".join(map(_format_kill, trial.kills))
-            click.echo(f"{trial.name}{' (forced)' * trial.force}, {kinds}: {problem}", err=True)
+            how = " (forced)" * trial.force + " (inputs replaced)" * trial.replace
+            click.echo(f"{trial.name}{how}, {kinds}: {problem}", err=True)
         if verdict.problems:
             click.echo((trial.folder / "log").read_text()[-2000:], err=True)
         shutil.rmtree(trial.folder)
@@ -153,16 +160,24 @@ def _trial(
     workspace: Workspace, stage: str, number: int, faults: Iterator[Fault], rng: random.Random
 ) -> Trial:
     """Alternate named points and random times; force some runs and kill some twice."""
-    seconds = workspace.uninterrupted[stage].seconds
-    first = rng.uniform(0, seconds) if number % 2 else next(faults)
+    seconds, replace = workspace.uninterrupted[stage].seconds, _replaces(number)
+    first = next(faults) if replace or number % 2 == 0 else rng.uniform(0, seconds)
     second = [rng.uniform(0, seconds)] if rng.random() < 0.25 else []
     force = rng.random() < 0.2
-    return Trial(workspace, f"{stage}-{number}", stage, [first, *second], force=force)
+    kills, name = [first, *second], f"{stage}-{number}"
+    return Trial(workspace, name, stage, kills, force=force, replace=replace)
 
 
-def _faults(uninterrupted: Uninterrupted, stage: str, rng: random.Random) -> Iterator[Fault]:
+def _replaces(number: int) -> bool:
+    """Return whether inputs are replaced in the trial of this number."""
+    return number % 6 == 5
+
+
+def _faults(
+    uninterrupted: Uninterrupted, points: Sequence[Point], rng: random.Random
+) -> Iterator[Fault]:
     """Yield, endlessly, each point that an uninterrupted run reaches, at one of its calls."""
-    reached = [point for point in POINTS[stage] if uninterrupted.calls[point.target]]
+    reached = [point for point in points if uninterrupted.calls[point.target]]
     while True:
         rng.shuffle(reached)
         for point in reached:
@@ -179,18 +194,19 @@ def _table(
 ) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
     yield (
-        "| stage | kills | at named points | at random times | survived | items lost "
-        "| repeated, median | most | promised at most | equal results |"
+        "| stage | kills | at named points | at random times | survived | inputs replaced "
+        "| items lost | repeated, median | most | promised at most | equal results |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for stage, tally in tallies.items():
         unit, limit = PROMISED.get(stage, ("stage", 1))
         repeated = tally.repeated or [0]
         duration = f" of {uninterrupted[stage].seconds:.1f} s" if unit == "stage" else ""
         yield (
             f"| {stage} | {tally.kills} | {tally.named} | {tally.kills - tally.named} "
-            f"| {tally.survived} | {tally.lost} | {statistics.median(repeated):g} "
-            f"| {max(repeated)} | {limit} {unit}{duration} | {tally.equal} of {tally.trials} |"
+            f"| {tally.survived} | {tally.replaced} | {tally.lost} "
+            f"| {statistics.median(repeated):g} | {max(repeated)} "
+            f"| {limit} {unit}{duration} | {tally.equal} of {tally.trials} |"
         )
 
 
@@ -198,6 +214,7 @@ def _summary(tallies: Mapping[str, Tally]) -> str:
     found = tallies.values()
     return (
         f"{sum(t.survived for t in found)} of {sum(t.kills for t in found)} kills survived, "
+        f"inputs replaced in {sum(t.replaced for t in found)} runs, "
         f"{sum(t.lost for t in found)} items lost, "
         f"{sum(t.equal for t in found)} of {sum(t.trials for t in found)} results equal, "
         f"{sum(len(t.points) for t in found)} points"

@@ -149,6 +149,15 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
 }
 """Stage -> points at which its runs are killed."""
 
+_BEFORE_THE_WORK = {point.target for point in _ENGINE} - {
+    "a2cap.pipeline.engine.events:EventLog.write"
+}
+
+
+def points_of_work(stage: str) -> list[Point]:
+    """Return the points that a run reaches only after it has digested its inputs."""
+    return [point for point in POINTS[stage] if point.target not in _BEFORE_THE_WORK]
+
 
 def wrap(target: str, make: Callable[[Function], Function]) -> None:
     """Replace a function by `make(function)` where it is defined and in every a2cap module."""
@@ -197,8 +206,8 @@ def count_calls(stage: str) -> Counter[str]:
     return calls
 
 
-def install(fault: Fault) -> None:
-    """Make this process kill itself, as by kill -9, at the fault."""
+def install(fault: Fault, act: Callable[[], object] | None = None) -> None:
+    """Make this process kill itself, as by kill -9, at the fault, or do `act` before its call."""
 
     def make(original: Function) -> Function:
         calls = 0
@@ -206,7 +215,9 @@ def install(fault: Fault) -> None:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls != fault.call:
+            if calls == fault.call and act is not None:
+                act()
+            if calls != fault.call or act is not None:
                 return original(*arguments, **options)
             if fault.moment == "before":
                 die()

@@ -45,13 +45,17 @@ def test_every_point_is_a_function(target):
 @pytest.mark.slow
 def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
     code, printed, complaints = drive("--kills", "24", "--seed", "0")
-    summary = r"(\d+) of (\d+) kills survived, (\d+) items lost, (\d+) of (\d+) results equal"
+    summary = (
+        r"(\d+) of (\d+) kills survived, inputs replaced in (\d+) runs, "
+        r"(\d+) items lost, (\d+) of (\d+) results equal"
+    )
     found = re.search(summary, printed)
     assert found, printed + complaints
-    survived, kills, lost_items, equal, results = map(int, found.groups())
+    survived, kills, replaced, lost_items, equal, results = map(int, found.groups())
     assert (code, lost_items) == (0, 0), complaints
     assert (survived, equal) == (kills, results)
     assert kills >= 20
+    assert replaced >= 3
     for stage in STAGES:
         assert f"| {stage} |" in printed
 
@@ -80,10 +84,23 @@ os.link = link_and_change
 """
 
 
+FORGET_FORCED_RUNS = """
+import a2cap.pipeline.engine.run as run
+run._continues = lambda stage, forced: False
+"""
+
+TRUST_INPUTS = """
+import a2cap.pipeline.engine.inputs as inputs
+inputs._changed = lambda path, promised: False
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "change", "complaint"),
     [
+        ("train-xe", FORGET_FORCED_RUNS, " (forced)"),
+        ("extract", TRUST_INPUTS, "features.lmdb differs"),
         ("train-xe", FORGET_CHECKPOINTS, "an item was lost"),
         ("train-scst", FORGET_CHECKPOINTS, "an item was lost"),
         ("train-detector", FORGET_CHECKPOINTS, "an item was lost"),

@@ -6,7 +6,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import torch
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import extract as extraction
 from tests.faults import processes, run_log
@@ -77,6 +78,19 @@ _ORPHAN_TIMEOUT = 60.0
 
 _EARLIER_RESULT = "0" * 12
 
+_SCENES = ("images/000000000003.jpg", "images/000000000039.jpg")
+_CAPTIONS = ("preprocess/*/captions.h5", "preprocess/*/vocabulary.json")
+REPLACED: Mapping[str, tuple[str, ...]] = {
+    "calibrate": _SCENES,
+    "extract": (*_SCENES, "instances.json"),
+    "preprocess": ("dataset_coco.json",),
+    "train-xe": (*_CAPTIONS, "extract/*/skipped.jsonl"),
+    "train-scst": (*_CAPTIONS, "train-xe/*/model.safetensors"),
+    "evaluate": (*_CAPTIONS, "train-scst/*/model.safetensors"),
+    "train-detector": (*_SCENES, "instances.json"),
+}
+"""Stage -> inputs that are replaced during its run, below the scenes or the artifacts."""
+
 
 @dataclass(frozen=True)
 class Uninterrupted:
@@ -92,6 +106,7 @@ class Verdict:
     """Result of a trial. repeated: one number per kill; problems: empty if the trial passed."""
 
     kills: int
+    replaced: bool
     lost: int
     repeated: list[int]
     problems: list[str]
@@ -180,6 +195,7 @@ class Trial:
 
     kills: a named fault, or seconds after which the process is killed.
     force: start each killed run with --force over a finished result.
+    replace: replace inputs during the first run, at its fault, in place of killing it.
     """
 
     workspace: Workspace
@@ -187,9 +203,12 @@ class Trial:
     stage: str
     kills: Sequence[Fault | float]
     force: bool = False
+    replace: bool = False
     _runs: list[run_log.Run] = field(default_factory=list)
     _groups: list[int] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
+    _done: int = 0
+    """Runs before the last time that a forced run was published or had not begun."""
 
     def run(self) -> Verdict:
         """Kill the stage, let its last run finish, and compare with the uninterrupted run."""
@@ -201,7 +220,7 @@ class Trial:
         self._problems += [f"{line}, which is not this stage's" for line in changed]
         self._problems += _kill_orphans(self._groups)
         repeated = self._repeated()[:kills]
-        return Verdict(kills, self._lost(), repeated, self._problems)
+        return Verdict(kills, self.replace, self._lost(), repeated, self._problems)
 
     @property
     def folder(self) -> Path:
@@ -212,24 +231,59 @@ class Trial:
     def _result(self) -> Path:
         return self.workspace.result(self.stage, self.name)
 
+    @property
+    def _partials(self) -> tuple[Path, Path]:
+        """Folders of unfinished work, without --force and with it."""
+        plain = StagePaths(self._result)
+        return plain.partial, replace(plain, forced=True).partial
+
     def _kill(self) -> int:
         """Start and kill runs; return the number of kills, as a run may end before its kill."""
-        for killed, kill in enumerate(self.kills):
-            end = self._start(kill, force=self.force)
-            if not end.killed:
-                self._problems += [f"a run ended with code {end.code}"] if end.code else []
-                return killed
+        killed = 0
+        for number, kill in enumerate(self.kills):
+            replaces = self.replace and number == 0
+            end = self._start_and_restore(kill) if replaces else self._start(kill, force=self.force)
+            killed += end.killed
             self._problems += self._damage()
-        return len(self.kills)
+            if self.force and not self._partials[1].exists():
+                self._done = len(self._runs)
+            if not end.killed and not replaces:
+                self._problems += [f"a run ended with code {end.code}"] if end.code else []
+                break
+        return killed
 
-    def _start(self, kill: Fault | float | None, *, force: bool) -> processes.ProcessExit:
+    def _start_and_restore(self, fault: Fault | float | None) -> processes.ProcessExit:
+        """Start a run during which inputs are replaced, and restore them after its end."""
+        folders = (self.workspace.scenes, self.workspace.artifacts(self.name))
+        names = REPLACED[self.stage]
+        kept = {path: path.read_bytes() for f in folders for name in names for path in f.glob(name)}
+
+        def replace_inputs() -> None:
+            other = (self.workspace.scenes / "images" / f"{7:012d}.jpg").read_bytes()
+            for path, content in kept.items():
+                half = len(content) // 2
+                flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+                path.write_bytes(other if path.suffix == ".jpg" else flipped)
+
+        end = self._start(fault, force=self.force, act=replace_inputs)
+        for path, content in kept.items():
+            path.write_bytes(content)
+        return end
+
+    def _start(
+        self,
+        kill: Fault | float | None,
+        *,
+        force: bool,
+        act: Callable[[], object] | None = None,
+    ) -> processes.ProcessExit:
         """Start one run, which logs its progress."""
         log = self.folder / f"run-{len(self._runs)}.jsonl"
 
         def work() -> None:
             run_log.start_logging(log)
             if isinstance(kill, Fault):
-                install(kill)
+                install(kill, act)
             self.workspace.run(self.stage, self.name, force=force)
 
         after = kill if isinstance(kill, float) else None
@@ -259,23 +313,24 @@ class Trial:
 
     def _leftovers(self) -> list[str]:
         """List the files beside a finished result that are neither a result nor its lock."""
-        kept = {self._result.name, f"{self._result.name}.lock", _EARLIER_RESULT}
+        # a run that finds a result takes no lock, so the description of a killed holder stays
+        own = {f"{self._result.name}{ending}" for ending in ("", ".lock", ".holder.json")}
+        kept = {*own, _EARLIER_RESULT}
         beside = {path.name for path in self._result.parent.iterdir()}
         return [f"{name} is left beside the result" for name in sorted(beside - kept)]
 
     def _lost(self) -> int:
         """Count the acknowledged items that the last run had to make again."""
-        if self.force:  # either the old or the new result was whole, so no work remained
-            return int(self._runs[-1].worked)
-        return run_log.lost(self._runs[:-1], self._runs[-1])
+        *earlier, last = self._runs[self._done :]
+        # without earlier runs of a forced trial, the result was whole and no work remained
+        return run_log.lost(earlier, last) if earlier else int(last.worked)
 
     def _repeated(self) -> list[int]:
-        """Count what each later run repeated; --force starts from scratch by definition."""
-        if self.force:
-            return []
-        repeated = [run_log.repeated(self._runs[:n], run) for n, run in enumerate(self._runs) if n]
+        """Count what each later run repeated."""
+        runs = self._runs[self._done :]
+        repeated = [run_log.repeated(runs[:n], run) for n, run in enumerate(runs) if n]
         unit, limit = PROMISED.get(self.stage, ("stages", 1))
-        if max(repeated) > limit:
+        if max(repeated, default=0) > limit:
             self._problems.append(f"{max(repeated)} {unit} were repeated, the limit is {limit}")
         return repeated
 
@@ -284,8 +339,10 @@ class Trial:
         artifacts = self.workspace.artifacts(self.name)
         own = tuple(
             self._result.with_name(f"{self._result.name}{ending}")
-            for ending in ("", ".partial", ".lock", ".holder.json", ".replaced", ".removed")
+            for ending in ("", ".lock", ".holder.json", ".replaced")
         )
+        partials = tuple(path.with_name(f"{path.name}.removed") for path in self._partials)
+        own = (*own, *self._partials, *partials)
         hashes = tuple(artifacts / f"hashes.sqlite{ending}" for ending in ("", "-journal"))
         scenes = file_digests(self.workspace.scenes)
         return file_digests(artifacts, without=(*own, *hashes)) | scenes
