@@ -30,7 +30,7 @@ ORDER = (
     ("pipeline/config",),
     ("pipeline/stages",),
     ("pipeline/evaluation",),
-    ("pipeline/analysis", "pipeline/report"),
+    ("pipeline/analysis", "pipeline/report", "pipeline/serving"),
     ("pipeline/training/captioner", "pipeline/training/detector"),
     ("pipeline/captioning", "pipeline/extraction", "pipeline/training"),
     ("pipeline/metrics",),

@@ -39,6 +39,7 @@ from a2cap.pipeline.cli.output import (
     print_status,
 )
 from a2cap.pipeline.cli.scenes import scenes
+from a2cap.pipeline.cli.serve import serve
 from a2cap.pipeline.cli.weights import weights
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
@@ -293,7 +294,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
 
 _OF_AN_EXPERIMENT = (analyze, clean, compare, detector, doctor, verify)
-for command in (*_OF_AN_EXPERIMENT, caption, convert, karpathy, scenes, submit, weights):
+for command in (*_OF_AN_EXPERIMENT, caption, convert, karpathy, scenes, serve, submit, weights):
     cli.add_command(command)
 
 

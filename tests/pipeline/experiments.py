@@ -83,3 +83,12 @@ def free(monkeypatch, count):
     """Let the disk have so many free bytes."""
     usage = shutil._ntuple_diskusage(10**12, 0, count)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+
+
+def detecting(model):
+    """Change the extractor's record to detected boxes, few of them in small images."""
+    path = model / "extractor.json"
+    content = json.loads(path.read_text())
+    few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
+    content["config"].update(few)
+    path.write_text(json.dumps(content))

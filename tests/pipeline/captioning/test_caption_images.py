@@ -23,6 +23,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
+from tests.pipeline.experiments import detecting
 
 CPU = RuntimeConfig(device="cpu")
 
@@ -57,15 +58,6 @@ def evaluated(experiment):
         experiment.scenes / "images" / f"{entry['image_id']:012d}.jpg": entry["caption"]
         for entry in entries
     }
-
-
-def detecting(model):
-    """Change the extractor's record to detected boxes, few of them in small images."""
-    path = model / "extractor.json"
-    content = json.loads(path.read_text())
-    few = {"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
-    content["config"].update(few)
-    path.write_text(json.dumps(content))
 
 
 @pytest.fixture

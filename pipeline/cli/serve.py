@@ -1,0 +1,50 @@
+"""Command `a2 serve`: a page on which an image is dropped and captioned."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from a2cap.pipeline.cli.caption import decoding_options
+from a2cap.pipeline.cli.options import FOLDER
+from a2cap.pipeline.engine.interruption import Interrupted
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.config import Config
+
+
+@click.command()
+@click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    type=FOLDER,
+    help="Use the trained captioner in this directory; repeat for an ensemble.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8642,
+    show_default=True,
+    help="Listen on this port of 127.0.0.1; 0 takes a free one.",
+)
+@decoding_options
+def serve(models: tuple[Path, ...], port: int, config: "Config") -> None:
+    """Serve a page that captions the images dropped on it.
+
+    Only this machine can open the page. Ctrl-C stops the server.
+
+    \b
+    Example:
+      a2 serve --model artifacts/train-xe/0123456789ab
+    """
+    from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+    from a2cap.pipeline.serving.server import CaptionServer
+
+    captioner = ImageCaptioner(models, decoding=config.evaluate, runtime=config.runtime)
+    server = CaptionServer(captioner, port=port)
+    with server, suppress(Interrupted):
+        click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
+        server.serve_forever()

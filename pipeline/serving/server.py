@@ -1,0 +1,171 @@
+"""A server for one person: the page, and the caption and attention of an image sent to it.
+
+It listens on 127.0.0.1 only and opens no path that a request names. Images are captioned one at a
+time.
+"""
+
+import base64
+import io
+import json
+import logging
+import tempfile
+import threading
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+
+from a2cap.data.errors import A2Error, ConfigError
+from a2cap.extract.image import read_image
+from a2cap.pipeline.captioning.attention_figure import attention_figure
+from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+LARGEST = 50 * 2**20
+"""Bytes of a request; a photograph of 100 megapixels is smaller."""
+
+_PAGE = "page.html"
+# the page holds its own script and style, and nothing else may run or load
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src blob: data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class _Refusal(Exception):
+    """A request that is refused, and why."""
+
+    status: HTTPStatus
+    message: str
+
+
+class CaptionServer(ThreadingHTTPServer):
+    """A server of one captioner; port 0 takes any free port.
+
+    Raises ConfigError for a captioner trained on given boxes, and where the port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, captioner: ImageCaptioner, *, port: int) -> None:
+        if captioner.extract_config.boxes == "given":
+            raise ConfigError(
+                "the captioner was trained on given boxes, which an image does not have; "
+                "name one that was trained on detected boxes"
+            )
+        self._captioner = captioner
+        self._one_at_a_time = threading.Lock()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on port {port}: {error.strerror}; choose another --port"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return f"http://{HOST}:{self.server_port}"
+
+    def caption(self, encoded: bytes) -> dict[str, object]:
+        """Return the captions of an image file and the figure of its attention as JSON values.
+
+        Raises A2Error for an unusable image.
+        """
+        with self._one_at_a_time, tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "image"
+            path.write_bytes(encoded)
+            pixels = read_image(path)
+            [found] = self._captioner.caption([self._captioner.extract(pixels)])
+            found = self._captioner.add_attention(found)
+        figure = None
+        if found.attention is not None:
+            drawn = io.BytesIO()
+            shown = attention_figure(pixels[:, :, ::-1], found, found.attention)
+            shown.savefig(drawn, format="png", dpi=120)
+            figure = base64.b64encode(drawn.getvalue()).decode()
+        return {"beams": _beams(found), "figure": figure}
+
+
+def _beams(found: CaptionedImage) -> list[dict[str, object]]:
+    return [{"caption": beam.caption, "score": beam.score} for beam in found.beams]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: CaptionServer
+    server_version, sys_version = "a2", ""
+    timeout = 60  # seconds without a byte, so that a stalled upload ends
+
+    def do_GET(self) -> None:
+        """Answer with the page."""
+        if self._is_ours() and self.path == "/":
+            page = files("a2cap.pipeline.serving").joinpath(_PAGE).read_bytes()
+            self._answer(HTTPStatus.OK, page, "text/html; charset=utf-8")
+        else:
+            self._fail(_Refusal(HTTPStatus.NOT_FOUND, "no such page; open /"))
+
+    def do_POST(self) -> None:
+        """Answer with the captions of the image in the body."""
+        try:
+            if not self._is_ours() or self.path != "/caption":
+                raise _Refusal(HTTPStatus.NOT_FOUND, "no such page; send an image to /caption")
+            content = self.server.caption(self._body())
+        except _Refusal as refusal:
+            self._discard_body()
+            self._fail(refusal)
+        except A2Error as error:
+            self._fail(_Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
+        else:
+            self._answer(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Log a request when details are asked for."""
+        logger.debug(format, *arguments)
+
+    def _is_ours(self) -> bool:
+        # another name that resolves to this machine is a page of somebody else
+        port = self.server.server_port
+        return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
+
+    def _length(self) -> int | None:
+        """Return the length of the body that the request states, None without a valid one."""
+        stated = self.headers.get("Content-Length", "")
+        return int(stated) if stated.isdecimal() and len(stated) < 16 else None
+
+    def _body(self) -> bytes:
+        length = self._length()
+        if length is None:
+            raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "no Content-Length; send it")
+        if length > LARGEST:
+            raise _Refusal(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the image has {length:,} bytes, the limit is {LARGEST:,}; scale it down",
+            )
+        return self.rfile.read(length)
+
+    def _discard_body(self) -> None:
+        # a client that is still sending would see a broken connection in place of the answer
+        left = self._length() or 0
+        while left > 0 and (chunk := self.rfile.read(min(left, 1 << 16))):
+            left -= len(chunk)
+
+    def _fail(self, refusal: _Refusal) -> None:
+        # what was not read would be taken for the next request
+        self.close_connection = True
+        content = json.dumps({"error": refusal.message}).encode()
+        self._answer(refusal.status, content, "application/json")
+
+    def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
