@@ -23,6 +23,13 @@ class DataConfig(Section):
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each may be gzipped."""
 
+    features: Path | None = None
+    """Region features in place of extraction: a feature store, or what `a2 convert` reads. Images
+    are then optional."""
+
+    sizes: Path | None = None
+    """Image folder or COCO file with the sizes of the images, for features without them."""
+
     split_list: Path | None = None
     """Split of each image; required by COCO captions, which do not name the splits."""
 

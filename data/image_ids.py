@@ -20,6 +20,8 @@ LONGEST_ID = 511
 """Maximum length of an id in bytes: LMDB's limit for a key."""
 
 _NAMED_TOGETHER = 20
+_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+"""Of JPEG, PNG, GIF, BMP and TIFF."""
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
@@ -128,16 +130,15 @@ def _relative_files(
 
 
 def _is_unnamed_image(entry: os.DirEntry[str]) -> bool:
-    """Return True for an image without suffix, recognised by its header."""
-    if "." in entry.name:
+    """Return True for an image without suffix, recognised by its first bytes."""
+    if "." in entry.name or not Path(entry).is_file():
         return False
-    from a2cap.data.files.image_file import open_image  # loads Pillow, which is rarely needed
-
     try:
-        with open_image(Path(entry)):
-            return True
-    except Exception:  # each format's header reader raises types of its own
+        with Path(entry).open("rb") as file:
+            head = file.read(12)
+    except OSError:
         return False
+    return head.startswith(_FIRST_BYTES) or (head[:4], head[8:]) == (b"RIFF", b"WEBP")
 
 
 def _check_path(path: PurePosixPath) -> None:

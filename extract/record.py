@@ -60,6 +60,8 @@ class ExtractorRecord(BaseModel):
     """Sizes of the detector; None for a grid."""
     meta: Mapping[str, object] | None = None
     """Conventions of the detector's weights, as `DetectorMeta`; None for a grid."""
+    source: str | None = None
+    """File or folder of imported features; None for an extractor of a2."""
 
     @classmethod
     def create(cls, weights: Path, config: ExtractConfig, **facts: object) -> Self:
@@ -108,7 +110,8 @@ class ExtractorRecord(BaseModel):
         """Return the names of the fields that make the features of two extractors differ.
 
         Library versions are ignored, because their effect is rounding; so are the fields of the
-        configuration that only calibrated-random weights depend on, which the digest covers.
+        configuration that only calibrated-random weights depend on, which the digest covers, and
+        the names of files of imported features, which can be those of two splits.
         """
         ours, theirs = self._comparable(), other._comparable()
         return sorted(
@@ -117,6 +120,6 @@ class ExtractorRecord(BaseModel):
         )
 
     def _comparable(self) -> dict[str, object]:
-        fields = self.model_dump(exclude={"libraries", "config"})
+        fields = self.model_dump(exclude={"libraries", "config", "source"})
         config = self.config.model_dump(exclude={"weights", *_FOR_RANDOM_WEIGHTS})
         return fields | {f"config.{name}": value for name, value in config.items()}

@@ -35,6 +35,7 @@ from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
 from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
 from a2cap.pipeline.engine.stage import Stage, StagePaths
+from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
     calibrate,
@@ -87,8 +88,9 @@ class Experiment:
     @property
     def names(self) -> list[str]:
         """Names of the stages, in the order in which they run."""
-        # trained or published weights need no calibration
-        first = [CALIBRATE] if self.config.extract.weights == CALIBRATED_RANDOM else []
+        # neither imported features nor trained or published weights need calibration
+        random = self.config.extract.weights == CALIBRATED_RANDOM
+        first = [CALIBRATE] if random and self.imported is None else []
         return [*first, EXTRACT, PREPROCESS, *self.training, EVALUATE]
 
     @property
@@ -225,11 +227,23 @@ class Experiment:
         return Input(named, digest, files)
 
     @cached_property
+    def imported(self) -> ImportedFeatures | None:
+        """The features of `data.features`, None if regions are extracted."""
+        data = self.config.data
+        if data.features is None:
+            return None
+        annotated = self.annotations.images if data.annotations else ()
+        image_ids = {image.image_id for image in annotated}
+        return ImportedFeatures(data.features, data.sizes, image_ids, self.config.extract)
+
+    @cached_property
     def images(self) -> dict[str, Path | None]:
         """Image id -> file of each image, None if the file is missing.
 
         The images are those of the annotations if they are set, else all of `data.images`.
         """
+        if self.config.data.images is None and self.imported is not None:
+            return dict.fromkeys(self.imported.image_ids)
         folder = require_folder(self.config.data.images, "data.images")
         if self.config.data.annotations is None:
             return dict(find_images(folder))
@@ -262,7 +276,20 @@ class Experiment:
         # the manifest's digest and not the file's, so that a damaged file is an error
         return Input(path, digest, {path: (digest, None)})
 
+    def _import(self, imported: ImportedFeatures) -> Stage:
+        names = "\n".join(sorted(imported.image_ids))
+        inputs = {
+            "features": self._hashes.images(imported.path, imported.files()),
+            # images whose features are missing are refused
+            "images": Input(imported.path, hashlib.sha256(names.encode()).hexdigest()),
+        }
+        if imported.sizes is not None:
+            inputs["sizes"] = self._hashes.images(imported.sizes, imported.size_files())
+        return extract.import_stage(imported, inputs=inputs)
+
     def _extract(self) -> Stage:
+        if self.imported is not None:
+            return self._import(self.imported)
         config, boxes, weights = self.config.extract, None, self._weights()
         if config.boxes == "given":
             boxes = self._file(self.config.data.instances, "data.instances")

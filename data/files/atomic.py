@@ -42,6 +42,15 @@ def discard(folder: Path) -> None:
         shutil.rmtree(removed, ignore_errors=True)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def fsync(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -82,6 +82,12 @@ class ImageCaptioner:
         self._decoding = decoding
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
+        if record.source is not None:
+            raise A2Error(
+                f"the captioner in {str(model)!r} was trained on imported features "
+                f"({record.source!r}), which a2 cannot extract from images; train one on features "
+                'of "a2 extract"'
+            )
         self.extract_config = record.config
         self._extractor = load_extractor(
             model / EXTRACTOR_WEIGHTS, config=self.extract_config, device=str(self._device)

@@ -4,7 +4,6 @@ It contains `model.safetensors` (tensors), `model.json` (plain configuration), `
 `extractor.json` (record of the extractor of its training regions) and the extractor's weights.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
@@ -131,12 +131,8 @@ def save_captioner(
     """Write the captioner, its vocabulary, and the extractor of its features."""
     save_model(directory, tensors=tensors, description=description, vocabulary=vocabulary)
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
-    source, target = features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # the file system has no hard links
-        shutil.copyfile(source, target)
+    if (features / EXTRACTOR_WEIGHTS).is_file():  # imported features have no extractor
+        link_or_copy(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
 
 
 def captioner_folder(path: Path, field: str) -> Path:

@@ -61,6 +61,11 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     fewest, most = made.regions
     click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")
+    if options["form"] == "a2":
+        click.echo(
+            f"next: a2 run -c configs/a2-from-features.yaml --set data.features={target} "
+            "--set data.annotations=dataset_coco.json"
+        )
     if made.skipped:
         listed = skipped_file(target)
         click.echo(f"a2: {len(made.skipped)} skipped, listed in {listed}", err=True)

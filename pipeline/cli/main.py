@@ -98,7 +98,8 @@ def extract(
     if images is not None:  # all of the folder's images, not those of an annotation file
         from a2cap.pipeline.config import override
 
-        folder = (override("data.images", images), "data.annotations=null")
+        unset = ("data.annotations=null", "data.features=null")
+        folder = (override("data.images", images), *unset)
     with options.open(*folder) as experiment:
         if shard is None:
             _run_stages(experiment, ["extract"], force=force, output=output)

@@ -113,10 +113,11 @@ def require_runnable(
 
 def run_checks(run: PlannedRun) -> list[Check]:
     """Check every requirement of every stage, in the order in which the stages run."""
+    imports = run.config.data.features is not None
     return [
         _check(run, stage, need, look)
         for stage in run.names
-        for need, look in _NEEDS[stage].items()
+        for need, look in (_IMPORT if imports and stage == EXTRACT else _NEEDS[stage]).items()
     ]
 
 
@@ -133,6 +134,8 @@ def _check(run: PlannedRun, stage: str, need: str, look: "_Look") -> Check:
 
 def _images(run: PlannedRun, stage: str) -> str:
     """Check that the folder exists and that no more images are missing than may be skipped."""
+    if run.config.data.features is not None and run.config.data.images is None:
+        return "none: the report shows no images"
     images = run.experiment.images
     # a wrong folder deserves another message than eleven bad images of one that is right
     missing = [name for name in sorted(images) if images[name] is None]
@@ -144,6 +147,11 @@ def _images(run: PlannedRun, stage: str) -> str:
     skipped = [SkippedItem(name, "image file not found") for name in missing]
     check_skip_limit(skipped, len(images), "images")
     return f"{len(images):,}, {len(missing):,} of them missing"
+
+
+def _features(run: PlannedRun, stage: str) -> str:
+    """Check that the features of `data.features` can be read."""
+    return f"{run.config.data.features}, feature width {run.resources.feature_width:,}"
 
 
 def _weights(run: PlannedRun, stage: str) -> str:
@@ -279,6 +287,7 @@ _MODEL_NEEDS: dict[str, _Look] = {
     "disk": _disk,
     "folder": _folder,
 }
+_IMPORT: dict[str, _Look] = {"features": _features, "folder": _folder}
 _NEEDS: dict[str, dict[str, _Look]] = {
     CALIBRATE: {"images": _images, "device": _device, "memory": _memory, "folder": _folder},
     EXTRACT: {"images": _images, "weights": _weights, "boxes": _boxes, **_MODEL_NEEDS},
@@ -307,4 +316,6 @@ _NEEDS: dict[str, dict[str, _Look]] = {
 }
 # Skipped if the stage's result exists: most load torch or read much, and only work that is still to
 # be done needs a folder in which it may write.
-_OF_WORK = frozenset({"weights", "start", "boxes", "device", "memory", "disk", "folder"})
+_OF_WORK = frozenset(
+    {"features", "weights", "start", "boxes", "device", "memory", "disk", "folder"}
+)

@@ -123,6 +123,9 @@ class Resources:
         """Feature width F of a region."""
         from a2cap.pipeline.doctor.estimates import feature_width
 
+        imported = self._experiment.imported
+        if imported is not None:
+            return imported.feature_width()
         return feature_width(self._config.extract, weights_file(self._config.extract))
 
     @cached_property
@@ -181,6 +184,8 @@ class Resources:
 
     def _feature_bytes(self) -> tuple[int, int]:
         """Return the fewest and the most bytes of all features."""
+        if self._experiment.imported is not None:
+            return 0, 0  # a link, or a conversion whose size is not known
         config = self._config.extract
         region_bytes = _known(lambda: self.feature_width) * np.dtype(config.dtype).itemsize
         if config.boxes == "given":

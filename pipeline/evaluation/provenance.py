@@ -28,6 +28,7 @@ def provenance_of(
     alignment = settings.pop("alignment")
     trained = inputs["model"].path
     extractor = ExtractorRecord.read(trained / EXTRACTOR)
+    weights = f"weights {extractor.weights_sha256[:12]}"
     found = {"split": config.split, "decoding": _decoding(config)}
     if config.ensemble:
         average = config.ensemble_average.replace("_", "-")
@@ -37,7 +38,7 @@ def provenance_of(
         found["attention"] = f"mean over {over}"
     return {
         **found,
-        "extractor": f"{extractor.summary}, weights {extractor.weights_sha256[:12]}",
+        "extractor": f"{extractor.summary}, {extractor.source or weights}",
         "vocabulary": f"{len(model.vocabulary)} entries, preset {model.vocabulary.preset}, "
         f"{model.vocabulary.digest[:12]}",
         **{f"model.{name}": str(value) for name, value in settings.items()},

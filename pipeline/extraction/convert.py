@@ -109,7 +109,7 @@ def convert(
     its images are unusable or all are, and StoreError if the result differs from the source.
     """
     _require_new(target)
-    opened = open_source(source, _read_sizes(sizes))
+    opened = open_source(source, read_sizes(sizes))
     writer = _open_target(target, form, dtype=dtype, prefix=prefix)
     # the checksum is that of the rounded features, because float16 loses precision as intended
     stored = np.dtype(dtype if form == "a2" else "float32")
@@ -197,7 +197,8 @@ def _require_new(target: Path) -> None:
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
 
 
-def _read_sizes(path: Path | None) -> Sizes:
+def read_sizes(path: Path | None) -> Sizes:
+    """Return the sizes of the images in a folder or a COCO file, none without a path."""
     if path is None:
         return {}
     return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)

@@ -1,6 +1,6 @@
 """Stage extract: images to region features in an LMDB store."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,9 +9,11 @@ from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
+from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
 CODE_VERSION = 5
+IMPORT_VERSION = 1
 
 # The key contains the digest of the weights instead of these fields.
 _WEIGHTS_FIELDS = {"weights", "depth", "width", "seed"}
@@ -36,6 +38,18 @@ def extract_stage(
         },
         work=partial(_extract, extraction),
         shards=ShardWork(FEATURES, partial(_extract_shard, extraction)),
+    )
+
+
+def import_stage(imported: ImportedFeatures, *, inputs: Mapping[str, Input]) -> Stage:
+    """Build the stage that imports features instead; `inputs` carry the digests of its files."""
+    return Stage(
+        name=EXTRACT,
+        code_version=IMPORT_VERSION,
+        params={"features": {"dtype": imported.config.dtype}},
+        inputs=inputs,
+        outputs={FEATURES: lambda path: FeatureStore(path).digest, **plain_outputs(EXTRACTOR)},
+        work=partial(import_features, imported),
     )
 
 

@@ -63,6 +63,11 @@ CHANGED_FILES = {
     "detector.start": (File("other detector.safetensors"), DETECTOR),
     "data.images": (File("other images"), BOTH),
     "data.annotations": (File("other captions.jsonl"), PREPROCESS),
+    "data.features": (File("other features.tsv", ("data.features=features.tsv",)), EXTRACT),
+    "data.sizes": (
+        File("other instances.json", ("data.features=features.tsv", "data.sizes=instances.json")),
+        EXTRACT,
+    ),
     "data.split_list": (
         File("other splits.txt", ("data.annotations=coco.json", "data.split_list=splits.txt")),
         PREPROCESS,
@@ -163,6 +168,7 @@ def _write_data(folder):
         (folder / f"{prefix}splits.txt").write_text("".join(lines))
         for name in ("objects.json", "attributes.json", "names.txt", "detector.safetensors"):
             (folder / f"{prefix}{name}").write_text(f"{prefix}weights, labels or names")
+        (folder / f"{prefix}features.tsv").write_text(f"{prefix}features")
     (folder / "ids.txt").write_text("1\n2\n")
     (folder / "coco.json").write_text(json.dumps(_coco()))
     (folder / "captioner").mkdir()

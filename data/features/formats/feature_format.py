@@ -146,5 +146,5 @@ def image_size(image_id: str, sizes: Sizes) -> tuple[int, int]:
     except KeyError:
         raise InputError(
             f"size of image {image_id!r} is unknown; name the folder of the images, or a COCO "
-            "file that lists it, with --sizes"
+            "file that lists it, with --sizes or data.sizes"
         ) from None

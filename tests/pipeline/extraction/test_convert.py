@@ -309,7 +309,7 @@ def test_unknown_image_sizes_are_requested(store, tmp_path):
     assert message_of(convert, tmp_path / "npz", tmp_path / "store", form="a2") == (
         f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
         "'000000132417' is unknown; name the folder of the images, or a COCO file that lists "
-        "it, with --sizes; download the file again"
+        "it, with --sizes or data.sizes; download the file again"
     )
 
 
@@ -363,6 +363,12 @@ def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
 
 
 def test_the_command_prints_the_counts_and_the_checksum(store, tmp_path):
+    target = tmp_path / "half"
+    answer = CliRunner().invoke(cli, ["convert", str(store), str(target)])
+    assert answer.stdout.splitlines()[2] == (
+        f"next: a2 run -c configs/a2-from-features.yaml --set data.features={target} "
+        "--set data.annotations=dataset_coco.json"
+    )
     target = tmp_path / "a.tsv"
     answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
     assert answer.exit_code == 0

@@ -1,0 +1,137 @@
+"""The work of stage extract with `data.features`: region features of another program."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.atomic import link_or_copy
+from a2cap.data.image_ids import find_images, image_id, sample_ids
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.record import CODE_VERSION, ExtractorRecord
+from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, SKIPPED, WEIGHTS
+from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.extraction.convert import convert, open_source, read_sizes, skipped_file
+
+_TRIED = 20
+"""Images of a file among which one has to be readable."""
+
+
+@dataclass(frozen=True)
+class ImportedFeatures:
+    """Region features to import.
+
+    path: a store, the result of `a2 extract`, or what `a2 convert` reads; sizes: image folder or
+    COCO file, for formats without image sizes; image_ids: the images that need features.
+    """
+
+    path: Path
+    sizes: Path | None
+    image_ids: Collection[str]
+    config: ExtractConfig
+
+    @property
+    def source(self) -> Path:
+        """The store or file itself, also if the result of `a2 extract` is named."""
+        inside = self.path / FEATURES
+        return inside if inside.is_dir() else self.path
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that determine the result, by name."""
+        source = self.source
+        if (source / SEAL_FILE).is_file():  # a seal contains the digest of the features
+            beside = [source.parent / name for name in (EXTRACTOR, SKIPPED)]
+            return {file.name: file for file in (source / SEAL_FILE, *beside) if file.is_file()}
+        files = [source, *source.rglob("*")]
+        # relative, because another name or place of the same content is no reason to run again
+        return {file.relative_to(source).as_posix(): file for file in files if file.is_file()}
+
+    def size_files(self) -> dict[str, Path]:
+        """Return the files that state the sizes of images, by name."""
+        if self.sizes is None:
+            return {}
+        return find_images(self.sizes) if self.sizes.is_dir() else {"sizes": self.sizes}
+
+    def feature_width(self) -> int:
+        """Return F of the first readable image; InputError if there is none."""
+        if (self.source / SEAL_FILE).is_file():
+            return FeatureStore(self.source).feature_width
+        reason = "it is empty"
+        for item in islice(open_source(self.source, read_sizes(self.sizes)), _TRIED):
+            if isinstance(item, ImageFeatures):
+                return int(item.regions.features.shape[1])
+            reason = f"{item.image_id!r}: {item.reason}"
+        raise InputError(f"no readable features in {str(self.path)!r} (data.features): {reason}")
+
+
+def import_features(
+    imported: ImportedFeatures, directory: Path, events: EventLog
+) -> Sequence[SkippedItem]:
+    """Fill `directory` with the store and the record of where it came from.
+
+    Continues an interrupted run. Returns the skipped images; raises InputError for other images
+    without features.
+    """
+    target, source = directory / FEATURES, imported.source
+    (target / SEAL_FILE).unlink(missing_ok=True)  # the last run died between seal and manifest
+    if (source / SEAL_FILE).is_file():
+        _link_files(source, target)
+        has_list = (source.parent / SKIPPED).is_file()
+        found = read_skipped(source.parent) if has_list else {}
+    else:
+        config = imported.config
+        made = convert(source, target, form="a2", dtype=config.dtype, sizes=imported.sizes)
+        skipped_file(target).unlink(missing_ok=True)
+        found = {_identity(item.image_id): item.reason for item in made.skipped}
+    store = FeatureStore(target)
+    wanted, stored = set(imported.image_ids), set(store)
+    events.write("imported", images=len(stored), without_captions=len(stored - wanted))
+    missing = sorted(wanted - stored - found.keys())
+    if missing:
+        raise InputError(
+            f"no features for {len(missing):,} of {len(wanted):,} images in "
+            f"{str(imported.path)!r}: {sample_ids(missing)}; add them, or remove these images "
+            "from data.annotations"
+        )
+    _write_record(imported, store, directory)
+    return [SkippedItem(name, found[name]) for name in sorted(found.keys() - stored)]
+
+
+def _identity(name: str) -> str:
+    """Return the id of a skipped item that is called by a file's name, else the name."""
+    try:
+        return image_id(PurePosixPath(name).with_suffix(".jpg"))
+    except (InputError, ValueError):
+        return name
+
+
+def _link_files(source: Path, target: Path) -> None:
+    for file in source.rglob("*"):
+        if file.name in (DATA_FILE, SEAL_FILE, SKIPPED):
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, copy)
+
+
+def _write_record(imported: ImportedFeatures, store: FeatureStore, directory: Path) -> None:
+    beside = imported.source.parent
+    if (beside / EXTRACTOR).is_file() and (beside / WEIGHTS).is_file():
+        for name in (EXTRACTOR, WEIGHTS):  # with these, `a2 caption` extracts the same features
+            link_or_copy(beside / name, directory / name)
+        return
+    record = ExtractorRecord(
+        summary="imported region features",
+        feature_width=store.feature_width,
+        weights_sha256="",
+        config=imported.config.model_copy(update={"weights": None}),
+        code_version=CODE_VERSION,
+        libraries={},
+        source=imported.path.name,
+    )
+    record.write(directory / EXTRACTOR)

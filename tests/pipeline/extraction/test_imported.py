@@ -1,0 +1,222 @@
+"""`data.features`: features of another program take the place of extraction."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from a2cap.data.features.formats.tsv import TsvTarget
+from a2cap.data.features.store import FeatureStore
+from a2cap.extract.record import ExtractorRecord
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.extraction.convert import FORMATS, convert
+from tests.data.messages import message_of
+from tests.pipeline.experiments import a2, problems, settings
+
+WITHOUT_IMAGES = ("data.images=null", "data.instances=null", "extract.weights=null")
+
+
+@pytest.fixture
+def store(experiment):
+    return experiment.directory("extract") / "features.lmdb"
+
+
+@pytest.fixture
+def features(store, tmp_path):
+    """Return a function that converts the experiment's features to a format."""
+
+    def make(form):
+        convert(store, tmp_path / form, form=form)
+        return tmp_path / form
+
+    return make
+
+
+@pytest.fixture
+def opened(experiment, tmp_path):
+    """Return a function that opens the experiment over features, in its own artifacts folder."""
+
+    def start(features, *overrides):
+        sizes = override("data.sizes", experiment.scenes / "instances.json")
+        named = (override("data.features", features), sizes, *WITHOUT_IMAGES, *overrides)
+        return experiment.open(*named, artifacts=tmp_path / "artifacts")
+
+    return start
+
+
+@pytest.fixture
+def lines(store, tmp_path):
+    """Return a function that writes images as TSV, each under an id, with changed regions."""
+
+    def write(changes, ids=None):
+        original, target = FeatureStore(store), TsvTarget(tmp_path / "x.tsv", columns="caffe")
+        for image_id in original if ids is None else ids:
+            change = changes.get(image_id, lambda regions: None)
+            regions = original[image_id]
+            change(regions)
+            target.add(image_id, regions)
+        target.finish()
+        return tmp_path / "x.tsv"
+
+    return write
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_features_of_every_format_become_the_result_of_extract(opened, features, store, form):
+    found = opened(features(form)).run("extract")
+    assert found.manifest.skipped == 0
+    original, imported = FeatureStore(store), FeatureStore(found.directory / "features.lmdb")
+    assert list(imported) == list(original)
+    for image_id in original:
+        assert np.array_equal(imported[image_id].features, original[image_id].features)
+        assert np.array_equal(imported[image_id].boxes, original[image_id].boxes)
+    record = ExtractorRecord.read(found.directory / "extractor.json")
+    assert (record.source, record.feature_width) == (form, original.feature_width)
+
+
+@pytest.mark.slow
+def test_every_format_trains_the_same_tensors(opened, features, store, tmp_path):
+    def tensors(path):
+        experiment = opened(path, "train.epochs=1", "train.warmup=2")
+        for stage in ("extract", "preprocess", "train-xe"):
+            outcome = experiment.run(stage)
+        return (outcome.directory / "model.safetensors").read_bytes()
+
+    expected = tensors(store)
+    for form in FORMATS:
+        shutil.rmtree(tmp_path / "artifacts")
+        assert tensors(features(form)) == expected
+
+
+def test_a_captioner_is_trained_and_evaluated_without_images(
+    opened, features, tmp_path, without_meteor
+):
+    experiment = opened(features("caffe"), "train.epochs=1", "evaluate.beam_size=1")
+    assert problems(experiment) == []
+    for stage in experiment.names:
+        outcome = experiment.run(stage)
+    assert experiment.names == ["extract", "preprocess", "train-xe", "evaluate"]
+    metrics = json.loads((outcome.directory / "metrics.json").read_text())
+    assert metrics["provenance"]["extractor"] == "imported region features, caffe"
+    assert "image not available" in (outcome.directory / "report.html").read_text()
+    model = experiment.result("train-xe", needed_by="a test").directory
+    assert sorted(path.name for path in model.glob("*.safetensors")) == ["model.safetensors"]
+    answer = a2("verify", "--artifacts", tmp_path / "artifacts", "--data")
+    assert answer.exit_code == 0, answer.output
+    image = next(iter((tmp_path / "caffe").parent.glob("*")))
+    refused = a2("caption", image, "--model", model)
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        f"a2: the captioner in {str(model)!r} was trained on imported features ('caffe'), which "
+        'a2 cannot extract from images; train one on features of "a2 extract"\n'
+    )
+
+
+def test_the_result_of_extract_is_linked_with_its_extractor(opened, experiment, tmp_path):
+    made = experiment.directory("extract")
+    for named in (made, made / "features.lmdb"):
+        found = opened(named).run("extract").directory
+        for name in ("features.lmdb/data.mdb", "extractor.json", "weights.safetensors"):
+            assert (found / name).samefile(made / name)
+        shutil.rmtree(found.parent)
+
+
+def test_images_without_features_are_refused_by_name(opened, lines, store):
+    ids = list(FeatureStore(store))
+    path = lines({}, ids[2:])
+    assert message_of(opened(path).run, "extract") == (
+        f"no features for 2 of 40 images in {str(path)!r}: {ids[0]}, {ids[1]}; add them, or remove "
+        "these images from data.annotations"
+    )
+
+
+def test_an_image_with_bad_features_is_skipped_and_left_out(opened, lines, store):
+    [bad, *others] = FeatureStore(store)
+
+    def spoil(regions):
+        regions.features[0, 0] = np.nan
+
+    found = opened(lines({bad: spoil})).run("extract")
+    assert list(FeatureStore(found.directory / "features.lmdb")) == others
+    reason = f"feature of image {bad!r} is not finite: nan; check the extractor's weights and the"
+    assert read_skipped(found.directory) == {bad: f"{reason} image"}
+
+
+def test_images_without_captions_are_imported_and_counted(opened, lines, store):
+    ids = list(FeatureStore(store))
+    convert(lines({}), store_path := lines({}).with_name("all"), form="a2")
+    experiment = opened(store_path)
+    experiment.imported.image_ids.difference_update(ids[:3])
+    found = experiment.run("extract").directory
+    events = [json.loads(line) for line in (found / "events.jsonl").read_text().splitlines()]
+    [counts] = (event for event in events if event["event"] == "imported")
+    assert (counts["images"], counts["without_captions"]) == (40, 3)
+
+
+def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
+    experiment = opened(features("caffe"))
+    write = ExtractorRecord.write
+    monkeypatch.setattr(ExtractorRecord, "write", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        experiment.run("extract")  # the store is sealed already
+    monkeypatch.setattr(ExtractorRecord, "write", write)
+    assert experiment.run("extract").manifest.skipped == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no region features at {path!r}; name a store, a TSV or HDF5 file, or a folder of"),
+        ("1\t2\n", "first line of 'x' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of"),
+        (
+            "1\t9\t9\t1\tAA\tAA\n",
+            "no readable features in {path!r} (data.features): 'line 1': Incorrect padding",
+        ),
+    ],
+)
+def test_unusable_features_are_named_before_any_work(opened, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "x").write_text(content)
+    found = problems(opened(tmp_path / "x"), "extract")
+    assert found[0].startswith(message.format(path=str(tmp_path / "x")))
+
+
+def test_features_have_the_stored_type(opened, features, lines, store):
+    half = opened(features("caffe")).run("extract").directory
+    whole = opened(features("lxmert"), "extract.dtype=float32").run("extract").directory
+    assert FeatureStore(half / "features.lmdb").seal.dtype == "float16"
+    assert FeatureStore(whole / "features.lmdb").seal.dtype == "float32"
+
+
+def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp_path):
+    named = settings(override("data.features", features("caffe")), *WITHOUT_IMAGES)
+    options = ("-c", experiment.config_file, "--artifacts", tmp_path / "artifacts")
+    answer = a2("extract", *options, *named, "--shard", "0/2")
+    assert answer.stderr == "a2: stage extract cannot run in shards; run it without --shard\n"
+
+
+def test_the_key_depends_on_content_and_annotated_images_alone(opened, features, tmp_path):
+    first = features("caffe")
+    key = opened(first).stage("extract").pre_image.key
+    assert opened(first, "extract.max_side=99").stage("extract").pre_image.key == key
+    (tmp_path / "folder").mkdir()
+    moved = first.rename(tmp_path / "folder" / "caffe")
+    assert opened(moved).stage("extract").pre_image.key == key
+    with moved.open("ab") as file:
+        file.write(b"1\t2\n")
+    assert opened(moved).stage("extract").pre_image.key != key
+
+
+def test_sizes_are_requested_for_formats_without_them(experiment, features, tmp_path):
+    named = override("data.features", features("milvlg"))
+    opened = experiment.open(named, *WITHOUT_IMAGES, artifacts=tmp_path / "artifacts")
+    assert opened.run("extract").manifest.skipped == 0
+    without = override("data.features", features("m2"))
+    [problem] = problems(experiment.open(without, *WITHOUT_IMAGES), "extract")
+    assert problem == (
+        f"no readable features in {str(tmp_path / 'm2')!r} (data.features): '28': size of image "
+        "'000000000028' is unknown; name the folder of the images, or a COCO file that lists it, "
+        "with --sizes or data.sizes"
+    )
