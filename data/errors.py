@@ -17,6 +17,10 @@ class InputError(A2Error):
     """Raised when a user's file (annotations, images, results) cannot be used."""
 
 
+class UnreadableError(A2Error):
+    """Raised when memory or the disk fails, so that a file of unknown content cannot be read."""
+
+
 class StoreError(A2Error):
     """Raised when a feature store is missing, incomplete, damaged, or not the expected one."""
 

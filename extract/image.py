@@ -7,18 +7,25 @@ animation is used.
 import io
 import warnings
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import InputError, UnreadableError
 from a2cap.data.files.image_file import FORMAT_NAMES, open_image
 
 PIXEL_LIMIT = 100_000_000
-"""Pixels above which an image is refused before decoding; it is 300 MB decoded."""
+"""Pixels above which an image is refused before decoding.
+
+Decoding so many takes up to 0.9 GB, of WebP 1.7 GB, beside the file's own bytes.
+"""
+
+_BYTES_PER_PIXEL = 9
+_BYTES_PER_PIXEL_OF_WEBP = 17  # libwebp keeps two more canvases of RGBA
+_STRIP = 2**20  # pixels converted at once
 
 _OPENCV_FORMATS = {"JPEG", "MPO"}
 _QUARTER_TURNS = (5, 6, 7, 8)
@@ -29,18 +36,17 @@ _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 def read_image(path: Path) -> NDArray[np.uint8]:
     """Return the pixels of an image file, (H, W, 3) uint8 in blue, green, red.
 
-    Raises InputError, naming the file without its folder, where it is missing, empty, damaged, in
-    an unsupported format, or above PIXEL_LIMIT.
+    Raises InputError, naming the file without its folder, where it is empty, damaged, in an
+    unsupported format, or above PIXEL_LIMIT; UnreadableError where the system cannot read it.
     """
     encoded = _read_bytes(path)
-    # Pillow checks the file first: OpenCV returns half an image for a truncated file, and
-    # allocates gigabytes for a header that claims 30,000 x 30,000 pixels.
     try:
         image = _open_header(io.BytesIO(encoded))
+        # before decoding: OpenCV allocates gigabytes for a header of 30,000 x 30,000 pixels
         if image.width * image.height <= PIXEL_LIMIT:
-            image.load()
             return _decode(image, encoded)
     except Exception as error:  # each format's reader and decoder raise types of their own
+        _raise_if_the_system_failed(path, error)
         raise InputError(f"image {path.name!r} {_problem(error, encoded)}") from error
     raise InputError(
         f"image {path.name!r} is too large: {image.width} x {image.height} pixels, "
@@ -51,13 +57,15 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 def image_size(path: Path) -> tuple[int, int]:
     """Return width and height of what `read_image` returns, read from the file's header alone.
 
-    Raises InputError where the header is not readable; the rest may still be damaged.
+    Raises as `read_image` does where the header is not readable; the rest may still be damaged.
     """
     try:
-        with _open_header(path) as image:
+        # opened here, because Pillow leaves the file open when a read fails
+        with path.open("rb") as file, _open_header(file) as image:
             is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
             return (image.height, image.width) if is_turned else image.size
     except Exception as error:  # each format's header reader raises types of its own
+        _raise_if_the_system_failed(path, error)
         raise InputError(
             f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
         ) from error
@@ -66,13 +74,25 @@ def image_size(path: Path) -> tuple[int, int]:
 def _read_bytes(path: Path) -> bytes:
     try:
         encoded = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read image {path.name!r}: {error.strerror}; check the image folder"
-        ) from error
+    except (OSError, MemoryError) as error:
+        _raise_if_the_system_failed(path, error)
+        raise
     if not encoded:
         raise InputError(f"image {path.name!r} is empty: 0 bytes; get the file again")
     return encoded
+
+
+def _raise_if_the_system_failed(path: Path, error: Exception) -> None:
+    """Raise UnreadableError if memory or the disk failed, which says nothing about the content."""
+    no_memory = isinstance(error, cv2.error) and error.code == cv2.Error.StsNoMem
+    if no_memory or isinstance(error, MemoryError):
+        raise UnreadableError(
+            f"out of memory while reading image {path.name!r}; free memory, and run again"
+        ) from error
+    if isinstance(error, OSError) and error.errno is not None:  # damage has no number
+        raise UnreadableError(
+            f"cannot read image {path.name!r}: {error.strerror}; check the image folder"
+        ) from error
 
 
 def _problem(error: Exception, encoded: bytes) -> str:
@@ -84,7 +104,7 @@ def _problem(error: Exception, encoded: bytes) -> str:
     return f"cannot be decoded: {error}; get the file again"
 
 
-def _open_header(source: Path | io.BytesIO) -> Image.Image:
+def _open_header(source: BinaryIO) -> Image.Image:
     with warnings.catch_warnings():
         # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -92,14 +112,27 @@ def _open_header(source: Path | io.BytesIO) -> Image.Image:
 
 
 def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
+    # Libraries report memory that runs out as damage. This allocates, without touching a page.
+    needed = _BYTES_PER_PIXEL_OF_WEBP if image.format == "WEBP" else _BYTES_PER_PIXEL
+    np.empty(needed * image.width * image.height, np.uint8)
     # OpenCV's JPEG decoder made the published features; Pillow's differs by some grey levels.
     if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
+        # Pillow reads the file first: OpenCV returns half an image for a truncated file. An eighth
+        # of the size needs all bytes too, and little memory.
+        image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
+        image.load()
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             raise ValueError("OpenCV cannot decode it")
         return cast(NDArray[np.uint8], pixels)
-    rgb = to_rgb(ImageOps.exif_transpose(image))
-    return np.ascontiguousarray(rgb[:, :, ::-1])
+    ImageOps.exif_transpose(image, in_place=True)
+    bgr = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(1, _STRIP // image.width)
+    # in strips: each conversion and each copy of a whole image would be 300 MB more
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        bgr[top : top + rows] = to_rgb(strip)[:, :, ::-1]
+    return bgr
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -265,6 +265,7 @@ class Experiment:
     def _calibrate(self) -> Stage:
         chosen = calibrate.chosen_images(self.images)
         content = self._content(chosen)
+        chosen = {name: path for name, path in chosen.items() if path in content.files}
         return calibrate.calibrate_stage(self.config.extract, images=chosen, content=content)
 
     def _weights(self) -> Input:
@@ -295,8 +296,11 @@ class Experiment:
             boxes = self._file(self.config.data.instances, "data.instances")
         boxes_file = None if boxes is None else boxes.path
         runtime = self.config.runtime
-        inputs = ExtractionInputs(config, weights.path, self.images, boxes_file, runtime)
         images = self._content(self.images)
+        unreadable = {path for path in self.images.values() if path and path not in images.files}
+        inputs = ExtractionInputs(
+            config, weights.path, self.images, boxes_file, runtime, unreadable
+        )
         return extract.extract_stage(inputs, weights=weights, images=images, boxes=boxes)
 
     def _preprocess(self) -> Stage:

@@ -71,14 +71,15 @@ class HashCache:
         return digest, fresh
 
     def images(self, folder: Path, files: Mapping[str, Path | None]) -> Input:
-        """Return images with one digest over ids and file contents; None is a missing file."""
+        """Return images with one digest over ids and contents, and the files that can be read."""
         combined, found = hashlib.sha256(), {}
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
             content = "missing"
-            # a file that appears later, also behind a broken link, must change the digest
-            if path is not None and path.is_file():
-                found[path] = self._digest(path, what="image")
-                content = found[path][0]
+            # a file that can be read later, also behind a broken link, must change the digest
+            with suppress(OSError):
+                if path is not None and path.is_file():
+                    found[path] = self._digest(path, what="image")
+                    content = found[path][0]
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()

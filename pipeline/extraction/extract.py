@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
@@ -127,7 +127,8 @@ class Extraction:
         with track(what, total=len(own) + len(missing), done=len(done)) as progress:
             for image_id in missing:  # first, so that too many fail before any work
                 self._skip(image_id, InputError("image file not found"))
-            for decoded in _decode_ahead(batch for batch in batches if batch.keys() - done):
+            left = (batch for batch in batches if batch.keys() - done)
+            for decoded in _decode_ahead(left, self.inputs.unreadable):
                 # what was decoded must be what the stage's key promises
                 check_inputs([images[image_id] for image_id in decoded])
                 self._add(self._readable(decoded), writer)
@@ -144,11 +145,11 @@ class Extraction:
             if _is_in(next(iter(batch)), self.shard):
                 yield batch
 
-    def _readable(self, decoded: Mapping[str, Pixels | InputError]) -> dict[str, Pixels]:
+    def _readable(self, decoded: Mapping[str, Pixels | A2Error]) -> dict[str, Pixels]:
         """Return the decoded images; skip the others."""
         readable: dict[str, Pixels] = {}
         for image_id, pixels in decoded.items():
-            if isinstance(pixels, InputError):
+            if isinstance(pixels, A2Error):
                 self._skip(image_id, pixels)
             else:
                 readable[image_id] = pixels
@@ -177,7 +178,7 @@ class Extraction:
         self.boxes[image_id].require_size(pixels.shape[1], pixels.shape[0])
         return self.boxes[image_id].boxes
 
-    def _skip(self, image_id: str, error: InputError) -> None:
+    def _skip(self, image_id: str, error: A2Error) -> None:
         self.skipped.append(SkippedItem(image_id, str(error)))
         self.events.skip(image_id, str(error))
         logger.warning("skipped image %s: %s", image_id, error)
@@ -202,24 +203,33 @@ def _is_in(image_id: str, shard: Shard | None) -> bool:
 
 
 def _decode_ahead(
-    batches: Iterable[Mapping[str, Path]],
-) -> Iterator[dict[str, Pixels | InputError]]:
+    batches: Iterable[Mapping[str, Path]], unreadable: Collection[Path]
+) -> Iterator[dict[str, Pixels | A2Error]]:
     """Yield decoded batches in order; a thread decodes the next ones during extraction."""
     with ThreadPoolExecutor(1, thread_name_prefix="images") as reader:
         # lazily: Executor.map would decode all images into memory
-        started = (reader.submit(_decode, batch) for batch in batches)
+        started = (reader.submit(_decode, batch, unreadable) for batch in batches)
         ahead = deque(islice(started, _BATCHES_AHEAD))
         while ahead:
             ahead.extend(islice(started, 1))
             yield ahead.popleft().result()
 
 
-def _decode(images: Mapping[str, Path]) -> dict[str, Pixels | InputError]:
-    """Return the pixels of each image, or the error."""
-    found: dict[str, Pixels | InputError] = {}
+def _decode(
+    images: Mapping[str, Path], unreadable: Collection[Path]
+) -> dict[str, Pixels | A2Error]:
+    """Return the pixels of each image, or the error for which it is skipped."""
+    found: dict[str, Pixels | A2Error] = {}
     for image_id, path in images.items():
         try:
             found[image_id] = read_image(path)
+            if path in unreadable:  # the key states that this image has no features
+                raise InputError(f"cannot read image {path.name!r} when a run begins; run again")
         except InputError as error:
+            found[image_id] = error
+        except UnreadableError as error:
+            # else memory or the disk fails now, and the same command finds the image later
+            if path not in unreadable:
+                raise
             found[image_id] = error
     return found

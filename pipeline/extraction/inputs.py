@@ -1,6 +1,6 @@
 """Inputs of an extraction, and the disk space that its features need."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ class ExtractionInputs:
     images: Mapping[str, Path | None]  # by image id; None if the file is missing
     boxes: Path | None  # COCO instances with given boxes; None if regions are detected
     runtime: RuntimeConfig
+    unreadable: Collection[Path] = ()  # files that could not be read for the digest in the key
 
 
 def check_feature_space(least: int, most: int, *, free: int) -> str:

@@ -1,12 +1,15 @@
 import re
+import subprocess
+import sys
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import InputError, UnreadableError
 from a2cap.extract.image import image_size, read_image
+from tests.data.messages import message_of
 
 FORMATS = "JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
 
@@ -128,17 +131,15 @@ UNSUPPORTED = (
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot read {}: No such file or directory; check the image folder"),
         (b"", "{} is empty: 0 bytes; get the file again"),
         (b"<!DOCTYPE html><html></html>", "{} " + UNSUPPORTED.format("<!DOCTYPE ht")),
         (POSTSCRIPT, "{} " + UNSUPPORTED.format("%!PS-Adobe-3")),
         (b"\x89PNG\r\n\x1a\n", "{} " + UNSUPPORTED.format(r"\x89PNG\r\n\x1a\n")),
     ],
-    ids=["missing", "empty", "web page", "PostScript", "first bytes"],
+    ids=["empty", "web page", "PostScript", "first bytes"],
 )
 def test_a_file_without_an_image_is_refused(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "a.jpg").write_bytes(content)
+    (tmp_path / "a.jpg").write_bytes(content)
     with pytest.raises(InputError, match=re.escape(message.format("image 'a.jpg'"))):
         read_image(tmp_path / "a.jpg")
     with pytest.raises(InputError) as error:
@@ -146,6 +147,109 @@ def test_a_file_without_an_image_is_refused(tmp_path, content, message):
     assert str(error.value) == (
         f"image 'a.jpg' has no readable header; get the file again, as {FORMATS}"
     )
+
+
+def lead_to_itself(path):
+    path.symlink_to(path.name)
+
+
+def lead_to_a_failing_disk(path):
+    path.symlink_to("/proc/self/mem")  # the system answers a read at its start with EIO
+
+
+@pytest.mark.parametrize("read", [read_image, image_size])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: None, "No such file or directory"),
+        (lead_to_itself, "Too many levels of symbolic links"),
+        (lead_to_a_failing_disk, "Input/output error"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, read, make, reason):
+    make(tmp_path / "a.jpg")
+    assert message_of(read, tmp_path / "a.jpg", error=UnreadableError) == (
+        f"cannot read image 'a.jpg': {reason}; check the image folder"
+    )
+
+
+OUT_OF_MEMORY = "out of memory while reading image 'a.jpg'; free memory, and run again"
+
+
+@pytest.mark.parametrize("failing", ["PIL.Image.Image.load", "cv2.imdecode", "PIL.Image.open"])
+def test_memory_that_runs_out_is_not_damage(tmp_path, rgb, monkeypatch, failing):
+    def fail(*arguments, **options):
+        error = cv2.error("Failed to allocate 300000000 bytes")
+        error.code = cv2.Error.StsNoMem
+        raise error if failing == "cv2.imdecode" else MemoryError
+
+    rgb.save(tmp_path / "a.jpg")
+    with monkeypatch.context() as patch:
+        patch.setattr(failing, fail)
+        message = message_of(read_image, tmp_path / "a.jpg", error=UnreadableError)
+    assert message == OUT_OF_MEMORY
+
+
+# libjpeg, which Pillow and OpenCV contain, reports memory that runs out as a broken file
+LIMITED = """
+import pathlib, resource, sys
+from a2cap.extract.image import read_image
+
+path, megabytes = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+
+
+def kilobytes(name):  # ru_maxrss begins with that of the parent
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split(name + ":")[1].split()[0])
+
+
+before = kilobytes("VmHWM")
+if megabytes:
+    limit = kilobytes("VmSize") * 1024 + megabytes * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    pixels = read_image(path)
+    print(round((kilobytes("VmHWM") - before) * 1024 / (pixels.size / 3), 1))
+except Exception as error:
+    print(error)
+"""
+
+
+def read_limited(path, megabytes=0):
+    """Read an image in a process of its own; return its bytes per pixel, or its error."""
+    command = [sys.executable, "-c", LIMITED, str(path), str(megabytes)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [10, 50, 100])
+def test_a_progressive_jpeg_without_memory_is_not_called_damaged(tmp_path, megabytes):
+    Image.new("RGB", (5000, 5000), "red").save(tmp_path / "a.jpg", progressive=True)
+    assert read_limited(tmp_path / "a.jpg", megabytes) == OUT_OF_MEMORY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "name", "options"),
+    [
+        ("RGB", "a.jpg", {}),
+        ("RGB", "a.jpg", {"progressive": True}),
+        ("CMYK", "a.jpg", {}),
+        ("RGB", "a.png", {"compress_level": 1}),
+        ("RGBA", "a.png", {"compress_level": 1}),
+        ("I;16", "a.png", {"compress_level": 1}),
+        ("P", "a.gif", {}),
+        ("RGB", "a.tif", {"compression": "tiff_lzw"}),
+        ("RGB", "a.webp", {"quality": 1}),
+    ],
+)
+def test_decoding_takes_no_more_memory_than_documented(tmp_path, mode, name, options):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    turned = {} if name == "a.gif" else {"exif": exif}
+    Image.new(mode, (6000, 4000)).save(tmp_path / name, **options, **turned)
+    found = float(read_limited(tmp_path / name))
+    assert 3 < found < (17 if name == "a.webp" else 9)
 
 
 @pytest.mark.parametrize(

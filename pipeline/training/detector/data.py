@@ -9,7 +9,7 @@ from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.extract.image import image_size
@@ -124,7 +124,7 @@ def _misfit(image: LabelledImage) -> str | None:
     """Return why the file does not fit its labels, or None if it does."""
     try:
         width, height = image_size(image.file)
-    except InputError as error:
+    except A2Error as error:  # InputError or UnreadableError
         return str(error)
     if (width, height) == (image.width, image.height):
         return None

@@ -63,15 +63,25 @@ def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_p
     folder = tmp_path / "my images"
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
     (folder / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (folder / "itself.jpg").symlink_to("itself.jpg")
+    (folder / "disk.jpg").symlink_to("/proc/self/mem")  # the system answers a read with EIO
     store = tmp_path / "store"
     answer = a2("extract", *images_and_weights, "--output", store)
     assert answer.exit_code == 3, answer.stderr
     skipped = [json.loads(line) for line in (store / "skipped.jsonl").read_text().splitlines()]
     assert {item["id"]: item["reason"].partition(";")[0] for item in skipped} == {
+        "disk": "cannot read image 'disk.jpg': Input/output error",
         "gone": "cannot read image 'gone.jpg': No such file or directory",
+        "itself": "cannot read image 'itself.jpg': Too many levels of symbolic links",
         "phone": "image 'phone.heic' is not in a supported format: "
         r"it begins with b'\x00\x00\x00\x18ftypheic'",
     }
+    again = a2("extract", *images_and_weights, "--output", store)
+    assert (again.exit_code, again.stdout.splitlines()[0]) == (3, f"extract: up to date: {store}")
+    (folder / "disk.jpg").unlink()
+    shutil.copyfile(folder / "scene 1.jpg", folder / "disk.jpg")
+    changed = a2("extract", *images_and_weights, "--output", store)
+    assert "inputs.images changed" in changed.stderr  # the key shows that it can be read now
 
 
 def test_an_existing_store_is_not_extracted_again(images_and_weights, tmp_path):

@@ -13,7 +13,7 @@ from PIL import ExifTags, Image
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.errors import StoreError
+from a2cap.data.errors import StoreError, UnreadableError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
@@ -152,6 +152,23 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     assert skipped[2].reason.startswith(f"image '{IDS[7]}.jpg' cannot be decoded: ")
     assert len(store_of(run)) == 17
     assert run({**images, IDS[9]: None}, boxes) == skipped  # a rerun lists them again
+
+
+def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, monkeypatch):
+    """The key promises the content of the image, which is not known to be bad."""
+    images, boxes = scenes
+    with monkeypatch.context() as patch:
+
+        def fail(path):
+            if path.stem == IDS[17]:
+                raise UnreadableError("cannot read it: Input/output error")
+            return read_image(path)
+
+        patch.setattr(extraction, "read_image", fail)
+        with pytest.raises(UnreadableError):
+            run(images, boxes)
+    assert run(images, boxes) == []
+    assert list(store_of(run)) == IDS
 
 
 def test_too_many_bad_images_fail_before_any_image_is_read(run, scenes, monkeypatch):
