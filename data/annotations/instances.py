@@ -1,5 +1,6 @@
 """Reader of COCO instances: annotated boxes (Lin et al. 2014, arXiv:1405.0312)."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,12 @@ from a2cap.data.annotations.json_items import (
     read_each,
     text_member,
 )
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id
+
+logger = logging.getLogger(__name__)
 
 Sides = tuple[float, float, float, float]
 """x, y, width and height in pixels."""
@@ -36,18 +40,25 @@ class Instances:
     """Annotated boxes of one image.
 
     boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: category of each
-    box, empty if it has none; size: width and height in the file, None if it does not state them.
+    box, empty if it has none; size: width and height in the file, None if it does not state them;
+    problem: a box that cannot be read, None without one.
     """
 
     boxes: NDArray[np.float32]
     names: tuple[str, ...]
     size: tuple[int, int] | None = None
+    problem: str | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
 
-    def require_size(self, width: int, height: int) -> None:
-        """Raise InputError unless the boxes are of an image of this size, as EXIF turns it."""
+    def require_usable(self, width: int, height: int) -> None:
+        """Raise InputError for a bad box, and for boxes of an image of another size.
+
+        width, height: of the image as EXIF turns it.
+        """
+        if self.problem is not None:
+            raise InputError(f"{self.problem}; fix or remove that box")
         if self.size is not None and self.size != (width, height):
             raise InputError(
                 f"image of {width} x {height} pixels after EXIF rotation, its boxes expect "
@@ -66,8 +77,7 @@ class Annotated(Generic[ImageEntry, BoxEntry]):
 def read_instances(path: Path) -> dict[str, Instances]:
     """Return the boxes of each image by id, without crowds and boxes without area.
 
-    An image without boxes has (0, 4). Raises InputError with the position of an annotation that
-    cannot be read.
+    An image without boxes has (0, 4). Raises InputError if too many boxes cannot be read.
     """
     document = load_instances(path)
     names = _category_names(document)
@@ -81,13 +91,16 @@ def read_instances(path: Path) -> dict[str, Instances]:
         return [x, y, x + width, y + height], name
 
     instances = {}
-    found = read_annotated(path, document, image=_stated_size, box=read_box)
+    found, bad = read_annotated(path, document, image=_stated_size, box=read_box)
+    problems = {item.image_id: item.reason for item in bad}
+    for position in problems.keys() - found.keys():
+        logger.warning("skipped %s of %r: %s", position, str(path), problems[position])
     for identity, entry in found.items():
         # a box with a duplicate id still has a fixed position
         rows = [row for _, row in sorted(entry.boxes, key=lambda box: (box[0], box[1][0]))]
         corners = np.array([corners for corners, _ in rows], dtype=np.float32).reshape(-1, 4)
         names_of = tuple(name for _, name in rows)
-        instances[identity] = Instances(corners, names_of, entry.image)
+        instances[identity] = Instances(corners, names_of, entry.image, problems.get(identity))
     return instances
 
 
@@ -113,33 +126,41 @@ def read_annotated(
     *,
     image: Callable[[object], ImageEntry],
     box: Callable[[dict[str, object], Sides], BoxEntry | None],
-) -> dict[str, Annotated[ImageEntry, BoxEntry]]:
-    """Return the images by id with their boxes, each item converted by `image` or `box`.
+) -> tuple[dict[str, Annotated[ImageEntry, BoxEntry]], list[SkippedItem]]:
+    """Return the images by id with their boxes, converted by `image` and `box`, and the bad boxes.
 
     `box` also gets the checked `bbox`, and returns None to leave the box out. Both may raise
-    BadItem. Raises InputError with the position of a bad item.
+    BadItem. A bad box has the id of its image, or its position if that is not known. Raises
+    InputError with the position of a bad image, and if too many boxes are bad.
     """
     found: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
-    by_number: dict[int | str, Annotated[ImageEntry, BoxEntry]] = {}
+    identities: dict[int | str, str] = {}
 
     def add_image(item: object) -> None:
         number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
-        if number in by_number or identity in found:
+        if number in identities or identity in found:
             raise BadItem(f"duplicate image {identity!r}")
-        found[identity] = by_number[number] = Annotated(image(item))
-
-    def add_box(item: object) -> None:
-        number, order = key_member(item, "image_id"), integer_member(item, "id")
-        if number not in by_number:
-            raise BadItem(f"box of an unknown image: {number!r:.40}")
-        x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
-        entry = box(cast("dict[str, object]", item), (x, y, width, height))
-        if entry is not None:
-            by_number[number].boxes.append((order, entry))
+        found[identity], identities[number] = Annotated(image(item)), identity
 
     read_each(list_member(document, "images"), add_image, path=path, key="images")
-    read_each(list_member(document, "annotations"), add_box, path=path, key="annotations")
-    return found
+    annotations, bad = list_member(document, "annotations"), []
+    for index, item in enumerate(annotations):
+        position = owner = f"annotations[{index}]"
+        try:
+            number = key_member(item, "image_id")
+            if number not in identities:
+                raise BadItem(f"box of an unknown image: {number!r:.40}")
+            owner = identities[number]
+            order = integer_member(item, "id")
+            x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
+            entry = box(cast("dict[str, object]", item), (x, y, width, height))
+            if entry is not None:
+                found[owner].boxes.append((order, entry))
+        except BadItem as error:
+            reason = str(error) if owner == position else f"{position}: {error}"
+            bad.append(SkippedItem(owner, reason))
+    check_skip_limit(bad, len(annotations), f"boxes of {str(path)!r}")
+    return found, bad
 
 
 def _stated_size(item: object) -> tuple[int, int] | None:

@@ -27,20 +27,22 @@ from a2cap.data.detection.labels import (
     labelled_image,
 )
 
+REPEATED = "repeated boxes"
+
 
 def read_coco(
     instances: Path, images: Path, *, only: Collection[str] | None = None
 ) -> DetectionData:
     """Read the images of a COCO instances file, including those without boxes.
 
-    images: folder of their files; those without a file are skipped. only: ids of the images to
-    read. Raises InputError with the position of an item that cannot be read, if too many images are
-    skipped, if none is left, and if an id of `only` is not in the file.
+    images: folder of their files; those without a file or with a bad box are skipped. only: ids of
+    the images to read. Raises InputError with the position of another item that cannot be read, if
+    too many images are skipped, if none is left, and if an id of `only` is not in the file.
     """
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
     attributes = _read_names(document, "attributes", path=instances)
-    entries = read_annotated(
+    entries, bad = read_annotated(
         instances,
         document,
         image=_read_image,
@@ -54,28 +56,37 @@ def read_coco(
         wanted = frozenset(only)
         entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
     found = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
-    skipped = tuple(
-        SkippedItem(identity, f"no file {entry.image.file!r}")
+    # an image with a bad box too: without the box, its object would be learnt as background
+    reasons = {item.image_id: item.reason for item in bad if only is None or item.image_id in only}
+    reasons |= {
+        identity: f"no file {entry.image.file!r}"
         for identity, entry in entries.items()
         if identity not in found
-    )
+    }
+    skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     check_usable(skipped, total=len(entries), annotations=instances, images=images)
     labelled = []
-    for identity in sorted(found):
+    read = repeated = 0
+    for identity in sorted(found.keys() - reasons.keys()):
         entry = entries[identity]
-        labels = [label for _, label in sorted(entry.boxes, key=itemgetter(0))]
+        # an annotation that occurs twice counts once
+        boxes = sorted(dict.fromkeys(entry.boxes), key=itemgetter(0))
+        labels = [label for _, label in boxes]
+        read, repeated = read + len(labels), repeated + len(entry.boxes) - len(labels)
         _, width, height = entry.image
         labelled.append(
             labelled_image(identity, found[identity], width=width, height=height, labels=labels)
         )
     # labelled_image drops boxes without area
-    read = sum(len(entries[identity].boxes) for identity in found)
     data = DetectionData(
         classes=tuple(classes.values()),
         attributes=tuple(attributes.values()),
         images=tuple(labelled),
         skipped=skipped,
-        dropped={WITHOUT_AREA: read - sum(len(image.boxes) for image in labelled)},
+        dropped={
+            WITHOUT_AREA: read - sum(len(image.boxes) for image in labelled),
+            REPEATED: repeated,
+        },
     )
     return data if only is None else data.subset(only)
 

@@ -176,7 +176,8 @@ class _Reader:
             try:
                 labels += self._labels(entry, self.attributes.get(number, {}))
             except BadItem as error:
-                raise BadItem(f"objects[{index}]: {error}") from error
+                self.skipped.append(SkippedItem(identity, f"objects[{index}]: {error}"))
+                return
         image = labelled_image(identity, file, width=width, height=height, labels=labels)
         self.dropped[WITHOUT_AREA] += len(labels) - len(image.boxes)
         if len(image.boxes):

@@ -151,7 +151,7 @@ def _extract(
         found = None if given is None else given.find(image)
         pixels = read_image(image.path)
         if found is not None:
-            found.require_size(pixels.shape[1], pixels.shape[0])
+            found.require_usable(pixels.shape[1], pixels.shape[0])
         return captioner.extract(pixels, None if found is None else found.boxes)
     except A2Error as error:
         return error

@@ -172,7 +172,7 @@ def _read_boxes(
         if image_id in image_ids:
             regions = store[image_id]
             try:
-                found.require_size(regions.width, regions.height)
+                found.require_usable(regions.width, regions.height)
                 boxes[image_id] = found
             except InputError as error:
                 logger.warning("the boxes of image %s are not used: %s", image_id, error)

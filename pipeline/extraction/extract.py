@@ -76,7 +76,10 @@ def given_boxes(boxes: Path | None, images: Mapping[str, Path | None]) -> GivenB
     if boxes is None:
         return None
     given = read_instances(boxes)
-    missing = sorted(image_id for image_id in images if not len(given.get(image_id, ())))
+    none = Instances(np.zeros((0, 4), np.float32), ())
+    found = {image_id: given.get(image_id, none) for image_id in images}
+    # an image whose only box is bad is skipped with that reason when its turn comes
+    missing = sorted(name for name, one in found.items() if not len(one) and one.problem is None)
     if missing:
         raise InputError(
             f"no boxes for {len(missing)} of {len(images)} images: "
@@ -175,7 +178,7 @@ class Extraction:
     def _boxes_of(self, image_id: str, pixels: Pixels) -> NDArray[np.float32] | None:
         if self.boxes is None:
             return None
-        self.boxes[image_id].require_size(pixels.shape[1], pixels.shape[0])
+        self.boxes[image_id].require_usable(pixels.shape[1], pixels.shape[0])
         return self.boxes[image_id].boxes
 
     def _skip(self, image_id: str, error: A2Error) -> None:

@@ -59,9 +59,9 @@ def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
     unstated = {"id": 2, "file_name": "2.jpg", "width": "40"}
     found = read_instances(instances(tmp_path, images=[stated, unstated]))
     assert [image.size for image in found.values()] == [(40, 30), None]
-    found["000000000001"].require_size(40, 30)
-    found["000000000002"].require_size(1, 1)
-    assert message_of(found["000000000001"].require_size, 30, 40) == (
+    found["000000000001"].require_usable(40, 30)
+    found["000000000002"].require_usable(1, 1)
+    assert message_of(found["000000000001"].require_usable, 30, 40) == (
         "image of 30 x 40 pixels after EXIF rotation, its boxes expect 40 x 30; "
         "correct them and the size beside them"
     )
@@ -86,9 +86,25 @@ def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
         ],
     ],
 )
-def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
-    path = instances(tmp_path, box(), annotation)
-    assert message_of(read_instances, path) == bad_item(path, "annotations[1]", reason)
+def test_a_bad_box_makes_only_the_boxes_of_its_image_unusable(tmp_path, caplog, annotation, reason):
+    path = instances(tmp_path, box(), annotation, box(3, image=7))
+    found = read_instances(path)
+    found["000000000007"].require_usable(1, 1)
+    if isinstance(annotation, dict) and annotation.get("image_id") == 42:
+        assert message_of(found["000000000042"].require_usable, 1, 1) == (
+            f"annotations[1]: {reason}; fix or remove that box"
+        )
+    else:
+        found["000000000042"].require_usable(1, 1)
+        assert caplog.messages == [f"skipped annotations[1] of {str(path)!r}: {reason}"]
+
+
+def test_too_many_bad_boxes_are_rejected(tmp_path):
+    path = instances(tmp_path, *(box(number, bbox=[]) for number in range(11)))
+    assert message_of(read_instances, path).startswith(
+        f"11 of 11 boxes of {str(path)!r} cannot be used, at most 10 may be left out: "
+        "'000000000042' (annotations[0]: 'bbox' is not four numbers of pixels: []), "
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.detection.coco import read_coco
+from a2cap.data.detection.coco import REPEATED, read_coco
 from a2cap.data.detection.labels import WITHOUT_AREA
 from a2cap.data.scenes.generate import write_scenes
 from tests.data.messages import bad_item, message_of, touch, written
@@ -51,11 +51,18 @@ def test_images_and_categories_are_ordered_by_id_and_boxes_by_annotation_id(tmp_
 def test_crowds_are_marked_and_boxes_without_area_dropped_and_counted(tmp_path):
     found = read(instances(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
     assert found.images[1].crowd.tolist() == [True, False, False]
-    assert found.dropped == {WITHOUT_AREA: 0}
+    assert found.dropped == {WITHOUT_AREA: 0, REPEATED: 0}
     path = instances(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
     found = read(path)
     assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
-    assert found.dropped == {WITHOUT_AREA: 2}
+    assert found.dropped == {WITHOUT_AREA: 2, REPEATED: 0}
+
+
+def test_an_annotation_that_occurs_twice_counts_once(tmp_path):
+    moved = box(1, bbox=[0, 0, 5, 5])  # another box with the same id counts
+    found = read(instances(tmp_path, box(1), moved, box(1), box(1)))
+    assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30], [0, 0, 5, 5]]
+    assert found.dropped[REPEATED] == 2
 
 
 def test_attributes_are_read_only_if_the_file_lists_them(tmp_path):
@@ -101,9 +108,14 @@ def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):
         (box(attributes=[[1]]), "attribute is not among the file's attributes: [1]"),
     ],
 )
-def test_a_bad_annotation_is_rejected_with_its_position(tmp_path, annotation, reason):
-    path = instances(tmp_path, box(), annotation, attributes=ATTRIBUTES)
-    assert message_of(read, path) == bad_item(path, "annotations[1]", reason)
+def test_a_bad_box_skips_only_its_image(tmp_path, annotation, reason):
+    found = read(instances(tmp_path, box(), annotation, box(3, 7), attributes=ATTRIBUTES))
+    if annotation["image_id"] == 42:
+        assert [image.image_id for image in found.images] == ["000000000007"]
+        assert found.skipped == (SkippedItem("000000000042", f"annotations[1]: {reason}"),)
+    else:
+        assert len(found.images) == 2
+        assert found.skipped == (SkippedItem("annotations[1]", reason),)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection import visual_genome
 from a2cap.data.detection.labels import WITHOUT_AREA
 from a2cap.data.detection.visual_genome import (
@@ -237,23 +238,34 @@ NOT_PIXELS = "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"
 
 
 @pytest.mark.parametrize(
-    ("objects", "attributes", "reason"),
+    ("objects", "reason"),
     [
-        ([3], [], "objects[0]: not a JSON object"),
-        ([entry("dog"), {"names": ["dog"]}], [], "objects[1]: no key 'object_id'"),
-        ([{"object_id": 1}], [], "objects[0]: no key 'names'"),
-        ([{"object_id": 1, "names": [], "x": 1, "y": 2}], [], "objects[0]: no key 'w'"),
-        ([entry("dog", names="dog")], [], "objects[0]: 'names' is not a list"),
-        ([entry(box=["a", 1, 2, 3])], [], f"objects[0]: {NOT_PIXELS}"),
-        ([], [{"image_id": 61}], "no key 'attributes'"),
-        ([], [{"image_id": 61, "attributes": [{}]}], "no key 'object_id'"),
-        ([], [attributes_of((1, {"attributes": "red"}))], "'attributes' is not a list"),
+        ([3], "objects[0]: not a JSON object"),
+        ([entry("dog"), {"names": ["dog"]}], "objects[1]: no key 'object_id'"),
+        ([{"object_id": 1}], "objects[0]: no key 'names'"),
+        ([{"object_id": 1, "names": [], "x": 1, "y": 2}], "objects[0]: no key 'w'"),
+        ([entry("dog", names="dog")], "objects[0]: 'names' is not a list"),
+        ([entry(box=["a", 1, 2, 3])], f"objects[0]: {NOT_PIXELS}"),
     ],
 )
-def test_malformed_objects_and_attributes_are_rejected(files, objects, attributes, reason):
-    path = files.folder / ("attributes.json" if attributes else "objects.json")
-    message = message_of(files.read, [image(*objects)], attributes)
-    assert message == bad_item(path, "images[0]", reason)
+def test_a_malformed_object_skips_only_its_image(files, objects, reason):
+    files.image("VG_100K_2/62.jpg")
+    found = files.read([image(*objects), image(entry("dog"), number=62)])
+    assert [image.image_id for image in found.images] == ["000000000062"]
+    assert found.skipped == (SkippedItem("000000000061", reason),)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ([{"image_id": 61}], "no key 'attributes'"),
+        ([{"image_id": 61, "attributes": [{}]}], "no key 'object_id'"),
+        ([attributes_of((1, {"attributes": "red"}))], "'attributes' is not a list"),
+    ],
+)
+def test_malformed_attributes_are_rejected(files, attributes, reason):
+    message = message_of(files.read, [image()], attributes)
+    assert message == bad_item(files.folder / "attributes.json", "images[0]", reason)
 
 
 def test_a_file_of_another_layout_is_rejected(files):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 import shutil
 
 import numpy as np
@@ -190,6 +191,18 @@ def test_an_extraction_without_a_usable_image_fails(run, scenes):
     assert message_of(run, {IDS[0]: images[IDS[0]], IDS[1]: None}, boxes) == (
         f"none of the 2 images can be used, first {IDS[1]!r}: image file not found; "
         "fix or replace them"
+    )
+
+
+def test_a_box_that_cannot_be_read_skips_only_its_image(run, scenes):
+    images, boxes = scenes
+    change_boxes(boxes, IDS[4], [5, 5, "wide", 10])
+    [skipped] = run(images, boxes)
+    assert (skipped.image_id, len(store_of(run))) == (IDS[4], 19)
+    assert re.fullmatch(
+        r"annotations\[\d+\]: 'bbox' is not four numbers of pixels: \[5, 5, 'wide', 10\]; "
+        "fix or remove that box",
+        skipped.reason,
     )
 
 
