@@ -21,7 +21,7 @@ from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
-from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2cap.extract.detector.mixed_precision import SelectionHeads, chosen_precision
 from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.grid import GridExtractor, load_grid_weights
@@ -44,7 +44,6 @@ class Extractor:
 
     def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
         self.detector = detector
-        self.config = config
         self.device = torch.device(device)
         self.meta = _effective_meta(detector.meta, config)
         if config.backend == "native":
@@ -54,7 +53,9 @@ class Extractor:
 
             network = rebuild(detector)
         self._network = network.to(self.device)
-        self._selection = self._selection_heads()
+        precision = chosen_precision(config, self._network, self.device)
+        self.config = config.model_copy(update={"precision": precision})
+        self._selection = SelectionHeads(self._network) if precision == "mixed" else None
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the regions of one image: the given boxes in their order, or detected ones.
@@ -182,14 +183,6 @@ class Extractor:
 
     def _predict(self, features: Tensor, rois: Tensor) -> RegionPredictions:
         return self._network.predict(features, rois, roi_size=self.config.roi_size)
-
-    def _selection_heads(self) -> SelectionHeads | None:
-        if self.config.precision == "exact":
-            return None
-        if not has_bfloat16(self.device):
-            logger.warning("%s has no bfloat16: extract.precision=mixed runs as exact", self.device)
-            return None
-        return SelectionHeads(self._network)
 
     def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, ScaledSize]:
         """Return the detector's input for images of one size: (B, 3, H', W') float32."""

@@ -42,7 +42,7 @@ class GridExtractor:
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
     ) -> None:
-        self.config = config
+        self.config = config.model_copy(update={"precision": config.precision_in_key})
         self.device = torch.device(device)
         self._weights = weights
         backbone = _backbone(config.grid_backbone)

@@ -6,18 +6,23 @@ res5 runs on all of them in bfloat16, compiled with prepacked weights.
 
 import copy
 import logging
+import time
 from collections.abc import Callable
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import CHUNK, Detector
 
 logger = logging.getLogger(__name__)
 
 Heads = Callable[[Tensor], Tensor]
+
+WORTHWHILE_GAIN = 1.5
+"""Speed of bfloat16 over float32 from which selection in it pays, with its second pass."""
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -25,6 +30,55 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return cast(bool, torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def bfloat16_gain(network: Detector, device: torch.device, *, roi_size: int) -> float:
+    """Measure how many times as fast a 3x3 convolution of res5 is in bfloat16 as in float32.
+
+    Returns 0 where bfloat16 is emulated.
+    """
+    # A flag of the processor would not do: AVX-512 has bfloat16 instructions, which take longer
+    # than float32 ones for lack of matrix units.
+    if not has_bfloat16(device):
+        return 0.0
+    exact = cast(nn.Conv2d, network.get_submodule("roi_heads.res5.0.conv2"))
+    batch = torch.ones(8, exact.in_channels, roi_size, roi_size, device=device)
+    seconds: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
+    with torch.inference_mode():
+        forms = {dtype: copy.deepcopy(exact).to(dtype) for dtype in seconds}
+        inputs = {d: batch.to(d, memory_format=torch.channels_last) for d in seconds}
+        for _ in range(4):
+            for dtype, form in forms.items():
+                started = time.perf_counter()
+                form(inputs[dtype]).sum().item()  # waits for a GPU to finish
+                seconds[dtype].append(time.perf_counter() - started)
+    # the fastest round: the first one warms up, and other programs only slow rounds down
+    return min(seconds[torch.float32]) / min(seconds[torch.bfloat16])
+
+
+def chosen_precision(config: ExtractConfig, network: Detector, device: torch.device) -> str:
+    """Return exact or mixed: the one that was asked for, or the faster one for auto.
+
+    Logs the choice and its reason; warns where mixed was asked for and is slow.
+    """
+    asked = config.precision_in_key
+    if asked == "exact" or config.boxes != "detect":
+        return asked
+    gain = bfloat16_gain(network, device, roi_size=config.roi_size)
+    reason = f"a convolution is {gain:.1f} times as fast in bfloat16 as in float32"
+    if asked == "auto":
+        chosen = "mixed" if gain >= WORTHWHILE_GAIN else "exact"
+        reason = reason if gain else f"{device} has no bfloat16"
+        logger.info("extract.precision: %s, because %s", chosen, reason)
+        return chosen
+    if not gain:
+        logger.warning("%s has no bfloat16: extract.precision=mixed runs as exact", device)
+        return "exact"
+    if gain < WORTHWHILE_GAIN:
+        logger.warning(
+            "extract.precision=mixed is slow on %s: %s; set extract.precision=auto", device, reason
+        )
+    return asked
 
 
 class SelectionHeads:

@@ -19,8 +19,10 @@ from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
+from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import check_inputs
 from a2cap.pipeline.engine.progress import track
@@ -44,7 +46,7 @@ def extract_features(
 
     Continues an interrupted run. Returns the skipped images; raises InputError if too many are bad.
     """
-    extraction = Extraction.load(inputs, events)
+    extraction = Extraction.load(inputs, events, directory)
     save_extractor(extraction.extractor, directory)
     # a seal without a manifest: the last run died between the two, and sealing again is cheap
     (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
@@ -53,6 +55,16 @@ def extract_features(
         require_some(len(writer), skipped, total=len(inputs.images))
         writer.seal()
     return skipped
+
+
+def recorded_config(inputs: ExtractionInputs, directory: Path) -> ExtractConfig:
+    """Return the configuration, with the precision that was chosen when the work began."""
+    record = directory / EXTRACTOR
+    if inputs.config.precision_in_key != "auto" or not record.exists():
+        return inputs.config
+    # a continued run, or another shard, may be on a machine that would choose otherwise
+    precision = ExtractorRecord.read(record).config.precision
+    return inputs.config.model_copy(update={"precision": precision})
 
 
 def save_extractor(extractor: AnyExtractor, directory: Path) -> None:
@@ -100,11 +112,18 @@ class Extraction:
     skipped: list[SkippedItem] = field(default_factory=list)
 
     @classmethod
-    def load(cls, inputs: ExtractionInputs, events: EventLog, shard: Shard | None = None) -> Self:
+    def load(
+        cls,
+        inputs: ExtractionInputs,
+        events: EventLog,
+        directory: Path,
+        shard: Shard | None = None,
+    ) -> Self:
         """Read the given boxes, then load the extractor on the configured device."""
         boxes = given_boxes(inputs.boxes, inputs.images)  # fails sooner than large weights load
         device = str(prepare_device(inputs.runtime))
-        extractor = load_extractor(inputs.weights, config=inputs.config, device=device)
+        config = recorded_config(inputs, directory)
+        extractor = load_extractor(inputs.weights, config=config, device=device)
         return cls(inputs, events, extractor, boxes, shard)
 
     def open_store(self, folder: Path) -> FeatureWriter:

@@ -9,10 +9,15 @@ from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor import load_extractor
-from a2cap.pipeline.engine.artifacts import FEATURES
+from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES
 from a2cap.pipeline.engine.run import read_skipped, write_skipped
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.extraction.extract import Extraction, require_some, save_extractor
+from a2cap.pipeline.extraction.extract import (
+    Extraction,
+    recorded_config,
+    require_some,
+    save_extractor,
+)
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
 
@@ -26,7 +31,9 @@ def extract_shard(
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
         return _skipped(folder)
-    extraction = Extraction.load(inputs, events, shard)
+    extraction = Extraction.load(inputs, events, directory, shard)
+    if inputs.config.precision_in_key == "auto" and not (directory / EXTRACTOR).exists():
+        save_extractor(extraction.extractor, directory)  # its choice is that of all shards
     with extraction.open_store(folder) as writer:
         skipped = extraction.fill(writer)
         write_skipped(folder, skipped)  # before the seal: a sealed shard is complete
@@ -54,7 +61,8 @@ def join_shards(
     require_some(seal.count, skipped, total=len(inputs.images))
     # shards of another set of images may have been copied here
     FeatureStore(store).require(inputs.images.keys() - {item.image_id for item in skipped})
-    save_extractor(load_extractor(inputs.weights, config=inputs.config), directory)
+    config = recorded_config(inputs, directory)
+    save_extractor(load_extractor(inputs.weights, config=config), directory)
     return skipped
 
 

@@ -30,7 +30,12 @@ def extract_stage(
     return Stage(
         name=EXTRACT,
         code_version=CODE_VERSION,
-        params={"extract": extraction.config.model_dump(mode="json", exclude=_WEIGHTS_FIELDS)},
+        params={
+            "extract": {
+                **extraction.config.model_dump(mode="json", exclude=_WEIGHTS_FIELDS),
+                "precision": extraction.config.precision_in_key,
+            }
+        },
         inputs=inputs,
         outputs={
             FEATURES: lambda path: FeatureStore(path).digest,

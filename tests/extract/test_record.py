@@ -17,14 +17,16 @@ def weights(detector, tmp_path):
 
 
 def record(weights, **config):
-    settings = ExtractConfig(weights=str(weights), **config)
+    settings = ExtractConfig(weights=str(weights), precision="exact", **config)
     return Extractor(load_detector(weights), config=settings).record(weights)
 
 
 def test_a_record_states_everything_that_features_depend_on(weights, detector, tmp_path):
     record(weights).write(tmp_path / "extractor.json")
     found = json.loads((tmp_path / "extractor.json").read_text())
-    assert found.pop("config") == ExtractConfig().model_dump(mode="json", exclude={"weights"})
+    assert found.pop("config") == ExtractConfig(precision="exact").model_dump(
+        mode="json", exclude={"weights"}
+    )
     assert set(found.pop("libraries")) == {"torch", "torchvision", "opencv", "pillow", "numpy"}
     architecture = found.pop("architecture")
     assert (architecture["depth"], architecture["classes"]) == (18, 12)

@@ -20,7 +20,13 @@ TINY = Architecture(
     attribute_width=8,
 )
 CONFIG = ExtractConfig(
-    min_side=192, max_side=320, proposals=60, min_regions=5, max_regions=20, roi_size=7
+    min_side=192,
+    max_side=320,
+    proposals=60,
+    min_regions=5,
+    max_regions=20,
+    roi_size=7,
+    precision="exact",
 )
 
 

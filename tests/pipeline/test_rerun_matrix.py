@@ -213,7 +213,7 @@ class Keys:
             "annotations": str(folder / "captions.jsonl"),
             "instances": str(folder / "instances.json"),
         }
-        extract = {"weights": "calibrated-random", "boxes": "given"}
+        extract = {"weights": "calibrated-random", "boxes": "given", "precision": "exact"}
         self.config_file = folder / "config.yaml"
         scst = {"epochs": 2}  # so that there is such a stage
         detector = {

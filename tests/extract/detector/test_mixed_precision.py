@@ -7,28 +7,27 @@ import pytest
 import torch
 
 from a2cap.extract.detector import mixed_precision as mixed
-from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2cap.extract.detector.mixed_precision import SelectionHeads
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
 
 EXACT = CONFIG
 MIXED = EXACT.model_copy(update={"precision": "mixed"})
 
-needs_bfloat16 = pytest.mark.skipif(
-    not has_bfloat16(torch.device("cpu")), reason="this CPU has no bfloat16"
-)
+AUTO = EXACT.model_copy(update={"precision": "auto"})
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """Compiling takes seconds, and its result is tested by itself."""
+def fast_and_uncompiled(monkeypatch):
+    """Emulate bfloat16 where it is missing; compiling takes seconds and is tested by itself."""
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: 2.0)
 
 
-@needs_bfloat16
 def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image):
     kept = matched = 0
-    for seed in range(8):
+    for seed in range(3):
         exact, other = (
             Extractor(detector, config=config)(make_image(seed)) for config in (EXACT, MIXED)
         )
@@ -41,7 +40,6 @@ def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image
     assert matched / kept >= 0.95  # of a tiny network; of ResNet-101 see the benchmark
 
 
-@needs_bfloat16
 def test_regions_outside_the_candidates_are_computed_too(detector, make_image, monkeypatch):
     expected = Extractor(detector, config=MIXED)(make_image(0))
     choose = Extractor._choose
@@ -58,7 +56,6 @@ def test_regions_outside_the_candidates_are_computed_too(detector, make_image, m
     np.testing.assert_allclose(regions.features, again.features, rtol=1e-3, atol=1e-4)
 
 
-@needs_bfloat16
 def test_bfloat16_logits_are_close_to_float32_logits(detector):
     maps = torch.rand(1, 32, 12, 16, generator=torch.Generator().manual_seed(0))
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
@@ -69,17 +66,55 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
     assert relative(logits, expected) < 2e-2
 
 
-def test_mixed_without_bfloat16_warns_and_is_exact(detector, make_image, monkeypatch, caplog):
-    monkeypatch.setattr("a2cap.extract.extractor.has_bfloat16", lambda device: False)
-    with caplog.at_level(logging.WARNING):
-        regions = Extractor(detector, config=MIXED)(make_image(0))
-    assert caplog.messages == ["cpu has no bfloat16: extract.precision=mixed runs as exact"]
-    assert np.array_equal(
-        regions.features, Extractor(detector, config=EXACT)(make_image(0)).features
-    )
+@pytest.mark.parametrize(
+    ("asked", "gain", "chosen", "message"),
+    [
+        (MIXED, 0.0, "exact", "cpu has no bfloat16: extract.precision=mixed runs as exact"),
+        (
+            MIXED,
+            0.6,
+            "mixed",
+            "extract.precision=mixed is slow on cpu: a convolution is 0.6 times as fast in "
+            "bfloat16 as in float32; set extract.precision=auto",
+        ),
+        (MIXED, 3.0, "mixed", None),
+        (EXACT, 3.0, "exact", None),
+        (AUTO, 0.0, "exact", "extract.precision: exact, because cpu has no bfloat16"),
+        (
+            AUTO,
+            1.4,
+            "exact",
+            "extract.precision: exact, because a convolution is 1.4 times as fast in bfloat16 as "
+            "in float32",
+        ),
+        (
+            AUTO,
+            1.5,
+            "mixed",
+            "extract.precision: mixed, because a convolution is 1.5 times as fast in bfloat16 as "
+            "in float32",
+        ),
+        (AUTO.model_copy(update={"boxes": "given"}), 3.0, "exact", None),
+    ],
+)
+def test_the_precision_is_chosen_by_the_speed_of_bfloat16(
+    detector, monkeypatch, caplog, asked, gain, chosen, message
+):
+    monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: gain)
+    with caplog.at_level(logging.INFO):
+        extractor = Extractor(detector, config=asked)
+    assert extractor.config.precision == chosen
+    assert caplog.messages == ([] if message is None else [message])
 
 
-@needs_bfloat16
+def test_the_gain_is_measured_and_0_where_bfloat16_is_emulated(detector, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: True)
+    assert 0 < mixed.bfloat16_gain(detector, CPU, roi_size=7) < 1000
+    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: False)
+    assert mixed.bfloat16_gain(detector, CPU, roi_size=7) == 0
+
+
 def test_heads_that_do_not_compile_run_uncompiled(detector, make_image, monkeypatch, caplog):
     def fail(module, **_):
         def call(batch):

@@ -13,7 +13,9 @@ from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.extraction.shards import extract_shard, join_shards
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
-GIVEN = ExtractConfig(weights="w", boxes="given", min_side=96, max_side=96, roi_size=7)
+GIVEN = ExtractConfig(
+    weights="w", boxes="given", min_side=96, max_side=96, roi_size=7, precision="exact"
+)
 DETECT = GIVEN.model_copy(
     update={"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
 )

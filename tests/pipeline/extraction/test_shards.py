@@ -15,14 +15,17 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.shard import Shard, owner
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
+from a2cap.extract.detector import mixed_precision
 from a2cap.extract.extractor import Extractor
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.engine.artifacts import EXTRACTOR
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.extraction import extract as extraction
 from tests.data.messages import message_of
-from tests.pipeline.extraction.conftest import IDS
+from tests.pipeline.extraction.conftest import DETECT, IDS
 from tests.pipeline.training.runs import events
 
 
@@ -234,3 +237,16 @@ def test_concurrent_shards_make_one_stage(experiment, tmp_path):
     [made] = tmp_path.glob("extract/*/manifest.json")
     whole = read_manifest(experiment.directory("extract"))
     assert read_manifest(made.parent).digest == whole.digest
+
+
+def test_all_shards_have_the_precision_that_the_first_one_chose(new, scenes, monkeypatch):
+    few = {image_id: scenes[0][image_id] for image_id in IDS[:6]}
+    auto = DETECT.model_copy(update={"precision": "auto"})
+    run = new(images=few, given=False, config=auto)
+    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 0.0)
+    run.fill(0, 2)
+    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 9.0)
+    monkeypatch.setattr("a2cap.extract.extractor.SelectionHeads", None)  # mixed would fail
+    run.fill(1, 2)
+    run.join()
+    assert ExtractorRecord.read(run.directory / EXTRACTOR).config.precision == "exact"
