@@ -30,7 +30,7 @@ class ExtractConfig(Section):
     """Layers of the ResNet; only for calibrated-random, a weights file states its own."""
     width: Count = 64
     """Channels of the ResNet's first layer, 64 as published; only for calibrated-random."""
-    procedure: Literal["weights", "caffe", "airsplay", "detectron2"] = "weights"
+    procedure: Literal["weights", "caffe", "detectron2"] = "weights"
     """Rules for resizing, clipping, dropping and suppressing: those stored with the weights, or
     another extractor's. Anchors, pooling and strides always are those of the weights."""
     boxes: Literal["detect", "given", "grid"] = "detect"

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta
@@ -45,7 +45,10 @@ class Extractor:
     def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
         self.detector = detector
         self.device = torch.device(device)
-        self.meta = _effective_meta(detector.meta, config)
+        if conflict := conflicting_settings(config, detector.meta):
+            logger.warning("%s", conflict)
+        procedure, own = config.procedure, detector.meta
+        self.meta = own if procedure == "weights" else own.with_procedure(procedure)
         if config.backend == "native":
             network = fuse(detector)
         else:
@@ -196,28 +199,36 @@ AnyExtractor = Extractor | GridExtractor
 """Both are called with an image and return its regions."""
 
 
-def load_extractor(weights: Path, *, config: ExtractConfig, device: str = "cpu") -> AnyExtractor:
+def load_extractor(
+    weights: Path, *, config: ExtractConfig, device: str = "cpu", strict: bool = False
+) -> AnyExtractor:
     """Load the extractor that a configuration asks for, a detector or a grid.
 
-    Raises WeightsError where the weights are not what the configuration needs.
+    Raises WeightsError where the weights are not what the configuration needs, and if strict
+    ConfigError for settings that contradict their conventions, which otherwise is a warning.
     """
     if config.boxes == "grid":
         tensors = load_grid_weights(weights, config.grid_backbone)
         return GridExtractor(tensors, config=config, device=device)
-    return Extractor(load_detector(weights), config=config, device=device)
+    detector = load_detector(weights)
+    if strict and (conflict := conflicting_settings(config, detector.meta)):
+        raise ConfigError(conflict)
+    return Extractor(detector, config=config, device=device)
 
 
-def _effective_meta(meta: DetectorMeta, config: ExtractConfig) -> DetectorMeta:
-    """Return the conventions to follow; warn where images get another size than in training."""
-    if (config.min_side, config.max_side) != meta.scale:
-        logger.warning(
-            "the weights were made for images of %d to %d pixels, "
-            "extract.min_side and extract.max_side are %d and %d",
-            *meta.scale,
-            config.min_side,
-            config.max_side,
-        )
-    return meta if config.procedure == "weights" else meta.with_procedure(config.procedure)
+def conflicting_settings(config: ExtractConfig, meta: DetectorMeta) -> str | None:
+    """Return the settings that contradict the conventions of the weights, with the remedy."""
+    stated = {"min_side": meta.scale[0], "max_side": meta.scale[1], "roi_size": meta.roi_size}
+    wrong = {
+        name: value
+        for name, value in stated.items()
+        if value is not None and getattr(config, name) != value
+    }
+    if not wrong:
+        return None
+    asked = ", ".join(f"extract.{name} is {getattr(config, name)}" for name in wrong)
+    remedy = " ".join(f"--set extract.{name}={value}" for name, value in wrong.items())
+    return f"the weights were trained with other settings: {asked}; add {remedy}"
 
 
 def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:

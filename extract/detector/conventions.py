@@ -9,18 +9,24 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveFloat
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.resnet import STRIDE
 
-Procedure = Literal["caffe", "airsplay", "detectron2"]
+Procedure = Literal["caffe", "detectron2"]
 LastStage = Literal["dilated", "strided"]
 RegionPooling = Literal["maximum", "bilinear"]
 
 
 class DetectorMeta(BaseModel):
-    """The conventions of a set of weights. No field has a default: none may be guessed."""
+    """The conventions of a set of weights. None may be guessed: only roi_size may be unstated."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -63,13 +69,20 @@ class DetectorMeta(BaseModel):
     attribute_softmax: Literal["all", "foreground"]
     """Rows in the softmax of attribute confidences: with or without "no attribute". The
     top-scoring attribute is the same."""
+    roi_size: int | None = None
+    """Cells per side into which regions were pooled in training; not stated by older files."""
+
+    @model_serializer(mode="wrap")
+    def _without_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # left out rather than null, so that earlier files keep their bytes and their digest
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if value is not None}
 
     def with_procedure(self, procedure: Procedure) -> "DetectorMeta":
         """Return the conventions of the same weights in another extractor's procedure.
 
         Anchors, pooling and strides are part of the weights and stay.
         """
-        # airsplay's procedure is detectron2's; it differs only in the scale, part of its weights
         chosen = _CAFFE_PROCEDURE if procedure == "caffe" else _DETECTRON2_PROCEDURE
         return self.model_copy(update=chosen)
 
@@ -153,6 +166,7 @@ def custom_meta(
     scale: tuple[int, int],
     last_stage: LastStage,
     region_pooling: RegionPooling,
+    roi_size: int,
 ) -> DetectorMeta:
     """Return the conventions of a newly trained detector: detectron2's with other anchors.
 
@@ -166,6 +180,7 @@ def custom_meta(
         "last_stage": last_stage,
         "region_pooling": region_pooling,
         "attribute_softmax": "all",
+        "roi_size": roi_size,
     }
     return detectron2_meta(origin=origin, classes=classes).model_copy(update=chosen)
 

@@ -123,7 +123,7 @@ class Extraction:
         boxes = given_boxes(inputs.boxes, inputs.images)  # fails sooner than large weights load
         device = str(prepare_device(inputs.runtime))
         config = recorded_config(inputs, directory)
-        extractor = load_extractor(inputs.weights, config=config, device=device)
+        extractor = load_extractor(inputs.weights, config=config, device=device, strict=True)
         return cls(inputs, events, extractor, boxes, shard)
 
     def open_store(self, folder: Path) -> FeatureWriter:

@@ -1,10 +1,13 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector.input import BATCH
-from a2cap.extract.extractor import Extractor
+from a2cap.extract.extractor import Extractor, load_extractor
+from a2cap.extract.weights.load import save_detector
 from tests.extract.tiny import CONFIG, with_meta
 
 BOXES = np.array([[10, 10, 60, 50], [0, 0, 127, 95], [70, 20, 120, 90]], np.float32)
@@ -180,3 +183,23 @@ def test_an_image_too_small_for_regions_is_refused(extractor, make_image):
     )
     with pytest.raises(InputError, match=message):
         extractor(make_image(0, 10, 14))
+
+
+def test_settings_that_contradict_the_weights_are_an_error_with_the_remedy(
+    detector, tmp_path, caplog
+):
+    meta = detector.meta.model_copy(update={"roi_size": 7})
+    save_detector(with_meta(detector, meta), tmp_path / "a.safetensors")
+    load = partial(load_extractor, tmp_path / "a.safetensors", strict=True)
+    load(config=CONFIG)
+    other = CONFIG.model_copy(update={"min_side": 100, "roi_size": 14})
+    message = (
+        "the weights were trained with other settings: extract.min_side is 100, extract.roi_size "
+        "is 14; add --set extract.min_side=192 --set extract.roi_size=7"
+    )
+    with pytest.raises(ConfigError) as error:
+        load(config=other)
+    assert str(error.value) == message
+    assert caplog.messages == []
+    load(config=other, strict=False)  # as for a captioner that was trained so
+    assert caplog.messages == [message]

@@ -40,6 +40,7 @@ def tiny_meta(*, classes: int = 3, sizes: tuple[int, ...] = (16, 32), side: int 
         scale=(64, side),
         last_stage="strided",
         region_pooling="maximum",
+        roi_size=7,
     )
 
 

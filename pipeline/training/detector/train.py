@@ -85,6 +85,7 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
         scale=(config.min_side, config.max_side),
         last_stage=config.last_stage,
         region_pooling=config.region_pooling,
+        roi_size=config.roi_size,
     )
     generator = torch.Generator().manual_seed(config.seed)
     detector = random_detector(architecture, meta, generator=generator)
