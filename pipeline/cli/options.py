@@ -1,5 +1,6 @@
 """Shared options of the commands, and the exit codes of their errors."""
 
+import errno
 import logging
 import signal
 from collections.abc import Callable
@@ -42,6 +43,21 @@ class Failure(click.ClickException):
         click.echo(f"a2: {self.message}", err=True, file=file)
 
 
+_REMEDIES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space, then run the command again"
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "fix its permissions, or name another path"
+    ),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE), 'raise the limit with "ulimit -n", then run the command again'
+    ),
+    errno.EIO: "check the disk, then run the command again",
+}
+"""Error of the system -> what to do."""
+
+
 class Commands(click.Group):
     """Command group that turns every expected error into one line and an exit code."""
 
@@ -72,11 +88,9 @@ class Commands(click.Group):
         except OSError as error:
             # filename2 is the target of a copy or a rename
             name = error.filename2 or error.filename or "unknown file"
-            raise Failure(
-                f"{error.strerror or error}: {name!r}; "
-                "check the path and the free disk space, then run the command again",
-                EXIT_ERROR,
-            ) from error
+            remedy = _REMEDIES.get(error.errno or 0, "check the path, then run the command again")
+            text = f"{error.strerror or error}: {name!r}; {remedy}"
+            raise Failure(text, EXIT_ERROR) from error
         finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -61,9 +61,10 @@ def read_manifest(directory: Path) -> Manifest:
         added = {name: content.get(name, {}) for name in ("sizes", "checksums")}
         return Manifest(pre_image, **required, **added)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise A2Error(
-            f"manifest is unreadable: {str(path)!r} ({error}); rerun the stage with --force"
-        ) from error
+        remedy = "delete that folder, then run the stage again"
+        if isinstance(error, PermissionError):
+            remedy = "fix its permissions"
+        raise A2Error(f"manifest is unreadable: {str(path)!r} ({error}); {remedy}") from error
 
 
 def installed_versions() -> dict[str, str]:

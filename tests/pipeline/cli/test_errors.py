@@ -1,5 +1,6 @@
 """Errors of commands: one line on stderr and an exit code, before any work."""
 
+import errno
 import json
 import os
 import re
@@ -120,14 +121,37 @@ def test_an_error_of_the_model_is_reported_in_one_line(copy):
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "No space left on device: 'x'; free disk space, then run the command again"),
+        (errno.EACCES, "Permission denied: 'x'; fix its permissions, or name another path"),
+        (errno.EROFS, "Read-only file system: 'x'; fix its permissions, or name another path"),
+        (
+            errno.EMFILE,
+            "Too many open files: 'x'; "
+            'raise the limit with "ulimit -n", then run the command again',
+        ),
+        (errno.EIO, "Input/output error: 'x'; check the disk, then run the command again"),
+        (errno.ENAMETOOLONG, "File name too long: 'x'; check the path, then run the command again"),
+    ],
+)
+def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number), "x")
+
+    monkeypatch.setattr("a2cap.pipeline.cli.main.print_status", fail)
+    answer = a2("status")
+    assert (answer.exit_code, answer.stderr) == (1, f"a2: {text}\n")
+
+
 def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     (tmp_path / "file").write_text("no folder")
     place = tmp_path / "file" / "artifacts"
     answer = a2("status", "-c", experiment.config_file, "--artifacts", place)
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"a2: Not a directory: {str(place)!r}; "
-        "check the path and the free disk space, then run the command again\n"
+        f"a2: Not a directory: {str(place)!r}; check the path, then run the command again\n"
     )
 
 

@@ -206,7 +206,7 @@ def test_an_unreadable_manifest_is_damage(artifacts, content):
     [(found, line)] = damages(artifacts)
     assert found == path.parent
     assert line.startswith(f"manifest is unreadable: {str(path)!r} (")
-    assert line.endswith("); rerun the stage with --force")
+    assert line.endswith("); delete that folder, then run the stage again")
 
 
 def test_a_result_under_another_key_is_damage(artifacts):

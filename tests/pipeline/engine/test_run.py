@@ -218,7 +218,7 @@ def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
     (outcome.directory / "manifest.json").write_text("{}")
     assert message_of(finished, stage, StagePaths(outcome.directory), error=A2Error) == (
         f"manifest is unreadable: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
-        "rerun the stage with --force"
+        "delete that folder, then run the stage again"
     )
 
 

@@ -19,7 +19,7 @@ HALF_OF_A_FILE = {
     "train-xe": 60_000,
     "evaluate": 30_000,
 }
-REMEDY = "check the path and the free disk space, then run the command again"
+REMEDY = "free disk space, then run the command again"
 
 
 @contextmanager
