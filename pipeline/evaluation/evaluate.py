@@ -157,6 +157,13 @@ def evaluate_captioner(
         grounding=known.ground(captions),
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         baseline=compared and replace(compared, name=config.baseline_name),
+        facts={
+            "Model": f"fusion {model.description.model.alignment.fusion}, "
+            f"digest {inputs['model'].digest[:12]}",
+            "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
+            # The resolved configuration is in the folder of the report.
+            "Command": "a2 evaluate -c config.yaml",
+        },
     )
     write_scores(directory, evaluation)
     write_report(directory / REPORT, evaluation, known.cards(shown))
@@ -220,6 +227,11 @@ def score_results(
         statistics=caption_statistics(tokens),
         provenance={f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
         word_groups=score_word_groups(tokens, known, groups) if groups else None,
+        facts={
+            "Model": f"captions of {results.name}",
+            "Data": references.name,
+            "Command": f"a2 evaluate --results {results.name} --references {references.name}",
+        },
     )
     output.mkdir(parents=True, exist_ok=True)
     write_scores(output, evaluation)

@@ -52,6 +52,7 @@ class EvaluationImages:
                 names=self._names(image_id, regions),
                 scores=regions.scores,
                 attention=self.attention[image_id] if self.attention and has_attention else None,
+                truth=self.instances.get(image_id),
             )
             yield image_id, card
 

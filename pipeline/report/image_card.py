@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.files.image_file import open_image
 
@@ -30,6 +31,7 @@ class ImageCard:
     width, height: in pixels, after EXIF rotation; boxes refer to that.
     boxes: (R, 4), x1 y1 x2 y2. names: category of each region, empty if unknown.
     scores: (R,) confidence, or None. attention: at each token of the caption, or None.
+    truth: annotated boxes, or None.
     """
 
     image: Path | None
@@ -39,6 +41,7 @@ class ImageCard:
     names: Sequence[str]
     scores: NDArray[np.floating] | None = None
     attention: CaptionAttention | None = None
+    truth: Instances | None = None
 
     def as_json(self, caption: str) -> dict[str, object]:
         """Return the card for the report's script."""
@@ -46,11 +49,18 @@ class ImageCard:
             "thumbnail": thumbnail(self.image),
             "width": self.width,
             "height": self.height,
-            "boxes": np.round(self.boxes.astype(float), 1).tolist(),
+            "boxes": _corners(self.boxes),
             "names": list(self.names),
             "scores": None if self.scores is None else _rounded(self.scores, 2),
+            "truth": {"boxes": _corners(self.truth.boxes), "names": list(self.truth.names)}
+            if self.truth
+            else None,
             "attention": None if self.attention is None else _attention(self.attention, caption),
         }
+
+
+def _corners(boxes: NDArray[np.floating]) -> list[list[float]]:
+    return [[round(float(corner), 1) for corner in box] for box in boxes]
 
 
 def thumbnail(image: Path | None) -> str | None:

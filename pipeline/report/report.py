@@ -44,7 +44,8 @@ class Evaluation:
     captions, references: by image id, in the order of display. skipped: image id -> reason.
     statistics: of the captions. provenance: name -> value, in the order of display.
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
-    captions that were read from a file. baseline: another evaluation to compare with.
+    captions that were read from a file. baseline: another evaluation to compare with. facts: model,
+    data and command in the header of the report, name -> value.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Evaluation:
     grounding: Mapping[str, Grounding] = field(default_factory=dict)
     word_groups: WordGroupScores | None = None
     baseline: Baseline | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:

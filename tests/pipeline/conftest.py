@@ -190,6 +190,7 @@ def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
         width: int = 1280,
         touch: bool = False,
         scheme: Literal["light", "dark"] = "light",
+        state: str = "",
     ) -> "Page":
         context = browser.new_context(
             viewport={"width": width, "height": 900}, has_touch=touch, color_scheme=scheme
@@ -204,7 +205,7 @@ def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
                 complaints.append(asked.url) if asked.url[:5] not in ("file:", "data:") else None
             ),
         )
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() + state)
         return page
 
     yield open_page

@@ -3,7 +3,11 @@
 const SVG = "http://www.w3.org/2000/svg";
 const GOLDEN_ANGLE = 137.508; // degrees between the hues of neighbours, which keeps any few of them distinct
 const FIXED_POINT = 16384;
-const TABLE_ROWS = 5;
+const TOP_REGIONS = 5; // regions in the table and with a label
+const OVERLAY_WIDTH = 320; // pixels, as many as the thumbnail has
+const DIMMED = 0.75; // opacity over what is not attended, if the peak is PEAK times even or more
+const SPREAD = 1.5; // times even: below, no region stands out
+const PEAK = 4; // times even: a weaker peak dims less, in proportion
 
 // Unpacks rows of attention, one per token, from 16-bit multiples of 1 / FIXED_POINT.
 function unpack(text, width) {
@@ -19,9 +23,22 @@ function shares(row) {
   return row.map((value) => value / sum);
 }
 
+const percent = (share) => `${Math.round(100 * share)} %`;
+const nameOf = (detail, index) => detail.names[index] || `region ${index + 1}`;
+const topRegions = (row) => [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, TOP_REGIONS);
+const isSpread = (row) => Math.max(...row) * row.length < SPREAD;
+
 function labelOf(detail, index) {
   const score = detail.scores ? detail.scores[index].toFixed(2) : "";
   return [`region ${index + 1} of ${detail.boxes.length}`, detail.names[index], score].filter(Boolean).join(" · ");
+}
+
+function addBox(svg, [x1, y1, x2, y2], attributes) {
+  const rect = document.createElementNS(SVG, "rect");
+  const position = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, ...attributes };
+  for (const [name, value] of Object.entries(position)) rect.setAttribute(name, value);
+  svg.append(rect);
+  return rect;
 }
 
 // Draws boxes over the image, the largest first: later ones are on top, and small ones must be
@@ -31,13 +48,19 @@ function drawRegions(svg, detail) {
   const areas = detail.boxes.map(([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1));
   const order = [...areas.keys()].sort((a, b) => areas[b] - areas[a]);
   for (const index of order) {
-    const [x1, y1, x2, y2] = detail.boxes[index];
-    const rect = document.createElementNS(SVG, "rect");
-    const position = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, "data-region": index };
-    for (const [name, value] of Object.entries(position)) rect.setAttribute(name, value);
+    const rect = addBox(svg, detail.boxes[index], { "data-region": index });
     rect.style.setProperty("--hue", Math.round(GOLDEN_ANGLE * index) % 360);
-    svg.append(rect);
   }
+  for (const box of detail.truth?.boxes ?? []) addBox(svg, box, { class: "true" });
+}
+
+// Adds text at the upper left corner of a box, whatever the size of the image on the screen.
+function addLabel(view, detail, [x1, y1, x2], text, kind) {
+  const label = addText(view.querySelector(".labels"), "span", text, kind);
+  const isRight = x1 > detail.width / 2; // or the text would be cut off at the edge
+  if (isRight) label.style.right = `${100 - (100 * x2) / detail.width}%`;
+  else label.style.left = `${(100 * x1) / detail.width}%`;
+  label.style.top = `${(100 * y1) / detail.height}%`;
 }
 
 function drawView(detail, kind, alt) {
@@ -50,7 +73,10 @@ function drawView(detail, kind, alt) {
   view.querySelector(".missing").hidden = Boolean(detail.thumbnail);
   view.querySelector(".kind").textContent = kind;
   view.dataset.kind = kind;
+  const canvas = view.querySelector("canvas");
+  [canvas.width, canvas.height] = [OVERLAY_WIDTH, Math.round((OVERLAY_WIDTH * detail.height) / detail.width)];
   drawRegions(view.querySelector("svg"), detail);
+  detail.truth?.boxes.forEach((box, i) => addLabel(view, detail, box, detail.truth.names[i], "true"));
   return view;
 }
 
@@ -79,7 +105,7 @@ function addRegionLabels(views, detail) {
   for (const svg of svgs) {
     svg.setAttribute("aria-hidden", "true");
     svg.addEventListener("pointerover", (event) => {
-      if (event.target !== svg) choose(Number(event.target.dataset.region));
+      if (event.target.dataset.region) choose(Number(event.target.dataset.region));
     });
     // On a touch screen, the pointer leaves after the tap; the region stays chosen.
     svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
@@ -96,38 +122,80 @@ function addRegionLabels(views, detail) {
   choose(null);
 }
 
-// Returns a function from a token's position to its attention, as values and as shares of 1.
+// Returns a function from a token's position to its attention, as values and as shares of 1; without
+// a position, to the mean over all tokens.
 function tokenReader({ attention, boxes }) {
   const [original, aligned, keep] = ["original", "aligned", "keep"].map((name) =>
     unpack(attention[name], boxes.length),
   );
+  const { tokens, gate } = attention;
+  const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
+  const at = (row, position) => row && (position === null ? mean(tokens.map((_, i) => row(i))) : row(position));
   return (position) => {
-    const values = [original(position), aligned?.(position)].filter(Boolean);
+    const values = [at(original, position), at(aligned, position)].filter(Boolean);
     return {
-      token: attention.tokens[position],
+      token: position === null ? "" : tokens[position],
       values,
       shares: values.map(shares),
-      keep: keep?.(position),
-      gate: attention.gate?.[position],
+      keep: at(keep, position),
+      gate: position === null ? null : gate?.[position],
     };
   };
 }
 
-function drawOverlay(view, row, largest) {
-  const top = row.indexOf(Math.max(...row));
-  for (const rect of view.querySelectorAll("rect")) {
-    const index = Number(rect.dataset.region);
-    rect.style.setProperty("--share", (row[index] / largest).toFixed(3));
-    rect.classList.toggle("peak", index === top);
+// Dims what is not attended: one layer, in each pixel the region with the largest share of those that
+// cover it. An even share is as dark as none.
+function drawOverlay(view, detail, row, largest) {
+  const canvas = view.querySelector("canvas"), context = canvas.getContext("2d");
+  const scale = canvas.width / detail.width, even = 1 / row.length;
+  const depth = DIMMED * Math.min(1, (largest / even - 1) / (Math.min(PEAK, row.length) - 1));
+  const light = row.map((share) => Math.max(0, (share - even) / (largest - even)));
+  const paint = ([x1, y1, x2, y2], seen) => {
+    const area = [x1 * scale, y1 * scale, (x2 - x1) * scale, (y2 - y1) * scale];
+    context.clearRect(...area);
+    context.fillStyle = `rgb(0 0 0 / ${depth * (1 - seen)})`;
+    context.fillRect(...area);
+  };
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  if (isSpread(row)) return;
+  paint([0, 0, detail.width, detail.height], 0);
+  // Ascending, so that the largest share is the last word in each pixel.
+  const order = [...row.keys()].filter((i) => light[i] > 0).sort((a, b) => light[a] - light[b]);
+  for (const index of order) paint(detail.boxes[index], light[index]);
+}
+
+function showAttention(view, detail, row, largest) {
+  drawOverlay(view, detail, row, largest);
+  hideLabels(view);
+  for (const index of topRegions(row)) {
+    view.querySelector(`[data-region="${index}"]`).classList.add("top");
+    addLabel(view, detail, detail.boxes[index], `${nameOf(detail, index)} ${percent(row[index])}`, "top");
   }
   view.classList.add("attending");
-  view.querySelector(".kind").textContent = `${view.dataset.kind} · ${Math.round(100 * row[top])} %`;
+  view.querySelector(".kind").textContent = `${view.dataset.kind} · ${peakOf(row)}`;
+}
+
+function hideLabels(view) {
+  for (const label of view.querySelectorAll("span.top")) label.remove();
+  for (const rect of view.querySelectorAll("rect.top")) rect.classList.remove("top");
+}
+
+function hideAttention(view) {
+  view.classList.remove("attending");
+  hideLabels(view);
+  const canvas = view.querySelector("canvas");
+  canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+  view.querySelector(".kind").textContent = view.dataset.kind;
+}
+
+// The largest share and how many times an even one it is.
+function peakOf(row) {
+  const top = Math.max(...row);
+  return isSpread(row) ? "spread evenly" : `${percent(top)}, ${(top * row.length).toFixed(1)} × even`;
 }
 
 function fillTable(table, detail, found) {
-  const decisive = found.shares.at(-1);
-  const order = [...decisive.keys()].sort((a, b) => decisive[b] - decisive[a]).slice(0, TABLE_ROWS);
-  const rows = order.map((index) => {
+  const rows = topRegions(found.shares.at(-1)).map((index) => {
     const row = document.createElement("tr");
     addText(row, "th", [index + 1, detail.names[index]].filter(Boolean).join(" · ")).scope = "row";
     for (const values of found.values) addText(row, "td", values[index].toFixed(3));
@@ -135,15 +203,15 @@ function fillTable(table, detail, found) {
     return row;
   });
   table.tBodies[0].replaceChildren(...rows);
-  table.hidden = false;
 }
 
 // Returns the region with the largest attention, the gate, and the sum of the aligned row as text.
 function summarise(found, detail) {
   const at = (row) => {
+    if (isSpread(row)) return "spread evenly";
     const top = row.indexOf(Math.max(...row));
     const name = detail.names[top] ? ` (${detail.names[top]})` : "";
-    return `${Math.round(100 * row[top])} % on region ${top + 1}${name}`;
+    return `${percent(row[top])} on region ${top + 1}${name}`;
   };
   const parts = [`“${found.token}”: ${at(found.shares[0])}`];
   if (found.shares.length > 1) {
@@ -166,20 +234,16 @@ function addTokens(card, views, detail) {
 
   function show(position) {
     tokens.forEach((token, i) => token.classList.toggle("shown", i === position));
-    table.hidden = position === null;
-    readout.textContent = `${tokens.length} tokens; point at one, or step through them with the arrow keys`;
+    const found = read(position);
+    fillTable(table, detail, found);
     if (position === null) {
-      for (const view of views) {
-        view.classList.remove("attending");
-        view.querySelector(".kind").textContent = view.dataset.kind;
-      }
+      readout.textContent = `Mean over ${tokens.length} tokens; point at one, or step through them with the arrow keys`;
+      views.forEach(hideAttention);
       return;
     }
-    const found = read(position);
     const largest = Math.max(...found.shares.flat());
-    views.forEach((view, i) => drawOverlay(view, found.shares[i], largest));
+    views.forEach((view, i) => showAttention(view, detail, found.shares[i], largest));
     readout.textContent = summarise(found, detail);
-    fillTable(table, detail, found);
   }
 
   function pin(position) {
@@ -231,5 +295,5 @@ function addImage(card, detail, alt) {
   card.querySelector(".image").hidden = false;
   card.classList.add(views.length > 1 ? "two" : "one");
   if (detail.boxes.length) addRegionLabels(views, detail);
-  if (detail.attention?.tokens.length) addTokens(card, views, detail);
+  if (detail.attention?.tokens.length && detail.boxes.length) addTokens(card, views, detail);
 }

@@ -59,7 +59,6 @@
     showCount(found.length, data.images.length, "images");
   }
 
-  byId("search").addEventListener("input", update);
-  for (const id of ["change", "key", "direction"]) byId(id).addEventListener("change", update);
+  keepInAddress(byId("tools"), update);
   update();
 })();

@@ -63,6 +63,69 @@ function addText(parent, tag, text, kind) {
   return element;
 }
 
+// Keeps the values of a form's controls in the address, so that a view can be bookmarked and sent.
+// Returns a function to call after a change by program.
+function keepInAddress(form, update) {
+  const controls = [...form.querySelectorAll("input, select")];
+  const valueOf = (control) => (control.type === "checkbox" ? String(control.checked) : control.value);
+  const set = (control, value) => (control.type === "checkbox" ? (control.checked = value === "true") : (control.value = value));
+  form.reset(); // browsers restore values after a reload
+  const initial = new Map(controls.map((control) => [control.id, valueOf(control)]));
+
+  function read() {
+    const state = new URLSearchParams(location.hash.slice(1));
+    for (const control of controls) {
+      set(control, state.get(control.id) ?? initial.get(control.id));
+      // A select shows nothing if the address names an option that it lacks.
+      if (control.selectedIndex === -1) set(control, initial.get(control.id));
+    }
+  }
+
+  function changed(control) {
+    const state = controls.filter((control) => valueOf(control) !== initial.get(control.id));
+    const text = new URLSearchParams(state.map((control) => [control.id, valueOf(control)])).toString();
+    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+    update(control);
+  }
+
+  for (const control of controls) {
+    const event = control.matches("select, [type=checkbox]") ? "change" : "input";
+    control.addEventListener(event, () => changed(control));
+  }
+  byId("clear")?.addEventListener("click", () => {
+    form.reset();
+    changed();
+  });
+  window.addEventListener("hashchange", () => {
+    if (!location.hash.includes("=") && location.hash) return; // the link to the list
+    read();
+    update();
+  });
+  read();
+  return changed;
+}
+
+function asCsv(rows) {
+  // A spreadsheet would run a text that begins like a formula.
+  const cell = (value) => {
+    const text = Array.isArray(value) ? value.join(" | ") : String(value ?? "");
+    const safe = typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return `"${safe.replaceAll('"', '""')}"`;
+  };
+  const names = Object.keys(rows[0] ?? {});
+  return [names, ...rows.map((row) => names.map((name) => row[name]))]
+    .map((line) => line.map(cell).join(",") + "\r\n")
+    .join("");
+}
+
+function download(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 // "/" focuses the search; submitting the form would reload the page.
 byId("tools").addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {

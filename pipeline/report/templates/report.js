@@ -7,12 +7,15 @@
   );
   const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+  const wordsOf = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
 
   for (const [position, item] of data.images.entries()) {
     item.position = position;
     const ids = [item.id, item.id.replace(/^0+/, "")];
     item.text = { caption: searchable(item.caption, ...ids) };
     item.text.all = searchable(item.caption, ...item.references, ...ids);
+    const known = new Set(item.references.flatMap(wordsOf));
+    item.unknown = wordsOf(item.caption).filter((word) => !known.has(word));
   }
 
   const values = {
@@ -32,10 +35,20 @@
       // A person's caption is the best alternative text.
       addImage(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
     }
+    addZoom(card, part(".zoom"));
     drawScores(part, item);
     for (const reference of item.references) addText(part(".references"), "li", reference);
     drawBeams(part(".beams"), item.beams);
     return card;
+  }
+
+  function addZoom(card, button) {
+    button.addEventListener("click", () => {
+      const isLarge = card.classList.toggle("large");
+      button.setAttribute("aria-pressed", isLarge);
+      button.textContent = isLarge ? "Reduce" : "Enlarge";
+      card.scrollIntoView({ block: "nearest" });
+    });
   }
 
   function drawScores(part, item) {
@@ -51,6 +64,7 @@
       const both = original === aligned ? score(original) : `α ${score(original)}, αᵃ ${score(aligned)}`;
       addNamed(others, "attention on named objects", `${both} (uniform ${score(uniform)})`);
     }
+    if (item.unknown.length) addNamed(others, "in no reference", item.unknown.join(", "));
     addText(others, "span", item.id, "id");
   }
 
@@ -68,23 +82,75 @@
     }
   }
 
+  // Each returns true for the items that its control lets through.
+  const filters = {
+    search: (item, text) => contains(item.text[byId("where").value], text),
+    least: (item, number) => item.scores[mainMetric] >= Number(number),
+    most: (item, number) => item.scores[mainMetric] <= Number(number),
+    words: (item, which) => (which === "known") === (item.unknown.length === 0),
+    // On target: more attention on the named objects than uniform attention would have.
+    target: (item, which) => item.grounding !== null && (which === "on") === item.grounding[1] > item.grounding[2],
+  };
+
+  let found = [];
   const show = makeList(draw);
 
-  function update() {
-    const key = byId("key").value, where = byId("where").value;
+  const display = ["boxes", "truth", "view-as"];
+
+  function update(control) {
+    showBoxes();
+    if (display.includes(control?.id)) return; // drawing again would lose pinned tokens
+    const key = byId("key").value;
     const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
-    const found = data.images.filter((item) => contains(item.text[where], byId("search").value));
-    show(sorted(found, valueOf, Number(byId("direction").value)));
+    const active = Object.entries(filters).filter(([id]) => byId(id)?.value);
+    const passed = data.images.filter((item) => active.every(([id, passes]) => passes(item, byId(id).value)));
+    found = sorted(passed, valueOf, Number(byId("direction").value));
+    for (const bar of document.querySelectorAll("#histogram rect")) {
+      const isInside = bar.dataset.from === byId("least").value && bar.dataset.to === byId("most").value;
+      bar.setAttribute("aria-pressed", isInside);
+    }
+    show(found);
     showCount(found.length, data.images.length, "images");
   }
 
-  const showRegions = () => byId("list").classList.toggle("no-regions", !byId("boxes").checked);
+  function showBoxes() {
+    const list = byId("list");
+    for (const which of ["top", "all"]) list.classList.toggle(`boxes-${which}`, byId("boxes").value === which);
+    list.classList.toggle("truth", byId("truth").checked);
+    list.classList.toggle("grid", byId("view-as").value === "grid");
+  }
+
+  // A second click on the same bar removes the filter.
+  function chooseBar(bar) {
+    const isChosen = bar.getAttribute("aria-pressed") === "true";
+    byId("least").value = isChosen ? "" : bar.dataset.from;
+    byId("most").value = isChosen ? "" : bar.dataset.to;
+    changed();
+  }
+
+  for (const bar of document.querySelectorAll("#histogram rect")) {
+    bar.addEventListener("click", () => chooseBar(bar));
+    bar.addEventListener("keydown", (event) => ["Enter", " "].includes(event.key) && chooseBar(bar));
+  }
+
+  const rows = () =>
+    found.map((item) => ({
+      id: item.id,
+      caption: item.caption,
+      references: item.references,
+      ...Object.fromEntries(data.metrics.map((name, i) => [name, item.scores[i]])),
+    }));
+  byId("csv").addEventListener("click", () => download("captions.csv", "text/csv", asCsv(rows())));
+  byId("json").addEventListener("click", () =>
+    download("captions.json", "application/json", JSON.stringify(rows(), null, 1)),
+  );
+
+  const hasTruth = [...details.values()].some((script) => !script.textContent.includes('"truth":null'));
+  byId("truth-label").hidden = !hasTruth;
   byId("how").hidden = details.size === 0;
-  byId("boxes").addEventListener("change", showRegions);
-  byId("search").addEventListener("input", update);
-  for (const id of ["where", "key", "direction"]) byId(id).addEventListener("change", update);
-  // Browsers restore the form's values after a reload.
-  showRegions();
+  byId("saved").textContent = new Date(document.lastModified).toISOString().slice(0, 10);
+  byId("saved").parentElement.hidden = false;
+  const changed = keepInAddress(byId("tools"), update);
   update();
   performance.mark("a2-ready");
 })();

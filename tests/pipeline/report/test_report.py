@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
@@ -159,7 +160,9 @@ def test_without_alignment_the_original_attention_is_embedded_alone(written, pho
 def test_attention_scores_and_regions_may_be_missing(written, photo):
     bare = card(photo, None, boxes=np.zeros((0, 4)), names=[], scores=None)
     [detail] = written(evaluation([1]), {1: bare}).details
-    assert [detail[name] for name in ("boxes", "scores", "attention")] == [[], None, None]
+    assert [detail[name] for name in ("boxes", "scores", "attention", "truth")] == [
+        *([], None, None, None)
+    ]
 
 
 def test_thumbnails_are_at_most_320_pixels_wide_and_upright(tmp_path):
@@ -197,13 +200,10 @@ def test_a_missing_or_damaged_image_has_no_thumbnail(tmp_path, content):
 def test_the_header_reports_the_scored_and_the_skipped_images(written):
     page = written(evaluation([1], statistics={"vocabulary": 1812}))
     assert "1 of 2" in page.text("strong")
-    assert page.text("summary")[:3] == [
-        "Caption statistics",
-        "Provenance",
-        "1 skipped, with reasons",
-    ]
-    assert page.text("dt") == ["vocabulary", "vocabulary", "decoding", "000000391895"]
-    assert page.text("dd") == ["1,812", "10,201 entries", "beam 5", "truncated file"]
+    sections = ["Caption statistics", "Provenance", "1 skipped, with reasons"]
+    assert page.text("summary") == ["How to read this", *sections]
+    assert page.text("dt")[-4:] == ["vocabulary", "vocabulary", "decoding", "000000391895"]
+    assert page.text("dd")[-4:] == ["1,812", "10,201 entries", "beam 5", "truncated file"]
 
 
 def test_figures_are_formatted_with_the_parts_of_spice_last():
@@ -298,7 +298,7 @@ def test_images_can_be_ordered_by_every_metric(written):
 
 def test_the_histogram_counts_every_image(written):
     page = written(evaluation(range(11)))
-    (drawn,) = page.all("svg", role="img")
+    (drawn,) = page.all("svg", id="histogram")
     assert drawn["aria-label"] == "Histogram of CIDEr per image from 0 to 1.0, median 0.500"
     counts = [int(title.split(": ")[1]) for title in page.text("title") if " to " in title]
     assert sum(counts) == 11
@@ -336,9 +336,13 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
         provenance={HOSTILE: HOSTILE},
         beams={HOSTILE: [Beam(HOSTILE, 0.0), Beam(HOSTILE, 0.0)]},
         baseline=Baseline({}, name=HOSTILE),
+        facts={HOSTILE: HOSTILE},
     )
     path = tmp_path / "report.html"
-    write_report(path, content, [(HOSTILE, card(None, ATTENTION, names=[HOSTILE, "", ""]))])
+    truth = Instances(np.array([[0, 0, 1, 1]], dtype=np.float32), (HOSTILE,))
+    write_report(
+        path, content, [(HOSTILE, card(None, ATTENTION, names=[HOSTILE, "", ""], truth=truth))]
+    )
     page = Page(path)
     assert HOSTILE not in page.source
     assert len(page.all("script")) == 3
@@ -346,6 +350,7 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
     assert page.text("h1") == [HOSTILE]
     assert page.data["images"][0]["caption"] == HOSTILE
     assert page.details[0]["names"] == [HOSTILE, "", ""]
+    assert page.details[0]["truth"] == {"boxes": [[0.0, 0.0, 1.0, 1.0]], "names": [HOSTILE]}
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--<script>", "\u2028", "é"])

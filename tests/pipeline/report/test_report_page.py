@@ -1,11 +1,17 @@
 """Report in a browser: drawing, sorting, searching, and attention."""
 
+import base64
+import csv
+import io
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
@@ -24,6 +30,7 @@ ATTENTION = CaptionAttention(
     gate=np.array([0.125, 0.5, 0.75], dtype=np.float32),
 )
 PLAIN = CaptionAttention(ORIGINAL, ORIGINAL)
+TRUTH = Instances(np.array([[12, 18, 58, 52]], dtype=np.float32), ("dog",))
 WORDS = ("dog", "cat", "bus")
 GROUPS = score_word_groups(
     {"1": "a red ball left of a cup"},
@@ -55,7 +62,11 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report page")
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
-    cards = {0: card(photo, ATTENTION), 1: card(photo, PLAIN), 2: card(None, ATTENTION)}
+    cards = {
+        0: card(photo, ATTENTION, truth=TRUTH),
+        1: card(photo, PLAIN),
+        2: card(None, ATTENTION),
+    }
     path = folder / "report.html"
     write_report(path, EVALUATION, ((padded(n), one) for n, one in cards.items()))
     return path
@@ -104,34 +115,90 @@ def test_the_search_finds_the_beginnings_of_words(page):
     assert ids(page) == [17]  # found by id
 
 
-def shares(page, look):
-    rects = page.locator(f".card[data-id$='00'] .view:nth-child({look}) rect").all()
-    strengths = {r.get_attribute("data-region"): r.evaluate(STRENGTH) for r in rects}
-    return [float(strengths[str(region)]) for region in range(3)]
+DOG, BACKGROUND, CAT, CORNER = (30, 30), (200, 100), (400, 300), (630, 470)
 
 
-STRENGTH = "rect => rect.style.getPropertyValue('--share')"
+def dimmed(view, *points):
+    """Return the opacity of the dimming layer at points of the image, 0 to 255."""
+    uri = view.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    with Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))) as layer:
+        return [
+            layer.getpixel((x * layer.width // 640, y * layer.height // 480))[3] for x, y in points
+        ]
+
+
+def test_the_overlay_dims_what_is_not_attended_with_the_largest_share_in_each_pixel(page):
+    card = page.locator(".card").first
+    original, aligned = card.locator(".view").all()
+    assert dimmed(original, CAT) == [0]
+    card.locator(".token", has_text="here").hover()
+    # The cat has 80 % of the original and 91 % of the aligned attention, which is the largest and
+    # 2.7 times even; the dog and the region that covers the image have less than even.
+    full = 255 * 0.75 * (3 * 2 / 2.2 - 1) / 2
+    assert dimmed(aligned, CAT, CORNER) == [0, pytest.approx(full, abs=2)]
+    cat = full * (1 - (0.8 - 1 / 3) / (2 / 2.2 - 1 / 3))
+    assert dimmed(original, CAT, CORNER) == [pytest.approx(cat, abs=2), pytest.approx(full, abs=2)]
+    assert dimmed(original, DOG) == dimmed(original, BACKGROUND) == dimmed(original, CORNER)
+    card.locator(".token", has_text="dog").hover()
+    # The region that covers the image has the largest share: nothing below it is dimmed.
+    assert dimmed(original, DOG, BACKGROUND, CAT) == [0, 0, 0]
+    page.mouse.move(0, 0)
+    assert dimmed(aligned, CORNER) == [0]
+
+
+def test_even_attention_is_called_so_and_dims_nothing(tmp_path, open_page):
+    even = np.full((3, 3), 1 / 3, dtype=np.float32)
+    even[1] = [0.49, 0.26, 0.25]  # below 1.5 times even
+    path = tmp_path / "report.html"
+    write_report(path, EVALUATION, [(padded(0), card(None, CaptionAttention(even, even)))])
+    shown = open_page(path).locator(".card").first
+    for token in shown.locator(".token").all():
+        token.hover()
+        assert shown.locator(".kind").inner_text() == "attention α · spread evenly"
+        assert "spread evenly" in shown.locator(".readout").inner_text()
+        assert dimmed(shown, DOG, CORNER) == [0, 0]
 
 
 def test_pointing_at_a_token_shows_both_kinds_of_attention_side_by_side(page):
     card = page.locator(".card").first
-    assert card.locator(".view .kind").all_inner_texts() == ["original α", "aligned αᵃ"]
+    kinds = card.locator(".view .kind")
+    assert kinds.all_inner_texts() == ["original α", "aligned αᵃ"]
+    rows = card.locator(".attended tbody tr")
+    assert rows.first.locator("th, td").all_inner_texts()[0] == "3 · cat"  # of the mean
     card.locator(".token", has_text="dog").hover()
-    strongest = 0.7
-    assert shares(page, 1) == pytest.approx([0.2 / strongest, 1.0, 0.1 / strongest], abs=2e-3)
-    aligned = np.array([0.2, 0.7, 0.25]) / 1.15
-    assert shares(page, 2) == pytest.approx(aligned / strongest, abs=2e-3)
+    assert kinds.all_inner_texts() == [
+        "original α · 70 %, 2.1 × even",
+        "aligned αᵃ · 61 %, 1.8 × even",
+    ]
     assert card.locator(".readout").inner_text() == (
         "“dog”: 70 % on region 2; aligned 61 % on region 2; Σαᵃ 1.15; gate g 0.50"
     )
-    rows = [row.locator("th, td").all_inner_texts() for row in card.locator("tbody tr").all()]
-    assert rows[0] == ["2", "0.700", "0.700", "0.250"]
-    assert rows[1] == ["3 · cat", "0.100", "0.250", "0.250"]
+    cells = [row.locator("th, td").all_inner_texts() for row in rows.all()]
+    assert cells[0] == ["2", "0.700", "0.700", "0.250"]
+    assert cells[1] == ["3 · cat", "0.100", "0.250", "0.250"]
     boxes = [look.bounding_box() for look in card.locator(".view").all()]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
-    page.mouse.move(0, 0)
-    assert card.locator("table").is_hidden()
+
+
+def test_boxes_are_drawn_on_request_with_category_and_share(page):
+    card = page.locator(".card").first
+    card.locator(".token", has_text="dog").click()
+    labels, rects = card.locator(".view:first-child .labels .top"), card.locator("rect.top")
+    drawn = "rect => getComputedStyle(rect).stroke"
+    assert [label.is_visible() for label in labels.all()] == [False] * 3
+    assert rects.first.evaluate(drawn) == "none"
+    page.select_option("#boxes", label="top five boxes")
+    assert labels.all_inner_texts() == ["region 2 70 %", "dog 20 %", "cat 10 %"]
+    assert rects.first.evaluate(drawn) != "none"
+
+
+def test_annotated_boxes_are_an_overlay_on_request(page):
+    card = page.locator(".card").first
+    truth = card.locator(".view:first-child .labels .true")
+    assert not truth.is_visible()
+    page.check("#truth")
+    assert page.locator(".card").first.locator(".labels .true").all_inner_texts() == ["dog"] * 2
 
 
 def test_a_click_pins_a_token_and_escape_releases_it(page):
@@ -139,18 +206,20 @@ def test_a_click_pins_a_token_and_escape_releases_it(page):
     card.locator(".token").nth(2).click()
     page.mouse.move(0, 0)
     assert card.locator("tbody tr").first.locator("th").inner_text() == "3 · cat"
+    assert card.locator(".kind").first.inner_text() == "original α · 80 %, 2.4 × even"
     page.keyboard.press("Escape")
     page.locator("#search").focus()
-    assert card.locator("table").is_hidden()
+    assert card.locator(".kind").first.inner_text() == "original α"
 
 
 def test_the_keyboard_reaches_tokens_and_regions(page):
-    page.locator("#boxes").focus()
-    page.keyboard.press("Tab")
     first = page.locator(".card").first
+    first.locator(".regions").first.focus()
     assert page.evaluate("document.activeElement.matches('.regions')")
     page.keyboard.press("ArrowRight")
     assert first.locator(".region").first.inner_text() == "region 1 of 3 · dog · 0.50"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Enlarge"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "a"
     page.keyboard.press("ArrowRight")
@@ -167,8 +236,8 @@ def test_a_captioner_without_alignment_shows_its_attention_alone(page):
     card = page.locator(".card").nth(1)
     assert card.locator(".view").count() == 1
     card.locator(".token").nth(1).hover()
-    assert card.locator(".view .kind").inner_text() == "attention α · 70 %"
-    heads = card.locator("thead th").all()
+    assert card.locator(".view .kind").inner_text() == "attention α · 70 %, 2.1 × even"
+    heads = card.locator(".attended thead th").all()
     visible = [head.inner_text() for head in heads if head.is_visible()]
     assert visible == ["region", "original α"]
 
@@ -195,37 +264,105 @@ def test_images_have_a_reference_as_alternative_text(page):
     assert texts == ["reference 0 a", ""]  # the second view shows the same image
 
 
-def test_hidden_regions_are_shown_with_attention(page):
-    page.locator("#boxes").uncheck()
-    overlay = page.locator(".card .regions").first
-    assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "hidden"
-    page.locator(".card .token").first.hover()
-    assert overlay.evaluate("svg => getComputedStyle(svg).visibility") == "visible"
+def test_the_histogram_and_the_fields_filter_by_cider(page):
+    bar = page.locator("#histogram rect").first
+    start, end = (float(bar.get_attribute(f"data-{name}")) for name in ("from", "to"))
+    within = [number for number in range(100) if start <= number / 10 <= end]
+    bar.click()
+    assert ids(page) == within
+    assert bar.get_attribute("aria-pressed") == "true"
+    bar.press("Enter")
+    assert len(ids(page)) > len(within)
+    page.fill("#least", "9.7")
+    assert ids(page) == [97, 98, 99]
 
 
-def test_nothing_scrolls_sideways_on_a_phone_and_a_tap_pins_a_token(report, open_page):
+def test_images_are_filtered_by_words_and_by_attention(page):
+    page.select_option("#words", label="words of references")
+    assert ids(page) == []
+    page.select_option("#words", label="words in no reference")
+    assert page.locator(".card .others").first.inner_text().count("in no reference dog, here") == 1
+    page.select_option("#target", label="attention on target")
+    assert ids(page) == [0]
+    page.select_option("#target", label="attention off target")
+    assert ids(page) == []
+
+
+def test_the_state_is_in_the_address(page, report, open_page):
+    page.select_option("#direction", label="highest first")
+    page.fill("#search", "bus")
+    page.select_option("#view-as", label="as a grid")
+    again = open_page(report, state=page.evaluate("location.hash"))
+    assert ids(again) == ids(page)
+    assert again.locator("#list.grid").count() == 1
+    again.click("#clear")
+    assert ids(again)[0] == 0
+    assert again.evaluate("location.hash") == ""
+    odd = open_page(report, state="#key=none&where=%3Cscript%3E&least=x")
+    assert ids(odd)[0] == 0  # unknown values are the defaults
+
+
+def test_shown_rows_are_downloaded_as_csv_and_json(page):
+    page.fill("#search", "reference 17")
+    with page.expect_download() as saved:
+        page.click("#csv")
+    rows = list(csv.reader(Path(saved.value.path()).read_text().splitlines()))
+    assert saved.value.suggested_filename == "captions.csv"
+    assert rows == [
+        ["id", "caption", "references", "BLEU-4", "CIDEr"],
+        [padded(17), "a bus here", "reference 17 a | reference 17 b", "0.9", "1.7"],
+    ]
+    with page.expect_download() as saved:
+        page.click("#json")
+    [row] = json.loads(Path(saved.value.path()).read_text())
+    assert (row["id"], row["CIDEr"]) == (padded(17), 1.7)
+
+
+def test_an_image_of_the_grid_is_enlarged(page):
+    page.select_option("#view-as", label="as a grid")
+    card = page.locator(".card").first
+    small = card.bounding_box()["width"]
+    assert not card.locator(".references").is_visible()
+    card.locator(".zoom").click()
+    assert card.bounding_box()["width"] > 4 * small
+    assert card.locator(".references").is_visible()
+    card.locator(".zoom").click()
+    assert card.bounding_box()["width"] == small
+
+
+def test_the_explanation_defines_what_the_page_shows(page):
+    page.locator(".reading summary").click()
+    terms = page.locator(".reading dt").all_inner_texts()
+    assert terms == ["α", "m", "αᵃ", "g", "even", "overlay", "distinct-n"]
+    assert page.locator(".facts").inner_text().split()[-2] == "Saved"
+
+
+def test_captions_keep_their_height_and_a_tap_pins_a_token(report, open_page):
     page = open_page(report, width=360, touch=True)
-    page.locator(".notes summary").last.click()
     page.locator(".card .token").nth(1).scroll_into_view_if_needed()
-    views = page.locator(".card .views").first
-    height = views.bounding_box()["height"]
+    first = page.locator(".card").first
+    height = first.bounding_box()["height"]
     page.locator(".card .token").nth(1).tap()
-    assert views.bounding_box()["height"] == height
-    assert page.locator(".card tbody tr").count() == 3
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert first.bounding_box()["height"] == height
+    assert first.locator(".attended tbody tr").count() == 3
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1200])
+def test_everything_fits_the_width(report, open_page, width):
+    page = open_page(report, width=width)
+    for summary in page.locator(".notes summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for panel in page.locator(".panel, .card, .attended").all():
+        assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth")
+    table = page.get_by_label("Groups of words")
+    cells = table.locator("tbody tr").nth(1).locator("th, td").all_inner_texts()
+    assert cells == [
+        *("colours", "1", "0.000", "0.000", "0.000", "0.000"),
+        *("1", "0.000", "1", "0.000", "0.000"),
+    ]
     looks = [look.bounding_box() for look in page.locator(".card").first.locator(".view").all()]
     assert looks[0]["y"] == looks[1]["y"]
-
-
-def test_the_table_of_groups_of_words_scrolls_on_a_phone_and_fits_a_desktop(report, open_page):
-    for width, scrolls in ((1280, False), (375, True)):
-        page = open_page(report, width=width)
-        table = page.get_by_label("Groups of words")
-        assert table.locator("tbody tr").all_inner_texts()[1].split() == [
-            *("colours", "1", "0.000", "0.000", "0.000", "0.000"),
-            *("1", "0.000", "1", "0.000", "0.000"),
-        ]
-        assert table.evaluate("panel => panel.scrollWidth > panel.clientWidth") is scrolls
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -243,12 +380,19 @@ def test_text_from_outside_is_not_markup(tmp_path, open_page):
         title=bad,
         captions={bad: bad},
         references={bad: [bad]},
+        facts={"Model": bad},
         scores=Scores({}, {bad: {"CIDEr": 1.0}}, {}),
         beams={bad: [Beam(bad, 0.0), Beam(bad, 0.0)]},
     )
     path = tmp_path / "report.html"
-    write_report(path, hostile, [(bad, card(None, PLAIN, names=[bad] * 3))])
+    truth = Instances(TRUTH.boxes, (bad,))
+    even = np.full((len(bad.split()), 3), 1 / 3, dtype=np.float32)
+    hostile_card = card(None, CaptionAttention(even, even), names=[bad] * 3, truth=truth)
+    write_report(path, hostile, [(bad, hostile_card)])
     page = open_page(path)
+    page.check("#truth")
+    page.select_option("#boxes", label="top five boxes")
     page.locator(".card .token").first.hover()
     assert page.locator("img, main b b").count() == 0
+    assert page.locator(".labels .true").first.inner_text() == bad
     assert page.locator(".card .references li").inner_text() == bad
