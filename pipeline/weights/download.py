@@ -9,6 +9,7 @@ from a2cap.pipeline.engine.progress import track
 
 logger = logging.getLogger(__name__)
 
+LIMIT = 4_000_000_000  # bytes; a server may send without end
 _BLOCK = 1 << 18
 _TRIES = 5
 _TIMEOUT = 30.0
@@ -57,11 +58,19 @@ def _stream(url: str, target: str, _pooch: object) -> None:
     # pooch's own HTTPDownloader leaves the connection of a failed download open
     with requests.get(url, stream=True, timeout=_TIMEOUT) as response, Path(target).open("wb") as f:
         response.raise_for_status()
-        total = int(response.headers.get("Content-Length", 0))
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() and len(length) < 20 else 0  # else unknown
         with track(url.rpartition("/")[2].partition("?")[0], total=total) as progress:
-            for block in response.iter_content(_BLOCK):
+            for block in () if total > LIMIT else response.iter_content(_BLOCK):
                 f.write(block)
                 progress.advance(len(block))
+                if f.tell() > LIMIT:
+                    break
+        if max(total, f.tell()) > LIMIT:
+            raise DownloadError(
+                f"cannot download {url}: it has more than {LIMIT / 1e9:.0f} GB, which no known "
+                "file has; get the file elsewhere"
+            )
 
 
 def _is_final(error: OSError) -> bool:

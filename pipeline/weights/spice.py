@@ -136,7 +136,10 @@ def _from_archive(file: RemoteFile, temporary: Path) -> Path:
     download(ARCHIVE, _archive())
     try:
         with zipfile.ZipFile(_archive()) as opened:
-            found = Path(opened.extract(f"{_RELEASE}/{file.name}", temporary))
+            member = opened.getinfo(f"{_RELEASE}/{file.name}")
+            if member.file_size != file.size:  # before it can fill the disk
+                raise zipfile.BadZipFile(f"{member.file_size:,} bytes, expected {file.size:,}")
+            found = Path(opened.extract(member, temporary))
     except (zipfile.BadZipFile, KeyError) as error:
         _archive().unlink()
         raise DownloadError(

@@ -10,13 +10,14 @@ class Host(ThreadingHTTPServer):
     """A server that answers a path by its entry in `files`.
 
     files: path -> bytes, an HTTP error code, "drop" (half of an answer), or a list of these, one
-    per request, the last one for good.
+    per request, the last one for good. length: Content-Length in place of the true one.
     """
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files = {}
+        self.length = None
         self.requested = []
 
 
@@ -36,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         length, body = (10, b"01234") if answer == "drop" else (len(answer), answer)
         self.send_response(200)
-        self.send_header("Content-Length", str(length))
+        self.send_header("Content-Length", self.server.length or str(length))
         self.end_headers()
         self.wfile.write(body)
 

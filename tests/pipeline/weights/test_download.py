@@ -64,6 +64,25 @@ def test_a_download_that_never_completes_leaves_no_file(host, target):
     assert len(host.requested) == 5
 
 
+@pytest.mark.parametrize("length", ["many", "-7", "1.5"])
+def test_a_length_that_is_not_a_number_counts_as_unknown(host, target, length):
+    host.files["/file.bin"], host.length = CONTENT, length
+    download(f"{host.url}/file.bin", target)
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("length", [None, "99999999999", "many"])
+def test_a_download_without_bound_ends_and_leaves_no_file(host, target, monkeypatch, length):
+    monkeypatch.setattr(transfer, "LIMIT", len(CONTENT) - 1)
+    host.files["/file.bin"], host.length = CONTENT, length
+    assert message_of(download, f"{host.url}/file.bin", target, pause=0, error=DownloadError) == (
+        f"cannot download {host.url}/file.bin: it has more than 0 GB, which no known file has; "
+        "get the file elsewhere"
+    )
+    assert list(target.parent.iterdir()) == []
+    assert len(host.requested) == 1
+
+
 def test_a_missing_file_is_requested_once(host, target):
     assert message_of(download, f"{host.url}/file.bin", target, pause=0, error=DownloadError) == (
         f"cannot download {host.url}/file.bin: HTTP 404 Not Found; "
