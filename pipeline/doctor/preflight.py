@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
@@ -22,7 +23,10 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_SCST,
     TRAIN_XE,
 )
-from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.evaluation.scores import read_baseline
+from a2cap.pipeline.metrics.java import find_java, run_java
+from a2cap.pipeline.metrics.meteor import HEAP
+from a2cap.pipeline.metrics.tokenization import require_metric_files
 from a2cap.pipeline.stages.preprocess import require_usable
 from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.weights.detectors import weights_file
@@ -130,6 +134,9 @@ def _check(run: PlannedRun, stage: str, need: str, look: "_Look") -> Check:
         return Check(stage, need, "unknown", str(error))
     except A2Error as error:
         return Check(stage, need, "problem", str(error), error)
+    except OSError as error:
+        problem = f"{error.strerror}: {str(error.filename)!r}; check the path and its permissions"
+        return Check(stage, need, "problem", problem, InputError(problem))
 
 
 def _images(run: PlannedRun, stage: str) -> str:
@@ -178,9 +185,12 @@ def _annotations(run: PlannedRun, stage: str) -> str:
 
 
 def _baseline(run: PlannedRun, stage: str) -> str:
-    """Check that the metrics to compare with exist."""
+    """Check that the metrics to compare with can be read."""
     baseline = run.config.evaluate.baseline
-    return "none" if baseline is None else str(require_file(baseline, "evaluate.baseline"))
+    if baseline is None:
+        return "none"
+    metrics = read_baseline(require_file(baseline, "evaluate.baseline")).metrics
+    return f"{baseline}, {len(metrics)} metrics"
 
 
 def _ensemble(run: PlannedRun, stage: str) -> str:
@@ -191,11 +201,12 @@ def _ensemble(run: PlannedRun, stage: str) -> str:
 
 
 def _instances(run: PlannedRun, stage: str) -> str:
-    """Check that the annotated boxes that the attention is compared with exist."""
+    """Check that the annotated boxes that the attention is compared with can be read."""
     instances = run.config.data.instances
     if instances is None or run.config.evaluate.attention == "none":
         return "none"
-    return str(require_file(instances, "data.instances"))
+    # the report reads them last, after METEOR
+    return f"of {len(read_instances(require_file(instances, 'data.instances'))):,} images"
 
 
 def _word_groups(run: PlannedRun, stage: str) -> str:
@@ -229,8 +240,11 @@ def _start(run: PlannedRun, stage: str) -> str:
 
 
 def _java(run: PlannedRun, stage: str) -> str:
-    """Check that Java can tokenize and score captions."""
-    return str(find_java())
+    """Check that Java starts, and that it can tokenize and score captions."""
+    java, _ = find_java(), require_metric_files()
+    if run.is_pending(stage):
+        run_java(["-version"], heap=HEAP, text="", purpose="a test of Java")
+    return str(java)
 
 
 def _spice(run: PlannedRun, stage: str) -> str:
@@ -317,5 +331,5 @@ _NEEDS: dict[str, dict[str, _Look]] = {
 # Skipped if the stage's result exists: most load torch or read much, and only work that is still to
 # be done needs a folder in which it may write.
 _OF_WORK = frozenset(
-    {"features", "weights", "start", "boxes", "device", "memory", "disk", "folder"}
+    {"features", "weights", "start", "boxes", "instances", "device", "memory", "disk", "folder"}
 )

@@ -23,6 +23,8 @@ LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
 """Line separators of the tokeniser; a caption must be one line."""
 
 _HEAP = "512M"
+_TOKENISER = "tokenizer/stanford-corenlp-3.4.1.jar"
+_FILES = (_TOKENISER, "meteor/meteor-1.5.jar", "meteor/data/paraphrase-en.gz")
 
 
 def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -50,7 +52,7 @@ def tokenize_references(captions: Mapping[str, Sequence[str]]) -> dict[str, list
 
 
 def _ptb_lines(sentences: Sequence[str]) -> list[str]:
-    jar = pycocoevalcap_folder() / "tokenizer" / "stanford-corenlp-3.4.1.jar"
+    jar = pycocoevalcap_folder() / _TOKENISER
     arguments = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", str(jar)]
     arguments += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     output = run_java(
@@ -71,6 +73,18 @@ def _ptb_lines(sentences: Sequence[str]) -> list[str]:
 def _without_punctuation(line: str) -> str:
     # Split only at blanks: a token may contain a no-break space ("1 1/2").
     return " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
+
+
+def require_metric_files() -> Path:
+    """Return the folder of the jars; raise JavaError if tokenisation or METEOR lacks a file."""
+    folder = pycocoevalcap_folder()
+    for name in _FILES:
+        if not (folder / name).is_file():
+            raise JavaError(
+                f"pycocoevalcap lacks {str(folder / name)!r}; "
+                'run "pip install --force-reinstall --no-deps pycocoevalcap"'
+            )
+    return folder
 
 
 def pycocoevalcap_folder() -> Path:

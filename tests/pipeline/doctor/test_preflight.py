@@ -14,6 +14,7 @@ from a2cap.pipeline.doctor.estimates import detector_training_disk
 from a2cap.pipeline.doctor.preflight import PlannedRun, require_runnable, run_checks
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
 from tests.pipeline.experiments import NO_JAVA, a2, found, free, problems
 
@@ -89,6 +90,63 @@ def test_a_missing_file_is_reported(new, tmp_path, field, stage, need):
     check = found(opened, stage, need)
     missing = f"file of {field} not found: {str(tmp_path / 'none')!r}; check the path"
     assert (check.state, check.found) == ("problem", missing)
+
+
+@pytest.mark.parametrize(
+    ("field", "need", "message"),
+    [
+        (
+            "evaluate.baseline",
+            "baseline",
+            "evaluate.baseline contains no metrics: {}; name a metrics.json",
+        ),
+        ("data.instances", "instances", "not COCO instances: {} (no key 'images'); "),
+    ],
+)
+def test_what_the_report_reads_last_is_read_before_any_work(new, tmp_path, field, need, message):
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    check = found(new(override(field, path), "extract.boxes=detect"), "evaluate", need)
+    assert check.state == "problem"
+    assert check.found.startswith(message.format(repr(str(path))))
+
+
+def test_a_java_that_cannot_start_is_a_problem_of_pending_stages(
+    experiment, new, tmp_path, without_java, monkeypatch
+):
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho Error: no room >&2; exit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert problems(new(), "preprocess", "evaluate") == [
+        "java failed during a test of Java: 'Error: no room'; run again with -v to see its whole "
+        "output"
+    ]
+    assert problems(experiment.open(), "preprocess", "evaluate") == []
+
+
+def test_a_missing_file_of_meteor_is_a_problem(new, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "pycocoevalcap_folder", lambda: tmp_path)
+    for name in ("tokenizer/stanford-corenlp-3.4.1.jar", "meteor/meteor-1.5.jar"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert problems(new(), "evaluate") == [
+        f"pycocoevalcap lacks {str(tmp_path / 'meteor/data/paraphrase-en.gz')!r}; "
+        'run "pip install --force-reinstall --no-deps pycocoevalcap"'
+    ]
+
+
+def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch, without_java):
+    def refuse(path, **how):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("a2cap.pipeline.experiment.read_annotations", refuse)
+    opened = new("extract.boxes=detect")
+    path = str(opened.config.data.annotations)
+    assert problems(opened, "preprocess") == [
+        f"Permission denied: {path!r}; check the path and its permissions",
+        NO_JAVA,
+    ]
 
 
 def test_word_groups_must_be_readable(new, tmp_path):
