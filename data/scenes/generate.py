@@ -13,10 +13,12 @@ A scene is a pure function of (seed, index). `write_scenes` writes the files of 
     scenes.json         the arguments of the generation, and the companions of the categories
 """
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +64,17 @@ def write_scenes(
     target = folder.resolve()
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
+        _remove_leftovers(target)
         (partial / "images").mkdir(parents=True)
-        scenes = write_images(
-            partial / "images", planted, seed=seed, side=side, workers=workers, progress=progress
-        )
+        with _locked(partial):
+            scenes = write_images(
+                partial / "images",
+                planted,
+                seed=seed,
+                side=side,
+                workers=workers,
+                progress=progress,
+            )
         contents = {
             "dataset_coco": karpathy(scenes, splits),
             "instances": instances(scenes),
@@ -117,6 +126,25 @@ def _contains_scenes(folder: Path, description: dict[str, float]) -> bool:
             "delete it, or name another folder"
         )
     return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the kernel's lock of a folder; BlockingIOError if a living process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Delete what killed runs left beside the target; a run that is still drawing keeps its own."""
+    for path in target.parent.glob(".*.partial-*") if target.parent.is_dir() else ():
+        if path.name.startswith(f".{target.name}.partial-"):
+            with suppress(OSError), _locked(path):
+                shutil.rmtree(path)
 
 
 def _splits(count: int, *, seed: int) -> list[str]:

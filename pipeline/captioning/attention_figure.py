@@ -6,6 +6,7 @@ panels share one scale, so that words and both kinds of attention can be compare
 
 import io
 import math
+import os
 import textwrap
 import warnings
 from pathlib import Path
@@ -27,6 +28,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 
+_LONGEST_STEM = 220  # bytes
 _COLUMNS = 6  # words per row
 _PANEL = 1.7  # inches
 _LONGEST_SIDE = 320  # pixels of a panel's image; more are invisible and make the file large
@@ -54,10 +56,12 @@ class FigurePaths:
         """Return the path for the figure of an image, and create its folder."""
         folder = self._path.parent if self._file else self._path
         folder.mkdir(parents=True, exist_ok=True)
-        path, count = self._path if self._file else folder / f"{image.stem}.png", 1
+        # a name has at most 255 bytes, and the temporary one is longer than that of the figure
+        stem = os.fsdecode(os.fsencode(image.stem)[:_LONGEST_STEM])
+        path, count = self._path if self._file else folder / f"{stem}.png", 1
         while not self._file and path in self._taken:
             count += 1
-            path = folder / f"{image.stem}-{count}.png"
+            path = folder / f"{stem}-{count}.png"
         self._taken.add(path)
         return path
 

@@ -45,7 +45,7 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     The format of SOURCE is recognised by its content: an a2 feature store, TSV of caffe's
     bottom-up-attention or of LXMERT, npz folders of ImageCaptioning.pytorch (att-box) or MILVLG,
     HDF5 of M2. Unreadable items are listed beside TARGET, and the exit code is then 3. Run the same
-    command again to resume an interrupted conversion.
+    command again to resume an interrupted conversion; a finished one is up to date.
 
     \b
     Example:
@@ -59,7 +59,8 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     with reading(source):
         made = converted(source, target, **options)
     fewest, most = made.regions
-    click.echo(f"{made.count:,} images with {fewest} to {most} regions in {target}")
+    state = "" if made.ran else "up to date: "
+    click.echo(f"{state}{made.count:,} images with {fewest} to {most} regions in {target}")
     click.echo(f"content: {made.checksum}")
     if options["form"] == "a2":
         click.echo(

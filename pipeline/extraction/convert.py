@@ -1,8 +1,9 @@
 """Conversion of region features between formats, verified by reading the result back."""
 
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,6 +52,7 @@ class Conversion:
     regions: tuple[int, int]  # fewest and most per image
     checksum: str  # of the content, equal in every format
     skipped: list[SkippedItem]
+    ran: bool = True  # False if an earlier run had finished
 
 
 class StoreTarget:
@@ -102,12 +104,17 @@ def convert(
     sizes: Path | None = None,
     prefix: str = "",
 ) -> Conversion:
-    """Convert `source`, whose format is detected, to `target`; continue an interrupted run.
+    """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
     names. Raises InputError if the target exists, the format of the source is unknown, too many of
     its images are unusable or all are, and StoreError if the result differs from the source.
     """
+    arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
+    record = {"arguments": arguments, "source": _state_of(source)}
+    earlier = _earlier_run(target, record)
+    if earlier is not None:
+        return earlier
     _require_new(target)
     opened = open_source(source, read_sizes(sizes))
     writer = _open_target(target, form, dtype=dtype, prefix=prefix)
@@ -134,7 +141,34 @@ def convert(
     _write_skipped(target, done.skipped)
     _require_equal(target, done)
     counts = min(done.counts), max(done.counts)
-    return Conversion(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
+    made = Conversion(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
+    record |= {"result": asdict(made), "target": _state_of(target)}
+    write_durably(_record_file(target), json.dumps(record).encode())
+    return made
+
+
+def _earlier_run(target: Path, record: Mapping[str, object]) -> Conversion | None:
+    """Return the result of an equal conversion if neither source nor target changed since."""
+    try:
+        found = json.loads(_record_file(target).read_text())
+        if found != {**record, "target": _state_of(target), "result": found["result"]}:
+            return None
+        result = found["result"] | {"ran": False, "regions": tuple(found["result"]["regions"])}
+        skipped = [SkippedItem(**item) for item in result["skipped"]]
+        return Conversion(**result | {"skipped": skipped})
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _state_of(path: Path) -> str:
+    """Return a digest of the files at a path: names, sizes and times, without reading them."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+
+def _record_file(target: Path) -> Path:
+    return target.with_name(f"{target.name}.conversion.json")
 
 
 def open_source(path: Path, sizes: Sizes) -> Source:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import ConfigError
+from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
@@ -111,6 +112,15 @@ def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, suffix
     write_figure(drawn, NamedImage(tmp_path / "image.png"), words)
     assert drawn.read_bytes().startswith(start)
     assert set(tmp_path.iterdir()) == {tmp_path / "image.png", drawn}
+
+
+def test_long_names_of_images_are_shortened(tmp_path):
+    paths = FigurePaths(tmp_path / "figures", many=True)
+    for end in ("a", "b"):
+        path = paths.for_image(Path("ü" * 120 + end + ".jpg"))
+        write_durably(path, b"figure")
+    names = {name.stem for name in (tmp_path / "figures").iterdir()}
+    assert names == {"ü" * 110, "ü" * 110 + "-2"}
 
 
 def test_paths_of_figures(tmp_path):

@@ -15,6 +15,7 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.cli.scenes import scenes
 from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.lock import reading
 from tests.pipeline.experiments import a2
 
 ROOT = Path(__file__).parents[3]
@@ -131,6 +132,18 @@ def test_invalid_arguments_are_reported_in_one_line(tmp_path, options, code, mes
     assert answer.exit_code == code
     assert answer.stderr.splitlines()[-1] == message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_killed_runs_are_deleted_and_those_of_running_ones_kept(tmp_path):
+    killed, running, other = (
+        tmp_path / name
+        for name in (".my scenes.partial-1", ".my scenes.partial-2", ".others.partial-1")
+    )
+    for folder in (killed, running, other):
+        (folder / "images").mkdir(parents=True)
+    with reading(running):
+        assert a2("scenes", tmp_path / "my scenes", "--count", 1).exit_code == 0
+    assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / "my scenes"])
 
 
 STOPPING = """

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -335,6 +336,25 @@ def test_an_existing_target_is_never_overwritten(store, tmp_path):
             f"{str(target)!r} already exists; name another path, or remove it"
         )
     assert (tmp_path / "a.tsv").read_text() == "precious"
+
+
+@pytest.mark.parametrize("form", ["a2", "caffe", "milvlg"])
+def test_a_finished_conversion_is_up_to_date_until_anything_changes(store, tmp_path, form):
+    target = tmp_path / "out"
+    words = ("convert", str(store), str(target), "--to", form)
+    first, again = (CliRunner().invoke(cli, words) for _ in range(2))
+    assert (again.exit_code, again.stdout) == (0, f"up to date: {first.stdout}")
+    exists = f"{str(target)!r} already exists; name another path, or remove it"
+    assert message_of(convert, store, target, form=form, prefix="x") == exists
+    file = max(path for path in (target, *target.rglob("*")) if path.is_file())
+    for changed in (store / "data.mdb", file):
+        assert not convert(store, target, form=form).ran
+        before = changed.stat().st_mtime_ns
+        os.utime(changed, ns=(before, before + 1))
+        assert message_of(convert, store, target, form=form) == exists
+        os.utime(changed, ns=(before, before))
+    (tmp_path / "out.conversion.json").write_text("{")
+    assert message_of(convert, store, target, form=form) == exists
 
 
 def test_a_source_of_an_unknown_format_is_refused(tmp_path):
