@@ -99,7 +99,7 @@ inputs._changed = lambda path, promised: False
 @pytest.mark.parametrize(
     ("stage", "change", "complaint"),
     [
-        ("train-xe", FORGET_FORCED_RUNS, " (forced)"),
+        ("train-xe", FORGET_FORCED_RUNS, ".forced.partial was not resumed"),
         ("extract", TRUST_INPUTS, "features.lmdb differs"),
         ("train-xe", FORGET_CHECKPOINTS, "an item was lost"),
         ("train-scst", FORGET_CHECKPOINTS, "an item was lost"),

@@ -301,8 +301,7 @@ class Trial:
             self._problems.append("the rerun left no result")
         else:
             self._problems += self._damage()
-            # the old result of a forced run is whole, so no rerun cleans up after it
-            self._problems += [] if self.force else self._leftovers()
+            self._problems += self._forgotten() if self.force else self._leftovers()
 
     def _damage(self) -> list[str]:
         """Return the differences of a finished result from the uninterrupted one."""
@@ -310,6 +309,12 @@ class Trial:
             return []
         expected = self.workspace.uninterrupted[self.stage].digests
         return differences(expected, digests_by_child(self._result))
+
+    def _forgotten(self) -> list[str]:
+        """Return the unfinished work of a forced run that the last run did not resume."""
+        # the old result is whole, so no rerun cleans up what was left before the work began
+        marks = [self._partials[1] / name for name in ("key.json", "manifest.json")]
+        return [f"{mark.parent.name} was not resumed" for mark in marks if mark.exists()]
 
     def _leftovers(self) -> list[str]:
         """List the files beside a finished result that are neither a result nor its lock."""

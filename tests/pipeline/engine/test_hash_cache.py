@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -64,8 +66,19 @@ def test_the_digest_of_images_depends_on_ids_and_content_not_on_paths(cache, tmp
 
 
 def test_the_digests_of_many_images_are_committed_in_groups(cache, tmp_path, many, monkeypatch):
-    monkeypatch.setattr(hash_cache, "_COMMITTED_TOGETHER", 2)
+    monkeypatch.setattr(hash_cache, "_COMMITTED_TOGETHER", 4)
+    read, kept = [], []
+
+    def digest_of(path):
+        if len(read) == 9:  # as another command at that time
+            with closing(sqlite3.connect(tmp_path / "cache" / "hashes.sqlite")) as database:
+                kept.extend(database.execute("SELECT path FROM digests"))
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(hash_cache, "sha256_of", digest_of)
     first = digest(cache, many)
+    assert {name for (name,) in kept} == {str(path) for path in read[:8]}
     other = HashCache(tmp_path / "cache" / "hashes.sqlite")
     monkeypatch.setattr(hash_cache, "sha256_of", None)
     assert digest(other, many) == first
