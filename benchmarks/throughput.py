@@ -17,7 +17,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
-from a2cap.model.captioners.transformer.compile import compile_layers
+from a2cap.model.captioners.compile import compile_layers
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision

@@ -141,6 +141,9 @@ class CaptionerConfig(Protocol):
     def alignment(self) -> AlignmentConfig:
         """Attention alignment of A2."""
 
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+
 
 class TrainableCaptioner(Captioner, Protocol):
     """A captioner that the two losses of A2 can train."""

@@ -1,11 +1,13 @@
-"""Settings of the Transformer captioner (Fei, AAAI 2022, "A2"; Lu et al., ACL 2021, "Lu").
+"""Settings of the captioners, one class per kind, and of alignment.
 
-Each point that the paper leaves open is a field of `AlignmentConfig` with a2's reading as default.
+Alignment is that of Fei, AAAI 2022 ("A2"), after Lu et al., ACL 2021 ("Lu"). Each point that the
+paper leaves open is a field of `AlignmentConfig` with a2's reading as default.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _FROZEN = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -56,10 +58,27 @@ class AlignmentConfig(BaseModel):
     """Decoder layers with aligned cross-attention, counted from 1, the lowest."""
 
 
+def _in_the_only_layer(alignment: AlignmentConfig) -> AlignmentConfig:
+    if alignment.aligned_layers not in ("all", (1,)):
+        raise ValueError(
+            f"alignment.aligned_layers is {list(alignment.aligned_layers)}, this kind has one "
+            'attention; choose "all"'
+        )
+    return alignment
+
+
+SingleAlignment = Annotated[AlignmentConfig, AfterValidator(_in_the_only_layer)]
+"""Alignment of a captioner with one attention over the regions."""
+
+
 class TransformerConfig(BaseModel):
     """Sizes and options of the Transformer captioner; the defaults are the paper's."""
 
     model_config = _FROZEN
+
+    # left out where settings are written: keys and captioners older than the other kinds stay valid
+    kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"
+    """Kind of captioner; the other fields of this section depend on it."""
 
     width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of every state, D."""
@@ -110,3 +129,58 @@ class TransformerConfig(BaseModel):
         """Report whether decoder layer `layer` (counted from 1, the lowest) is aligned."""
         layers = self.alignment.aligned_layers
         return self.alignment.fusion != "none" and (layers == "all" or layer in layers)
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        return self.decoder_layers * (
+            12 * self.width + 2 * self.feed_forward + 3 * self.heads * regions
+        )
+
+
+class UpDownConfig(BaseModel):
+    """Sizes and options of Up-Down (Anderson et al. 2018); the defaults are the authors' code."""
+
+    model_config = _FROZEN
+
+    kind: Literal["up-down"] = "up-down"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0)] = 1000
+    """Width of the state of both LSTMs, D."""
+
+    embedding: Annotated[int, Field(gt=0)] = 1000
+    """Width of the token embedding."""
+
+    attention_width: Annotated[int, Field(gt=0)] = 512
+    """Width of the attention's hidden layer."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate of embedded tokens and of the state before the output layer; the authors have
+    none, later implementations 0.5."""
+
+    blind: bool = False
+    """Zero the region features: the control experiment with language and number of regions."""
+
+    alignment: SingleAlignment = AlignmentConfig()
+    """The attention alignment of A2."""
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        return 16 * self.width + self.embedding + (2 * self.attention_width + 3) * regions
+
+
+def _with_kind(settings: object) -> object:
+    """Add the kind to settings that were written before there was a choice."""
+    return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
+
+
+AnyConfig = TransformerConfig | UpDownConfig
+"""Union to which a new kind is added."""
+
+ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]
+"""Settings of a captioner of any kind."""
+
+MODEL_KINDS: dict[str, type[BaseModel]] = {
+    config.model_fields["kind"].default: config for config in get_args(AnyConfig)
+}
+"""Kind -> class of its settings."""

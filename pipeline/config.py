@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from reprlib import Repr
-from typing import cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -20,7 +19,7 @@ from a2cap.data.config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import MODEL_KINDS, ModelConfig, TransformerConfig
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -43,7 +42,7 @@ class Config(Section):
     """Extraction of region features."""
     preprocess: PreprocessConfig = PreprocessConfig()
     """Preprocessing of captions."""
-    model: TransformerConfig = TransformerConfig()
+    model: ModelConfig = TransformerConfig()
     """The captioner."""
     train: TrainConfig = TrainConfig()
     """Cross-entropy training."""
@@ -134,12 +133,18 @@ def _apply(content: dict[str, object], override: str) -> str | None:
 def _format_problem(details: ErrorDetails) -> str:
     """Format a pydantic error as `path: what happened: value; what to do`."""
     parts = [str(part) for part in details["loc"]]
-    path = ".".join(parts)
+    # pydantic names the kind after the section, where a file has no level for it
+    path = ".".join(part for part in parts if part not in MODEL_KINDS)
+    if details["type"] == "union_tag_invalid":
+        kind = str(details["ctx"]["tag"])
+        nearest = get_close_matches(kind, MODEL_KINDS, n=1, cutoff=0.3) or list(MODEL_KINDS)
+        known = ", ".join(MODEL_KINDS)
+        return f"{path}.kind: unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {known}"
     if details["type"] == "value_error":  # raised by a2's validators, with a remedy
         return f"{path}: {details['ctx']['error']}"
     if details["type"] != "extra_forbidden":
         problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
-        return f"{problem}; choose a valid value: {describe_field(path)}"
+        return f"{problem}; choose a valid value: {describe_field('.'.join(parts))}"
     valid = list(_model_at(parts[:-1]).model_fields)
     renamed = [RENAMED_FIELDS[path].rpartition(".")[2]] if path in RENAMED_FIELDS else []
     nearest = renamed or get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
@@ -152,26 +157,29 @@ def describe_field(path: str) -> str:
     found = ""
     model: type[BaseModel] = Config
     for part in path.split("."):
-        if part not in model.model_fields:  # an item of a tuple
-            break
-        field = model.model_fields[part]
-        default = "" if _is_section(field) else f"default {field.default!r}. "
-        found = default + " ".join((field.description or "").split())
+        if part not in MODEL_KINDS:
+            if part not in model.model_fields:  # an item of a tuple
+                break
+            field = model.model_fields[part]
+            default = "" if _is_section(field) else f"default {field.default!r}. "
+            found = default + " ".join((field.description or "").split())
         model = _model_at([part], model)
     return found.removesuffix(".")
 
 
 def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[BaseModel]:
-    """Return the model of the innermost section of a dotted path."""
+    """Return the model of the innermost section of a path; `model.up-down` is a kind's."""
     for part in section:
         field = model.model_fields.get(part)
-        if field is not None and _is_section(field):
-            model = cast("type[BaseModel]", field.annotation)
+        if part in MODEL_KINDS:
+            model = MODEL_KINDS[part]
+        elif field is not None and _is_section(field):
+            model = type(field.default)  # of the default kind, where a section has several
     return model
 
 
 def _is_section(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    return isinstance(field.default, BaseModel)
 
 
 def _shown(value: object) -> str:

@@ -19,7 +19,7 @@ from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
@@ -69,7 +69,7 @@ class Subject:
         return CaptionFile(self.captions / CAPTIONS).image_ids(self.split)
 
     @cached_property
-    def saved(self) -> LoadedCaptioner[TransformerCaptioner]:
+    def saved(self) -> LoadedCaptioner[EncoderDecoder]:
         """Captioner on the CPU."""
         return load_model(self.model, device=torch.device("cpu"))
 
@@ -153,7 +153,7 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
 
 @torch.inference_mode()
 def teacher_forced(
-    saved: LoadedCaptioner[TransformerCaptioner],
+    saved: LoadedCaptioner[EncoderDecoder],
     batch: Batch,
     captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]],
 ) -> dict[str, NDArray[np.float64]]:
@@ -177,7 +177,7 @@ def _evidence(layer: AlignedAttention) -> Tensor:
 
 
 def _encoded(
-    saved: LoadedCaptioner[TransformerCaptioner],
+    saved: LoadedCaptioner[EncoderDecoder],
     captions: Sequence[Sequence[Sequence[tuple[str, list[int]]]]],
 ) -> Tensor:
     """Return tokens, (B, K, L) int64, with <eos> and padding; missing captions are padding."""

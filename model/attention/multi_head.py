@@ -16,6 +16,7 @@ from a2cap.model.alignment import (
     RegionProjection,
     at_least_float32,
 )
+from a2cap.model.attention.over_regions import attend
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.layers.kv_cache import KVCache
 from a2cap.model.layers.linear import xavier_linear
@@ -131,21 +132,13 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
         queries = split_heads(self.query(hidden), self.heads)
-        scaled = queries / math.sqrt(queries.shape[-1])
-        scores = at_least_float32(scaled @ regions.keys.transpose(-1, -2))
-        # Eq. 1, the softmax over existing regions
-        is_padding = ~regions.region_mask[:, None, None, :]
-        weights = scores.masked_fill(is_padding, -math.inf).softmax(dim=-1)
-        if self.alignment is None or regions.mask_keys is None:
-            attention = AlignedAttention(weights, weights)
-        else:
-            attention = self.alignment(
-                weights,
-                queries=queries,
-                hidden=hidden,
-                mask_keys=regions.mask_keys,
-                region_mask=regions.region_mask,
-                decoder_pass=decoder_pass,
-            )
-        attended = attention.used.to(regions.values.dtype) @ regions.values
+        scores = queries / math.sqrt(queries.shape[-1]) @ regions.keys.transpose(-1, -2)
+        attended, attention = attend(
+            scores,
+            regions,
+            self.alignment,
+            queries=queries,
+            hidden=hidden,
+            decoder_pass=decoder_pass,
+        )
         return self.output(merge_heads(attended)), attention

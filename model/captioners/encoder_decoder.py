@@ -9,7 +9,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +80,6 @@ class Decoder(Protocol):
         """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
 
 
-E = TypeVar("E", bound=nn.Module)
-D = TypeVar("D", bound=Decoder)
-
-
 @contextmanager
 def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
@@ -100,18 +96,21 @@ def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-class EncoderDecoder(nn.Module, Generic[E, D]):
+class EncoderDecoder(nn.Module):
     """A `TrainableCaptioner` of any encoder and decoder.
 
     encoder: from features, boxes and region mask to states (B, R, D). feature_width: F;
     vocabulary_size: V, special tokens included.
     """
 
+    encoder: nn.Module
+    decoder: Decoder
+
     def __init__(
         self,
         config: CaptionerConfig,
-        encoder: E,
-        decoder: D,
+        encoder: nn.Module,
+        decoder: Decoder,
         *,
         feature_width: int,
         vocabulary_size: int,
@@ -126,6 +125,11 @@ class EncoderDecoder(nn.Module, Generic[E, D]):
         self.decoder = decoder
         self.schedule_step: Tensor
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def compiled_methods(self) -> list[tuple[nn.Module, str]]:
+        """Methods of layers that torch.compile speeds up in training, none by default."""
+        return []
 
     @property
     def has_masks(self) -> bool:

@@ -20,8 +20,9 @@ from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.inputs import require_intact
 
@@ -34,7 +35,7 @@ class ModelDescription(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    model: TransformerConfig
+    model: ModelConfig
     """The captioner's configuration."""
     region_width: int
     """Width of its region features, F."""
@@ -58,9 +59,9 @@ class LoadedCaptioner(Generic[Captioner_co]):
     description: ModelDescription  # of the first model
 
 
-def new_captioner(description: ModelDescription) -> TransformerCaptioner:
+def new_captioner(description: ModelDescription) -> EncoderDecoder:
     """Create an untrained captioner."""
-    return TransformerCaptioner(
+    return make_captioner(
         description.model,
         feature_width=description.region_width,
         vocabulary_size=description.vocabulary_size,
@@ -90,7 +91,7 @@ def require_files(directory: Path, *names: str) -> None:
             )
 
 
-def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[TransformerCaptioner]:
+def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[EncoderDecoder]:
     """Load a trained captioner; raise A2Error for files that are missing or do not match."""
     require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
     require_intact(directory, *CAPTIONER)

@@ -19,8 +19,8 @@ from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.grid import grid_width
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -68,10 +68,10 @@ def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> 
     return 2 * parameters + 3 * regions + first_layer
 
 
-def captioner_parameters(config: TransformerConfig, *, width: int, vocabulary: int) -> int:
+def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) -> int:
     """Count a captioner's parameters on the meta device, without allocating them."""
     with torch.device("meta"):
-        captioner = TransformerCaptioner(config, feature_width=width, vocabulary_size=vocabulary)
+        captioner = make_captioner(config, feature_width=width, vocabulary_size=vocabulary)
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
@@ -95,9 +95,8 @@ def self_critical_tokens(config: Config, processes: int = 1) -> int:
 
 def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
     """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens."""
-    model, regions = config.model, config.train.max_regions or config.extract.max_regions
-    layer = 12 * model.width + 2 * model.feed_forward + 3 * model.heads * regions
-    per_token = 5 * vocabulary + model.decoder_layers * layer
+    regions = config.train.max_regions or config.extract.max_regions
+    per_token = 5 * vocabulary + config.model.floats_per_token(regions)
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -17,7 +17,7 @@ CODE_VERSION = 2
 
 def train_stage(
     config: TrainConfig,
-    model: TransformerConfig,
+    model: ModelConfig,
     *,
     inputs: Mapping[str, Input],
     runtime: RuntimeConfig,

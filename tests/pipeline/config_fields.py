@@ -9,10 +9,10 @@ def config_fields(model=Config, prefix=""):
     """Map dotted name -> field, of all fields that are not sections."""
     found = {}
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found |= config_fields(inner, f"{prefix}{name}.")
-        else:
+        if isinstance(field.default, BaseModel):
+            # of the default kind, where a section has several
+            found |= config_fields(type(field.default), f"{prefix}{name}.")
+        elif name != "kind":
             found[f"{prefix}{name}"] = field
     return found
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import MODEL_KINDS, TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from tests.data.messages import message_of
@@ -72,6 +72,28 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
                 "lower min_regions or raise max_regions",
                 "model: width 512 does not give each of 7 heads an even width; "
                 "choose a multiple of 14",
+            ],
+        ),
+        (
+            ["model.kind=up-dwn"],
+            [
+                "model.kind: unknown kind 'up-dwn'; did you mean 'up-down'? Kinds: "
+                + ", ".join(MODEL_KINDS)
+            ],
+        ),
+        (
+            ["model.kind=up-down", "model.heads=4", "model.alignment.fussion=gate"],
+            [
+                "model.alignment.fussion: unknown field; did you mean 'fusion'?",
+                "model.heads: unknown field; valid names: kind, width, embedding, "
+                "attention_width, dropout, blind, alignment",
+            ],
+        ),
+        (
+            ["model.kind=up-down", "model.alignment.aligned_layers=[2]"],
+            [
+                "model.alignment: alignment.aligned_layers is [2], this kind has one attention; "
+                'choose "all"'
             ],
         ),
         (

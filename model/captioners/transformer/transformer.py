@@ -1,5 +1,9 @@
 """The A2 captioner (Fei, "Attention-Aligned Transformer for Image Captioning", AAAI 2022)."""
 
+from itertools import product
+
+from torch import nn
+
 from a2cap.model.captioner import SpecialTokens
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.transformer.decoder import CaptionDecoder
@@ -7,8 +11,11 @@ from a2cap.model.captioners.transformer.encoder import RegionEncoder
 from a2cap.model.config import TransformerConfig
 
 
-class TransformerCaptioner(EncoderDecoder[RegionEncoder, CaptionDecoder]):
+class TransformerCaptioner(EncoderDecoder):
     """Visual encoder and caption decoder with aligned cross-attention."""
+
+    encoder: RegionEncoder
+    decoder: CaptionDecoder
 
     def __init__(
         self,
@@ -26,3 +33,10 @@ class TransformerCaptioner(EncoderDecoder[RegionEncoder, CaptionDecoder]):
             vocabulary_size=vocabulary_size,
             special=special,
         )
+
+    @property
+    def compiled_methods(self) -> list[tuple[nn.Module, str]]:
+        """Methods of the layers; what they share is compiled once for all of them."""
+        encoder = [(layer, "forward") for layer in self.encoder.layers]
+        decoder = product(self.decoder.layers, ("self_attend", "cross_attend"))
+        return [*encoder, *decoder]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.data.config import Section
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -92,7 +92,7 @@ class CrossEntropyJob(Section):
     """Everything that cross-entropy training reads: settings and input directories."""
 
     train: TrainConfig
-    model: TransformerConfig
+    model: ModelConfig
     features: Path
     captions: Path
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
-from a2cap.model.captioners.transformer.compile import compile_layers
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.compile import compile_layers
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.pipeline.captioning.saved_captioner import ModelDescription, new_captioner
 from a2cap.pipeline.engine.stage import EventLog
@@ -85,7 +85,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
     """Updates of a captioner and its mask network, each by its own loss and its own Adam."""
 
     def __init__(
-        self, captioner: TransformerCaptioner, config: TrainConfig, ranks: Ranks = SINGLE
+        self, captioner: EncoderDecoder, config: TrainConfig, ranks: Ranks = SINGLE
     ) -> None:
         sides = (captioner.caption_parameters(), captioner.mask_parameters())
         super().__init__(adam_sides(sides, betas=config.betas), config, ranks)

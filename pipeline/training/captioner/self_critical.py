@@ -10,7 +10,7 @@ from torch import Tensor
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model
@@ -57,7 +57,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
 
     def __init__(
         self,
-        captioner: TransformerCaptioner,
+        captioner: EncoderDecoder,
         config: ScstConfig,
         rewards: ImageRewards,
         ranks: Ranks = SINGLE,

@@ -13,7 +13,7 @@ from a2cap.data.batches.collate import Batch, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
@@ -81,7 +81,7 @@ def train_and_save(
 class CaptionValidation:
     """CIDEr on the validation split, of captions decoded as in the evaluation."""
 
-    captioner: TransformerCaptioner
+    captioner: EncoderDecoder
     data: TrainingData
     config: CaptionerTrainingConfig
     description: ModelDescription

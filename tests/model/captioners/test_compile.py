@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from a2cap.model.captioners.transformer import compile as compilation
-from a2cap.model.captioners.transformer.compile import compile_layers
+from a2cap.model.captioners import compile as compilation
+from a2cap.model.captioners.compile import compile_layers
 from a2cap.model.losses import two_losses
 from tests.model.searching import search
 

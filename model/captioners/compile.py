@@ -4,19 +4,18 @@ Layers of one kind share their compiled code, so that six take no longer to comp
 """
 
 from collections.abc import Callable
-from itertools import product
 from typing import ParamSpec, TypeVar
 
 import torch
 
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def compile_layers(
-    captioner: TransformerCaptioner, *, warn: Callable[[str], None], backend: str = "inductor"
+    captioner: EncoderDecoder, *, warn: Callable[[str], None], backend: str = "inductor"
 ) -> None:
     """Compile the layers in place, each at its first call; names of parameters stay as they are.
 
@@ -45,9 +44,7 @@ def compile_layers(
 
         return call
 
-    for layers, methods in (
-        (captioner.encoder.layers, ("forward",)),
-        (captioner.decoder.layers, ("self_attend", "cross_attend")),
-    ):
-        for layer, method in product(layers, methods):
-            setattr(layer, method, compiled(getattr(layer, method)))
+    for layer, method in captioner.compiled_methods:
+        setattr(layer, method, compiled(getattr(layer, method)))
+    if not captioner.compiled_methods:
+        warn("train.compile has no effect: this kind of captioner has no layers to compile")

@@ -1,0 +1,23 @@
+"""The captioner class of every kind of settings."""
+
+from collections.abc import Callable
+
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.up_down import UpDownCaptioner
+from a2cap.model.config import ModelConfig
+
+_CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
+    "transformer": TransformerCaptioner,
+    "up-down": UpDownCaptioner,
+}
+"""Kind -> class, called with the settings of that kind."""
+
+
+def make_captioner(
+    config: ModelConfig, *, feature_width: int, vocabulary_size: int
+) -> EncoderDecoder:
+    """Create an untrained captioner."""
+    return _CLASSES[config.kind](
+        config, feature_width=feature_width, vocabulary_size=vocabulary_size
+    )

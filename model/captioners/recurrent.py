@@ -1,0 +1,82 @@
+"""What recurrent captioners share: unchanged regions, and teacher forcing token by token."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.model.alignment import AlignedAttention, DecoderPass, at_least_float32
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput
+
+
+class RegionFeatures(nn.Module):
+    """Encoder that leaves the features as they are, 0 on padding; boxes are unused."""
+
+    def __init__(self, *, blind: bool):
+        super().__init__()
+        self.blind = blind
+
+    def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
+        """Return (B, R, F) features, all 0 for a blind captioner."""
+        hidden = ~region_mask[..., None] | self.blind
+        return at_least_float32(features).masked_fill(hidden, 0)
+
+
+def mean_region(memory: Memory) -> Tensor:
+    """Average the existing regions of each image; -> (B, F)."""
+    count = memory.region_mask.sum(dim=1, keepdim=True)
+    return memory.states.sum(dim=1) / count
+
+
+class RecurrentDecoder(nn.Module):
+    """Base of decoders that advance token by token; a subclass adds the rest of `Decoder`.
+
+    Each pass has a recurrence of its own: the states of the perturbed pass are perturbed, and its
+    loss reaches the masks of earlier tokens through them.
+    """
+
+    def below_masks(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> None:
+        """Share nothing: the first token's state depends on its attention already."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        decoder_pass: DecoderPass,
+        below: DecoderOutput | None = None,
+    ) -> DecoderOutput:
+        """Decode whole captions, (N, L) int64, step by step."""
+        rows_per_image = len(tokens) // len(memory)
+        tensors = tuple(t.repeat_interleave(rows_per_image, dim=0) for t in self.start(memory))
+        outputs: list[DecoderOutput] = []
+        for column in tokens.unbind(dim=1):
+            output, tensors = self.step(column, tensors, memory, decoder_pass)
+            outputs.append(output)
+        layers = zip(*(output.attention for output in outputs), strict=True)
+        states = torch.stack([output.states for output in outputs], dim=1)
+        return DecoderOutput(states, tuple(map(_over_captions, layers)))
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the state before the first token, tensors of B images."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        tokens: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode one token per row, (N,) int64."""
+        raise NotImplementedError
+
+
+def _over_captions(steps: tuple[AlignedAttention, ...]) -> AlignedAttention:
+    """Join L steps, (B, H, K, R) each, to one attention over K * L queries."""
+
+    def joined(name: str) -> Any:  # None for None
+        values = [getattr(step, name) for step in steps]
+        return None if values[0] is None else torch.stack(values, dim=3).flatten(2, 3)
+
+    return AlignedAttention(*map(joined, ("original", "used", "keep", "gate")))

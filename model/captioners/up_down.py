@@ -1,0 +1,104 @@
+"""The Up-Down captioner (Anderson et al. 2018, section 3.2, arXiv:1707.07998).
+
+An attention LSTM reads the previous token, the mean region and the language LSTM's state; its state
+attends to the regions; the language LSTM reads both and predicts the token. Equations and initial
+values are those of github.com/peteanderson80/Up-Down-Captioner at 0b4e8e5: no bias in attention,
+forget gates that start open. Their first token is <eos>, ours <bos>.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.model.alignment import DecoderPass, RegionProjection
+from a2cap.model.attention.over_regions import AdditiveAttention
+from a2cap.model.captioner import Memory, SpecialTokens
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
+from a2cap.model.config import UpDownConfig
+from a2cap.model.layers.dropout import Dropout
+from a2cap.model.layers.lstm import lstm
+
+
+class UpDownDecoder(RecurrentDecoder):
+    """Attention LSTM, top-down attention, language LSTM and output layer."""
+
+    def __init__(self, config: UpDownConfig, *, feature_width: int, vocabulary_size: int):
+        super().__init__()
+        width = config.width
+        self.width = width
+        self.embedding = nn.Embedding(vocabulary_size, config.embedding)
+        # one matrix per input of the attention LSTM: the image's share is computed once
+        self.from_token = nn.Linear(config.embedding, 4 * width)
+        self.from_image = nn.Linear(feature_width, 4 * width, bias=False)
+        self.from_states = nn.Linear(2 * width, 4 * width, bias=False)
+        self.language = nn.Linear(2 * width + feature_width, 4 * width)
+        self.dropout = Dropout(config.dropout)
+        self.output = nn.Linear(width, vocabulary_size)
+        self.attention = AdditiveAttention(
+            nn.Linear(feature_width, config.attention_width, bias=False),
+            width=config.attention_width,
+            hidden_width=width,
+            region_width=feature_width,
+            alignment=config.alignment,
+        )
+        for name, parameter in self.named_parameters():
+            if ".alignment." not in name:
+                nn.init.normal_(parameter, std=0.0 if name.endswith("bias") else 0.01)
+        for gates in (self.from_token, self.language):
+            gates.bias.data[width : 2 * width] = 1  # an open forget gate
+
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project the regions for the attention."""
+        return (self.attention.project(states, region_mask),)
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the regions for the mask network, None without one."""
+        return (self.attention.project_mask_keys(states),)
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the image's share of the attention LSTM, and states and cells of 0."""
+        zeros = memory.states.new_zeros(len(memory), self.width)
+        return (self.from_image(mean_region(memory)), zeros, zeros, zeros, zeros)
+
+    def step(
+        self,
+        tokens: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode one token per row, (N,) int64."""
+        image, attending, attending_cell, speaking, speaking_cell = tensors
+        embedded = self.dropout(self.embedding(tokens))
+        states = self.from_states(torch.cat((attending, speaking), dim=-1))
+        gates = self.from_token(embedded) + image + states
+        attending, attending_cell = lstm(gates, attending_cell)
+        # this step's state is the query, unlike in Show, Attend and Tell
+        context, attention = self.attention(attending, memory.projections[0], decoder_pass)
+        gates = self.language(torch.cat((attending, context, speaking), dim=-1))
+        speaking, speaking_cell = lstm(gates, speaking_cell)
+        tensors = (image, attending, attending_cell, speaking, speaking_cell)
+        return DecoderOutput(self.dropout(speaking), (attention,)), tensors
+
+
+class UpDownCaptioner(EncoderDecoder):
+    """Region features and the Up-Down decoder."""
+
+    decoder: UpDownDecoder
+
+    def __init__(
+        self,
+        config: UpDownConfig,
+        *,
+        feature_width: int,
+        vocabulary_size: int,
+        special: SpecialTokens | None = None,
+    ):
+        super().__init__(
+            config,
+            RegionFeatures(blind=config.blind),
+            UpDownDecoder(config, feature_width=feature_width, vocabulary_size=vocabulary_size),
+            feature_width=feature_width,
+            vocabulary_size=vocabulary_size,
+            special=special,
+        )

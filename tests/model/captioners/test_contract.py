@@ -1,0 +1,205 @@
+"""The contract of every captioner, for each kind and fusion; a new kind adds itself to kinds.py."""
+
+import pytest
+import torch
+
+from a2cap.model.captioner import decoder_input, trace_attention
+from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.config import AlignmentConfig
+from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from tests.model.kinds import FUSIONS, KINDS, make
+from tests.model.searching import encode_alone, search
+
+STEP = 50_000
+"""Schedule step at which every fusion differs from the others."""
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=FUSIONS)
+def captioner(request, kind):
+    made = make(kind, alignment={"fusion": request.param})
+    made.schedule_step.fill_(STEP)
+    return made
+
+
+def scores(captioner, memory, captions):
+    """Return the log-probabilities of both passes."""
+    return torch.stack(
+        [captioner.score(memory, captions, perturbed=p).log_probs for p in (False, True)]
+    )
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_steps_equal_teacher_forcing_and_its_attention(captioner, images):
+    memory = images.encoded(captioner)
+    tokens = decoder_input(images.captions, bos=1)
+    expected = captioner(memory, tokens)
+    scored = captioner.score(memory, images.captions)
+    assert_close(expected.exp().sum(-1), torch.ones_like(expected[..., 0]))
+    at_tokens = expected.gather(-1, images.captions[..., None])[..., 0]
+    assert_close(scored.log_probs, at_tokens.masked_fill(images.captions == 0, 0))
+    state = captioner.start(memory, rows_per_image=2)
+    for position, column in enumerate(tokens.flatten(0, 1).unbind(1)):
+        output = captioner.step(column, state, attention=True)
+        state = output.state
+        assert_close(output.log_probs, expected[:, :, position].flatten(0, 1))
+        for step, layer in zip(output.attention.layers, scored.attention, strict=True):
+            by_caption = layer.used.unflatten(2, (2, -1))[:, :, :, position].transpose(1, 2)
+            assert_close(step.used, by_caption.flatten(0, 1))
+
+
+def test_reordered_rows_continue_their_source_row_and_the_old_state_stays(captioner, images):
+    state = captioner.start(images.encoded(captioner), rows_per_image=2)
+    for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
+        state = captioner.step(torch.tensor(tokens), state).state
+    straight = captioner.step(torch.full((6,), 10), state).log_probs
+    index = torch.tensor([1, 0, 2, 2, 5, 4])
+    crossed = captioner.step(torch.full((6,), 10), state.reorder(index)).log_probs
+    assert_close(crossed, straight[index])
+    assert torch.equal(captioner.step(torch.full((6,), 10), state).log_probs, straight)
+
+
+def test_a_batch_equals_single_images_in_both_passes(captioner, images):
+    batched = scores(captioner, images.encoded(captioner), images.captions)
+    for number in range(3):
+        alone = encode_alone(captioner, images, number)
+        for caption in range(2):
+            one = images.captions[number : number + 1, caption : caption + 1]
+            found = scores(captioner, alone, one)
+            assert_close(found[:, 0, 0], batched[:, number, caption])
+
+
+def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, images):
+    expected = scores(captioner, images.encoded(captioner), images.captions)
+    order = torch.tensor([2, 0, 3, 1])
+    padding = torch.full((3, 2, 6), torch.nan, dtype=torch.float64)
+    changed = captioner.encode(
+        torch.cat((images.features[:, order], padding), dim=1),
+        torch.cat((images.boxes[:, order], padding[..., :5]), dim=1),
+        torch.cat((images.region_mask[:, order], torch.zeros(3, 2, dtype=torch.bool)), dim=1),
+    )
+    assert_close(scores(captioner, changed, images.captions), expected)
+
+
+def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(captioner, images):
+    fusion = captioner.config.alignment.fusion
+    steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
+    assert len(steps) == images.captions.shape[2]
+    for step in steps:
+        assert step.original.shape == step.aligned.shape == (3, 4)
+        assert_close(step.original.sum(1), torch.ones(3, dtype=torch.float64))
+        assert not step.aligned[~images.region_mask].any()
+        assert (step.keep is None) == (fusion == "none")
+        assert (step.gate is None) == (fusion != "gate")
+
+
+def test_beams_have_the_log_probability_of_teacher_forcing(captioner, images):
+    memory = images.encoded(captioner)
+    for number, beams in enumerate(search(captioner, memory, beam_size=3, max_length=6)):
+        for beam in beams:
+            caption = torch.zeros(3, 1, 6, dtype=torch.int64)
+            caption[number, 0, : len(beam.tokens)] = torch.tensor(beam.tokens)
+            scored = captioner.score(memory, caption).log_probs[number].sum().item()
+            assert beam.log_prob == pytest.approx(scored, abs=1e-9)
+
+
+def test_a_loaded_captioner_equals_the_saved_one(captioner, images):
+    loaded = make(captioner.config.kind, alignment=captioner.config.alignment.model_dump())
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.zero_()
+    loaded.load_state_dict(captioner.state_dict())
+    expected, found = (
+        scores(one, images.encoded(one), images.captions) for one in (captioner, loaded)
+    )
+    assert torch.equal(found, expected)
+
+
+def test_each_loss_gives_its_parameters_a_gradient_and_no_others(captioner, images):
+    losses = two_losses(captioner, images.encoded(captioner), images.captions)
+    masks, others = list(captioner.mask_parameters()), list(captioner.caption_parameters())
+    assert {*masks, *others} == set(captioner.parameters())
+    losses.caption.backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in others)
+    assert all(parameter.grad is None for parameter in masks)
+    if losses.mask is not None:
+        captioner.zero_grad()
+        losses.mask.backward()
+        assert all(parameter.grad.any() for parameter in masks)
+        assert all(parameter.grad is None for parameter in others)
+    assert (losses.mask is None) == (captioner.config.alignment.fusion == "none")
+
+
+def test_both_losses_equal_those_of_each_pass(captioner, images):
+    memory, is_token = images.encoded(captioner), images.captions != 0
+    losses = two_losses(captioner, memory, images.captions)
+    aligned = caption_loss(captioner.score(memory, images.captions).log_probs, is_token)
+    assert_close(losses.caption, aligned)
+    if losses.mask is not None:
+        perturbed = captioner.score(memory, images.captions, perturbed=True)
+        penalty = mask_penalty([layer.keep for layer in perturbed.attention], is_token)
+        harmed = caption_loss(perturbed.log_probs, is_token)
+        assert not torch.isclose(harmed, aligned)
+        assert_close(losses.mask, mask_loss(harmed, penalty, penalty_weight=0.035))
+
+
+def test_mask_gradients_pass_through_later_tokens_and_layers(kind, images):
+    captioner = make(kind)
+    [weight, *_] = [p for name, p in captioner.named_parameters() if "mask_network.bias" in name]
+
+    def mask():
+        return two_losses(captioner, images.encoded(captioner), images.captions).mask
+
+    (gradient,) = torch.autograd.grad(mask(), weight)
+    with torch.no_grad():
+        values = []
+        for change in (1e-5, -2e-5):
+            weight[0] += change
+            values.append(mask().item())
+    assert gradient[0].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5)
+
+
+def test_a_later_token_does_not_change_earlier_predictions(kind, images):
+    captioner = make(kind)
+    memory, tokens = images.encoded(captioner), decoder_input(images.captions, bos=1)
+    before = captioner(memory, tokens)
+    tokens[..., 3] = 9
+    after = captioner(memory, tokens)
+    assert_close(after[:, :, :3], before[:, :, :3])
+    assert not torch.allclose(after[:, :, 3], before[:, :, 3])
+
+
+def test_a_blind_captioner_ignores_the_features(kind, images):
+    captioner = make(kind, blind=True)
+    expected = scores(captioner, images.encoded(captioner), images.captions)
+    images.features = images.features + 5
+    assert torch.equal(scores(captioner, images.encoded(captioner), images.captions), expected)
+
+
+@pytest.mark.slow
+def test_masks_learn_to_harm_a_captioner_that_overfits_one_tiny_batch(kind):
+    """Start from the initial values that users get, in float32."""
+    torch.manual_seed(0)
+    config = KINDS[kind](alignment=AlignmentConfig(fusion="gate"))
+    captioner = make_captioner(config, feature_width=6, vocabulary_size=11)
+    features, region_mask = torch.randn(6, 3, 6), torch.ones(6, 3, dtype=torch.bool)
+    captions = torch.randint(4, 11, (6, 1, 5))
+    captions[..., -1] = 2
+    sides = (captioner.caption_parameters(), captioner.mask_parameters())
+    optimisers = [torch.optim.Adam(side, lr=0.03) for side in sides]
+    for _ in range(150):
+        memory = captioner.encode(features, torch.zeros(6, 3, 5), region_mask)
+        losses = two_losses(captioner, memory, captions)
+        losses.total().backward()
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+    assert losses.caption.item() < 0.1
+    assert losses.statistics.harm.item() > 0.2

@@ -1,0 +1,49 @@
+"""Up-Down (Anderson et al. 2018, section 3.2) against its equations in numpy and float64."""
+
+import numpy as np
+import pytest
+
+from a2cap.model.captioners.up_down import UpDownCaptioner
+from a2cap.model.config import AlignmentConfig, UpDownConfig
+from tests.model.kinds import FUSIONS, make
+from tests.model.recurrent_equations import Weights, assert_equal_to_transcription, lstm, softmax
+
+
+def log_probs(captioner, align, regions, fed):
+    weights, width = Weights(captioner), captioner.config.width
+    first, first_cell, second, second_cell = np.zeros((4, width))
+    mean, rows = regions.mean(0), []
+    for token in fed:
+        # h1 = LSTM([E y; mean; h2], h1): one matrix, stored in parts by its inputs
+        matrix = np.concatenate(
+            [weights[f"{name}.weight"] for name in ("from_token", "from_image", "from_states")], 1
+        )
+        inputs = np.concatenate([weights["embedding.weight"][token], mean, first, second])
+        first, first_cell = lstm(matrix @ inputs + weights["from_token.bias"], first_cell)
+        query = weights["attention.query.weight"] @ first
+        hidden = np.tanh(regions @ weights["attention.key.weight"].T + query)
+        alpha = softmax(hidden @ weights["attention.score.weight"][0])
+        context = align(alpha, query, first, regions) @ regions
+        gates = weights.linear(np.concatenate([first, context, second]), "language")
+        second, second_cell = lstm(gates, second_cell)
+        rows.append(np.log(softmax(weights.linear(second, "output"))))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_both_passes_equal_the_equations(images, fusion):
+    captioner = make("up-down", alignment={"fusion": fusion})
+    assert_equal_to_transcription(captioner, images, log_probs)
+
+
+def test_the_published_size_and_initial_values():
+    plain = UpDownConfig(alignment=AlignmentConfig(fusion="none"))
+    captioner = UpDownCaptioner(plain, feature_width=2048, vocabulary_size=10_010)
+    assert sum(parameter.numel() for parameter in captioner.parameters()) == 57_983_098
+    decoder = captioner.decoder
+    for name, parameter in captioner.named_parameters():
+        if name.endswith("weight"):
+            assert parameter.std().item() == pytest.approx(0.01, rel=0.1)
+    for gates in (decoder.from_token.bias, decoder.language.bias):
+        assert gates.unflatten(0, (4, 1000)).mean(1).tolist() == [0, 1, 0, 0]
+    assert not decoder.output.bias.any()

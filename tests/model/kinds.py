@@ -1,0 +1,33 @@
+"""Tiny float64 captioners of every kind, in eval mode."""
+
+import torch
+
+from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.config import AlignmentConfig, TransformerConfig, UpDownConfig
+
+VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
+FUSIONS = ["none", "max", "moving", "decay", "gate"]
+KINDS = {
+    "transformer": lambda **fields: TransformerConfig(
+        width=16, heads=2, feed_forward=24, encoder_layers=1, decoder_layers=2, dropout=0, **fields
+    ),
+    "up-down": lambda **fields: UpDownConfig(width=12, embedding=7, attention_width=5, **fields),
+}
+"""Kind -> its settings at a tiny size, with the given fields."""
+
+
+def make(kind, *, alignment=None, **fields):
+    """Make a captioner whose predictions differ clearly between tokens and regions."""
+    torch.manual_seed(0)
+    captioner = make_captioner(
+        KINDS[kind](alignment=AlignmentConfig(**(alignment or {})), **fields),
+        feature_width=FEATURE_WIDTH,
+        vocabulary_size=VOCABULARY_SIZE,
+    ).double()
+    with torch.no_grad():
+        for parameter in captioner.parameters():
+            # authors' initial values are too small to tell a wrong input from a right one
+            spread = 0.3 if parameter.ndim == 1 else 0.5
+            parameter.add_(torch.randn_like(parameter) * spread)
+        captioner.decoder.output.weight.mul_(2)
+    return captioner.eval()
