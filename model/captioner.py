@@ -4,8 +4,8 @@ Beam search, sampling, self-critical training, reports and analysis use only thi
 Transformer, LSTM and GRU captioners are interchangeable.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -101,10 +101,12 @@ class ScoredCaptions:
 
     log_probs: (B, K, L) float, of each token given those before it, 0 on padding.
     attention: one per layer, over the K * L positions of an image.
+    penalties: further losses of theta by name, scalars per token; none in the perturbed pass.
     """
 
     log_probs: Tensor
     attention: tuple[AlignedAttention, ...]
+    penalties: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Captioner(Protocol):
@@ -150,6 +152,9 @@ class TrainableCaptioner(Captioner, Protocol):
 
     schedule_step: Tensor
     """Optimiser updates so far, int64 scalar, for the exponential decay (Eq. 8)."""
+
+    penalty_names: tuple[str, ...]
+    """Names of `ScoredCaptions.penalties`."""
 
     @property
     def config(self) -> CaptionerConfig:

@@ -169,12 +169,58 @@ class UpDownConfig(BaseModel):
         return 16 * self.width + self.embedding + (2 * self.attention_width + 3) * regions
 
 
+class ShowAttendTellConfig(BaseModel):
+    """Sizes and options of Show, Attend and Tell (Xu et al. 2015), soft attention.
+
+    The defaults are those of the authors' COCO model.
+    """
+
+    model_config = _FROZEN
+
+    kind: Literal["show-attend-tell"] = "show-attend-tell"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0)] = 1800
+    """Width of the LSTM's state, D; 1000 on Flickr8k, 1300 on Flickr30k."""
+
+    embedding: Annotated[int, Field(gt=0)] = 512
+    """Width of the token embedding and of the deep output."""
+
+    attention_width: Annotated[int, Field(gt=0)] = 512
+    """Width of the attention's hidden layers; the authors use the width of the features."""
+
+    attention_layers: Literal[1, 2] = 2
+    """Layers that project a region before the sum with the state; 1 is Bahdanau's attention."""
+
+    gate: Literal["scalar", "none"] = "scalar"
+    """Factor of the context by the previous state (section 4.2.1)."""
+
+    output: Literal["tanh", "linear"] = "tanh"
+    """Activation of the deep output: tanh as in the authors' code, linear as printed."""
+
+    doubly_stochastic: Annotated[float, Field(ge=0)] = 1.0
+    """Lambda of the penalty on regions whose attention over a caption does not sum to 1."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout rate in the initial state's network and before and after the deep output."""
+
+    blind: bool = False
+    """Zero the region features: the control experiment with language and number of regions."""
+
+    alignment: SingleAlignment = AlignmentConfig()
+    """The attention alignment of A2."""
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + 3) * regions
+
+
 def _with_kind(settings: object) -> object:
     """Add the kind to settings that were written before there was a choice."""
     return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
 
 
-AnyConfig = TransformerConfig | UpDownConfig
+AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig
 """Union to which a new kind is added."""
 
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]

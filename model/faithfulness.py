@@ -76,7 +76,8 @@ def gradient_importance(
     Returns (B, L, R), 0 on padding regions.
     """
     with torch.enable_grad(), differentiable_masks(captioner):
-        memory = captioner.encode(features, boxes, region_mask)
+        # the encoder of recurrent captioners has no parameter that would start a graph
+        memory = captioner.encode(features.detach().requires_grad_(), boxes, region_mask)
         tokens = decoder_input(captions, bos=captioner.special.bos)
         log_probs = captioner.forward(memory, tokens[:, None])[:, 0]  # -> (B, L, V)
         probabilities = log_probs.gather(-1, captions[..., None])[..., 0].exp()

@@ -8,7 +8,7 @@ A training step:
     # clip caption_parameters() and mask_parameters() separately, then step both optimisers
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,17 +38,20 @@ class TwoLosses:
     """Both losses of a batch.
 
     caption: nats per token; mask, statistics: None without masks; tokens: int64 scalar, number of
-    tokens, the weight of this batch among others (gradient accumulation, ranks).
+    tokens, the weight of this batch among others (gradient accumulation, ranks). penalties: what
+    the captioner adds to its caption loss, by name.
     """
 
     caption: Tensor
     mask: Tensor | None
     statistics: MaskStatistics | None
     tokens: Tensor
+    penalties: Mapping[str, Tensor]
 
     def total(self) -> Tensor:
-        """Return the sum, the tensor to call `backward()` on; its parts share no parameter."""
-        return self.caption if self.mask is None else self.caption + self.mask
+        """Return the sum, the tensor to call `backward()` on; the masks share no parameter."""
+        others = [*self.penalties.values(), *([] if self.mask is None else [self.mask])]
+        return sum(others, self.caption)
 
 
 def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
@@ -98,7 +101,8 @@ def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) 
     is_token = captions != captioner.special.pad
     if not captioner.has_masks:
         alone = captioner.score(memory, captions)
-        return TwoLosses(caption_loss(alone.log_probs, is_token), None, None, is_token.sum())
+        caption = caption_loss(alone.log_probs, is_token)
+        return TwoLosses(caption, None, None, is_token.sum(), alone.penalties)
     aligned, perturbed = captioner.score_both(memory, captions)
     caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
@@ -112,7 +116,7 @@ def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) 
         harm=(perturbed_caption - caption).detach(),
     )
     mask = mask_loss(perturbed_caption, penalty, penalty_weight=penalty_weight)
-    return TwoLosses(caption, mask, statistics, is_token.sum())
+    return TwoLosses(caption, mask, statistics, is_token.sum(), aligned.penalties)
 
 
 def _keeps(attention: Sequence[AlignedAttention]) -> list[Tensor]:

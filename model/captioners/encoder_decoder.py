@@ -105,6 +105,8 @@ class EncoderDecoder(nn.Module):
 
     encoder: nn.Module
     decoder: Decoder
+    penalty_names: tuple[str, ...] = ()
+    """Names of the losses that `penalties` adds to the caption loss."""
 
     def __init__(
         self,
@@ -238,7 +240,16 @@ class EncoderDecoder(nn.Module):
             reduction="none",
         )
         scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
-        return ScoredCaptions(scattered, decoded.attention)
+        penalties = (
+            {} if perturbed else self.penalties(decoded.attention, memory.region_mask, is_token)
+        )
+        return ScoredCaptions(scattered, decoded.attention, penalties)
+
+    def penalties(
+        self, attention: tuple[AlignedAttention, ...], region_mask: Tensor, is_token: Tensor
+    ) -> dict[str, Tensor]:
+        """Return further losses of theta by name, in nats per token; is_token: (B, K, L)."""
+        return {}
 
     def _detach(self, memory: Memory) -> Memory:
         """Detach the memory, except for the mask networks' own projections of it."""

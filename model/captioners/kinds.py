@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.up_down import UpDownCaptioner
 from a2cap.model.config import ModelConfig
 
-_CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
+CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "transformer": TransformerCaptioner,
+    "show-attend-tell": ShowAttendTellCaptioner,
     "up-down": UpDownCaptioner,
 }
 """Kind -> class, called with the settings of that kind."""
@@ -18,6 +20,6 @@ def make_captioner(
     config: ModelConfig, *, feature_width: int, vocabulary_size: int
 ) -> EncoderDecoder:
     """Create an untrained captioner."""
-    return _CLASSES[config.kind](
+    return CLASSES[config.kind](
         config, feature_width=feature_width, vocabulary_size=vocabulary_size
     )

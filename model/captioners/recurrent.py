@@ -25,8 +25,9 @@ class RegionFeatures(nn.Module):
 
 def mean_region(memory: Memory) -> Tensor:
     """Average the existing regions of each image; -> (B, F)."""
-    count = memory.region_mask.sum(dim=1, keepdim=True)
-    return memory.states.sum(dim=1) / count
+    exists = memory.region_mask[..., None]
+    # padding is 0 already, but would get a gradient, which analyses read
+    return memory.states.masked_fill(~exists, 0).sum(dim=1) / exists.sum(dim=1)
 
 
 class RecurrentDecoder(nn.Module):

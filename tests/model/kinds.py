@@ -3,13 +3,28 @@
 import torch
 
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import AlignmentConfig, TransformerConfig, UpDownConfig
+from a2cap.model.config import (
+    AlignmentConfig,
+    ShowAttendTellConfig,
+    TransformerConfig,
+    UpDownConfig,
+)
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 KINDS = {
     "transformer": lambda **fields: TransformerConfig(
-        width=16, heads=2, feed_forward=24, encoder_layers=1, decoder_layers=2, dropout=0, **fields
+        width=16,
+        heads=2,
+        feed_forward=24,
+        encoder_layers=1,
+        decoder_layers=2,
+        dropout=0,
+        box_geometry="linear",
+        **fields,
+    ),
+    "show-attend-tell": lambda **fields: ShowAttendTellConfig(
+        width=12, embedding=7, attention_width=6, dropout=0, **fields
     ),
     "up-down": lambda **fields: UpDownConfig(width=12, embedding=7, attention_width=5, **fields),
 }

@@ -139,11 +139,12 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """Names of the measurements, equal on a rank without a part of the batch."""
+        losses = ("caption_loss", *self._captioner.penalty_names)
         if not self._captioner.has_masks:
-            return ("caption_loss",)
+            return losses
         gated = self._captioner.config.alignment.fusion == "gate"
         masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
-        return ("caption_loss", *masks, *(("mean_gate",) if gated else ()))
+        return (*losses, *masks, *(("mean_gate",) if gated else ()))
 
     def _backward(self, part: Batch, weight: float) -> Tensor:
         """Add the gradients of a part; return its weighted measurements, (M,) float32."""
@@ -170,7 +171,7 @@ def _tokens(batch: Batch) -> Tensor:
 
 def _measurements(losses: TwoLosses) -> list[Tensor]:
     """Return the measurements in the order of `CrossEntropyOptimizer._names`, detached."""
-    found = [losses.caption.detach()]
+    found = [losses.caption.detach(), *(one.detach() for one in losses.penalties.values())]
     if losses.mask is not None and losses.statistics is not None:
         masks = losses.statistics
         found += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]

@@ -6,7 +6,6 @@ from a2cap.model.captioners.encoder_decoder import frozen
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.model.errors import ModelError
-from tests.model.searching import encode_alone
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
@@ -14,65 +13,6 @@ FUSIONS = ["none", "max", "moving", "decay", "gate"]
 def _log_probs(captioner, images):
     tokens = decoder_input(images.captions, bos=1)
     return captioner(images.encoded(captioner), tokens)
-
-
-def test_forward_gives_normalised_log_probabilities_of_every_next_token(tiny, images):
-    log_probs = _log_probs(tiny(), images)
-    assert log_probs.shape == (3, 2, 6, 11)
-    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_cached_steps_equal_teacher_forcing(tiny, images, fusion):
-    captioner = tiny(fusion=fusion, box_geometry="linear")
-    captioner.schedule_step.fill_(50_000)
-    memory = images.encoded(captioner)
-    expected = captioner(memory, decoder_input(images.captions, bos=1))
-    state = captioner.start(memory, rows_per_image=2)
-    tokens = decoder_input(images.captions, bos=1).flatten(0, 1)
-    for position in range(tokens.shape[1]):
-        output = captioner.step(tokens[:, position], state)
-        assert output.attention is None
-        assert output.log_probs.shape == (6, 11)
-        torch.testing.assert_close(
-            output.log_probs, expected[:, :, position].flatten(0, 1), rtol=0, atol=1e-12
-        )
-        state = output.state
-
-
-def test_a_step_leaves_its_state_usable_for_another_token(tiny, images):
-    captioner = tiny()
-    state = captioner.start(images.encoded(captioner), rows_per_image=1)
-    state = captioner.step(torch.tensor([1, 1, 1]), state).state
-    first = captioner.step(torch.tensor([4, 5, 6]), state)
-    captioner.step(torch.tensor([7, 7, 7]), state)
-    assert torch.equal(captioner.step(torch.tensor([4, 5, 6]), state).log_probs, first.log_probs)
-
-
-def test_reordered_rows_continue_their_source_row(tiny, images):
-    captioner = tiny()
-    state = captioner.start(images.encoded(captioner), rows_per_image=2)
-    for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
-        output = captioner.step(torch.tensor(tokens), state)
-        state = output.state
-    straight = captioner.step(torch.full((6,), 10), state).log_probs
-    index = torch.tensor([1, 0, 2, 2, 5, 4])
-    crossed = captioner.step(torch.full((6,), 10), state.reorder(index)).log_probs
-    torch.testing.assert_close(crossed, straight[index])
-
-
-@pytest.mark.parametrize("perturbed", [False, True])
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_score_equals_forward_at_the_tokens_and_is_zero_on_padding(tiny, images, fusion, perturbed):
-    captioner = tiny(fusion=fusion)
-    memory = images.encoded(captioner)
-    scored = captioner.score(memory, images.captions, perturbed=perturbed)
-    expected = _log_probs(captioner, images).gather(-1, images.captions[..., None])[..., 0]
-    expected = expected.masked_fill(images.captions == 0, 0)
-    same = torch.allclose(scored.log_probs, expected, rtol=0, atol=1e-12)
-    assert same == (not perturbed or fusion == "none")
-    assert len(scored.attention) == 2
-    assert scored.attention[0].used.shape == (3, 2, 12, 4)
 
 
 @pytest.mark.parametrize("average", ["uniform", "heads"])
@@ -93,45 +33,6 @@ def test_padding_regions_do_not_change_the_log_probabilities(
         expected = captioner.score(memory, images.captions, perturbed=perturbed).log_probs
         actual = captioner.score(padded, images.captions, perturbed=perturbed).log_probs
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_the_order_of_regions_does_not_change_the_log_probabilities(tiny, images, fusion):
-    captioner, order = tiny(fusion=fusion, box_geometry="linear"), torch.tensor([2, 0, 3, 1])
-    expected = [
-        captioner.score(images.encoded(captioner), images.captions, perturbed=perturbed)
-        for perturbed in (False, True)
-    ]
-    permuted = captioner.encode(
-        images.features[:, order], images.boxes[:, order], images.region_mask[:, order]
-    )
-    for perturbed in (False, True):
-        actual = captioner.score(permuted, images.captions, perturbed=perturbed)
-        torch.testing.assert_close(
-            actual.log_probs, expected[perturbed].log_probs, rtol=0, atol=1e-12
-        )
-
-
-def test_a_batch_equals_single_images(tiny, images):
-    captioner = tiny()
-    batched = captioner.score(images.encoded(captioner), images.captions, perturbed=True)
-    for number in range(3):
-        alone = encode_alone(captioner, images, number)
-        for caption in range(2):
-            one = images.captions[number : number + 1, caption : caption + 1]
-            torch.testing.assert_close(
-                captioner.score(alone, one, perturbed=True).log_probs[0, 0],
-                batched.log_probs[number, caption],
-            )
-
-
-def test_a_later_token_does_not_change_earlier_predictions(tiny, images):
-    captioner = tiny()
-    before = _log_probs(captioner, images)
-    images.captions[..., 3] = 9
-    after = _log_probs(captioner, images)
-    torch.testing.assert_close(after[:, :, :4], before[:, :, :4])
-    assert not torch.allclose(after[:, :, 4], before[:, :, 4])
 
 
 def test_a_blind_captioner_depends_only_on_boxes(tiny, images):

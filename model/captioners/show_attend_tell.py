@@ -1,0 +1,139 @@
+"""Show, Attend and Tell with soft attention (Xu et al. 2015, arXiv:1502.03044).
+
+Equations are those of the paper, sections 3.1 and 4.2. What it leaves open follows the authors'
+code, github.com/kelvinxu/arctic-captions: two layers before the attention's tanh, one hidden layer
+for both initial states, a gate on the context (section 4.2.1), and a tanh in the deep output. One
+bias that the softmax over regions undoes is left out.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
+from a2cap.model.attention.over_regions import AdditiveAttention
+from a2cap.model.captioner import Memory, SpecialTokens
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
+from a2cap.model.config import ShowAttendTellConfig
+from a2cap.model.layers.dropout import Dropout
+from a2cap.model.layers.lstm import lstm
+
+
+class ShowAttendTellDecoder(RecurrentDecoder):
+    """Attention by the previous state, LSTM and deep output; bos: token that starts a caption."""
+
+    def __init__(
+        self, config: ShowAttendTellConfig, *, feature_width: int, vocabulary_size: int, bos: int
+    ):
+        super().__init__()
+        width, embedding = config.width, config.embedding
+        self.bos, self.has_tanh = bos, config.output == "tanh"
+        self.embedding = nn.Embedding(vocabulary_size, embedding)
+        self.attention = AdditiveAttention(
+            _key(feature_width, config),
+            width=config.attention_width,
+            hidden_width=width,
+            region_width=feature_width,
+            alignment=config.alignment,
+        )
+        self.gate = nn.Linear(width, 1) if config.gate == "scalar" else None
+        self.initial = nn.Linear(feature_width, feature_width)
+        self.initial_state = nn.Linear(feature_width, width)
+        self.initial_cell = nn.Linear(feature_width, width)
+        self.gates = nn.Linear(embedding + width + feature_width, 4 * width)
+        self.from_state = nn.Linear(width, embedding)
+        self.from_context = nn.Linear(feature_width, embedding)
+        self.dropout = Dropout(config.dropout)
+        self.output = nn.Linear(embedding, vocabulary_size)
+        self._initialise()
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """Set the authors' initial values: orthogonal where square, else N(0, 0.01^2), biases 0."""
+        for name, parameter in self.named_parameters():
+            if ".alignment." in name:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.shape[0] == parameter.shape[1]:
+                nn.init.orthogonal_(parameter)
+            else:
+                nn.init.normal_(parameter, std=0.01)
+        first = self.embedding.embedding_dim
+        width = self.initial_state.out_features
+        for block in self.gates.weight.chunk(4):
+            nn.init.orthogonal_(block[:, first : first + width])
+
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project the regions for the attention."""
+        return (self.attention.project(states, region_mask),)
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the regions for the mask network, None without one."""
+        return (self.attention.project_mask_keys(states),)
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the LSTM's state and cell, from the mean region."""
+        hidden = self.dropout(self.initial(mean_region(memory)).relu())
+        return (self.initial_state(hidden).tanh(), self.initial_cell(hidden).tanh())
+
+    def step(
+        self,
+        tokens: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode one token per row, (N,) int64."""
+        state, cell = tensors
+        # the first input is a vector of zeros, not an embedding
+        embedded = self.embedding(tokens).masked_fill((tokens == self.bos)[:, None], 0)
+        context, attention = self.attention(state, memory.projections[0], decoder_pass)
+        if self.gate is not None:
+            context = self.gate(state).sigmoid() * context
+        state, cell = lstm(self.gates(torch.cat((embedded, state, context), dim=-1)), cell)
+        deep = embedded + self.from_state(self.dropout(state)) + self.from_context(context)
+        states = self.dropout(deep.tanh() if self.has_tanh else deep)
+        return DecoderOutput(states, (attention,)), (state, cell)
+
+
+def _key(feature_width: int, config: ShowAttendTellConfig) -> nn.Module:
+    first = nn.Linear(feature_width, config.attention_width)
+    if config.attention_layers == 1:
+        return first
+    second = nn.Linear(config.attention_width, config.attention_width)
+    return nn.Sequential(first, second, nn.Tanh())
+
+
+class ShowAttendTellCaptioner(EncoderDecoder):
+    """Region features and the decoder, with the doubly stochastic penalty."""
+
+    config: ShowAttendTellConfig
+    decoder: ShowAttendTellDecoder
+    penalty_names = ("doubly_stochastic",)
+
+    def __init__(
+        self,
+        config: ShowAttendTellConfig,
+        *,
+        feature_width: int,
+        vocabulary_size: int,
+        special: SpecialTokens | None = None,
+    ):
+        special = special or SpecialTokens()
+        sizes = {"feature_width": feature_width, "vocabulary_size": vocabulary_size}
+        decoder = ShowAttendTellDecoder(config, **sizes, bos=special.bos)
+        super().__init__(
+            config, RegionFeatures(blind=config.blind), decoder, **sizes, special=special
+        )
+
+    def penalties(
+        self, attention: tuple[AlignedAttention, ...], region_mask: Tensor, is_token: Tensor
+    ) -> dict[str, Tensor]:
+        """Return lambda sum_i (1 - sum_t alpha_ti)^2 of each caption, per token of the batch."""
+        # of the attention before alignment, whose rows are distributions
+        original = attention[0].original[:, 0].reshape(*is_token.shape, -1)
+        attended = (original * is_token[..., None]).sum(dim=2)  # -> (B, K, R)
+        counted = region_mask[:, None] & is_token.any(dim=-1, keepdim=True)
+        total = ((1 - attended).square() * counted).sum() / is_token.sum().clamp(min=1)
+        return {"doubly_stochastic": self.config.doubly_stochastic * total}

@@ -1,0 +1,42 @@
+"""The example of the guide on adding a captioner passes the contract."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2cap.model.captioners.kinds import CLASSES
+from tests.model import kinds
+from tests.model.captioners import test_contract
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "adding-a-captioner.md"
+[EXAMPLE] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+CHECKS = [
+    check
+    for name, check in vars(test_contract).items()
+    if name.startswith("test_")
+    and list(inspect.signature(check).parameters) == ["captioner", "images"]
+]
+
+
+@pytest.fixture(params=kinds.FUSIONS)
+def captioner(request, monkeypatch):
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLE, GUIDE.name, "exec"), names)
+    monkeypatch.setitem(kinds.KINDS, "dot", lambda **fields: names["DotConfig"](width=8, **fields))
+    monkeypatch.setitem(CLASSES, "dot", names["DotCaptioner"])
+    made = kinds.make("dot", alignment={"fusion": request.param})
+    made.schedule_step.fill_(test_contract.STEP)
+    return made
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_example_keeps_the_contract(captioner, images, check):
+    check(captioner, images)
+
+
+def test_the_example_is_short_and_every_check_is_run():
+    assert len(EXAMPLE.splitlines()) <= 80
+    assert len(CHECKS) >= 8

@@ -1,0 +1,52 @@
+"""Every kind of captioner goes through the same commands; a Transformer's files name no kind."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from a2cap.pipeline.captioning.saved_captioner import load_model
+from tests.model.kinds import KINDS
+from tests.pipeline.experiments import a2
+
+OTHER_KINDS = [
+    pytest.param(kind, marks=pytest.mark.slow) if number else kind
+    for number, kind in enumerate(kind for kind in KINDS if kind != "transformer")
+]
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor, kind):
+    settings = yaml.safe_load(copy.experiment.config_file.read_text())
+    model = KINDS[kind]().model_dump(mode="json")
+    train = {"epochs": 2, "batch_size": 8, "schedule": "constant", "lr": 0.01}
+    scst = {"epochs": 1, "samples": 2, "max_length": 6}
+    changed = {**settings, "model": model, "train": train, "scst": scst}
+    config_file = tmp_path / "kind.yaml"
+    config_file.write_text(yaml.safe_dump(changed))
+    options = ("-c", config_file, "--artifacts", copy.artifacts)
+
+    answer = a2("run", *options)
+    assert answer.exit_code == 0, answer.output
+    assert "train-xe" in answer.output
+    [trained] = copy.artifacts.glob("train-scst/*/model.json")
+    assert json.loads(trained.read_text())["model"]["kind"] == kind
+    [report] = (
+        path for path in copy.artifacts.glob("evaluate/*/metrics.json") if kind in path.read_text()
+    )
+    scores = json.loads(report.read_text())
+    assert scores["provenance"]["model.kind"] == kind
+    assert scores["metrics"]["CIDEr"] >= 0
+
+    analysed = a2("analyze", *options, "--output", tmp_path / "analysis", "--images", "4")
+    assert analysed.exit_code == 0, analysed.output
+    assert (tmp_path / "analysis" / "layers.csv").is_file()
+
+
+def test_the_files_of_a_transformer_name_no_kind_and_are_read_as_one(experiment):
+    trained = experiment.directory("train-xe")
+    assert "kind" not in json.loads((trained / "model.json").read_text())["model"]
+    assert '"kind"' not in (trained / "manifest.json").read_text()
+    loaded = load_model(trained, device=torch.device("cpu"))
+    assert loaded.description.model.kind == "transformer"
