@@ -145,13 +145,13 @@ class UpDownConfig(BaseModel):
     kind: Literal["up-down"] = "up-down"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0)] = 1000
+    width: Annotated[int, Field(gt=0, le=2**16)] = 1000
     """Width of the state of both LSTMs, D."""
 
-    embedding: Annotated[int, Field(gt=0)] = 1000
+    embedding: Annotated[int, Field(gt=0, le=2**16)] = 1000
     """Width of the token embedding."""
 
-    attention_width: Annotated[int, Field(gt=0)] = 512
+    attention_width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of the attention's hidden layer."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -180,13 +180,13 @@ class ShowAttendTellConfig(BaseModel):
     kind: Literal["show-attend-tell"] = "show-attend-tell"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0)] = 1800
+    width: Annotated[int, Field(gt=0, le=2**16)] = 1800
     """Width of the LSTM's state, D; 1000 on Flickr8k, 1300 on Flickr30k."""
 
-    embedding: Annotated[int, Field(gt=0)] = 512
+    embedding: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of the token embedding and of the deep output."""
 
-    attention_width: Annotated[int, Field(gt=0)] = 512
+    attention_width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of the attention's hidden layers; the authors use the width of the features."""
 
     attention_layers: Literal[1, 2] = 2
