@@ -215,12 +215,61 @@ class ShowAttendTellConfig(BaseModel):
         return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + 3) * regions
 
 
+class GruConfig(BaseModel):
+    """Sizes and options of the GRU captioner; the defaults are TensorFlow's captioning tutorial."""
+
+    model_config = _FROZEN
+
+    kind: Literal["gru"] = "gru"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    """Width of the GRU's state and of the projected regions, D."""
+
+    embedding: Annotated[int, Field(gt=0, le=2**16)] = 256
+    """Width of the token embedding."""
+
+    attention: Literal["none", "dot", "general", "additive"] = "dot"
+    """Score of a region by the state: s'h and s'Wh (Luong), v'tanh(Wh + Us) (Bahdanau); none reads
+    the mean region at each token."""
+
+    order: Literal["text", "bahdanau"] = "text"
+    """Step that reads the context: the output layer, from the new state; or the GRU, from the
+    previous state."""
+
+    initial: Literal["zero", "mean"] = "zero"
+    """Initial state; mean is a tanh layer of the mean region."""
+
+    scale: Literal["none", "sqrt"] = "none"
+    """Divisor of a dot product: sqrt(D) keeps a softmax over large features from saturating."""
+
+    blind: bool = False
+    """Zero the region features: the control experiment with language and number of regions."""
+
+    alignment: SingleAlignment = AlignmentConfig()
+    """The attention alignment of A2; without attention its fusion must be none."""
+
+    @model_validator(mode="after")
+    def _check_attention(self) -> Self:
+        if self.attention == "none" and self.alignment.fusion != "none":
+            raise ValueError(
+                f"alignment.fusion is {self.alignment.fusion!r}, but attention is none; set "
+                "alignment.fusion to none, or attention to dot"
+            )
+        return self
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        hidden = self.width * regions if self.attention == "additive" else 0
+        return 12 * self.width + self.embedding + 2 * hidden + 3 * regions
+
+
 def _with_kind(settings: object) -> object:
     """Add the kind to settings that were written before there was a choice."""
     return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
 
 
-AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig
+AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig
 """Union to which a new kind is added."""
 
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]

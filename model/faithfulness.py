@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, Alignment, renormalise
 from a2cap.model.captioner import Captioner, Memory, decoder_input, trace_attention
+from a2cap.model.errors import ModelError
 
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
@@ -193,6 +194,10 @@ class FaithfulnessMeter:
 def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> list[AlignedAttention]:
     """Return the attention of each layer at all tokens, (N, H, R), image by image."""
     steps = trace_attention(captioner, memory, captions)
+    if not steps:
+        raise ModelError(
+            "captioner has no attention over regions: nothing to measure; name one that attends"
+        )
     is_token = captions != captioner.special.pad
 
     def select(number: int, name: str) -> Any:  # None where the layer has no mask or gate

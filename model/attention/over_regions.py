@@ -1,6 +1,7 @@
 """Attention over the regions of an image from scores of any form, aligned if asked for.
 
-`AdditiveAttention` scores by a small network (Bahdanau et al. 2015, section 3.1, arXiv:1409.0473).
+`SingleHeadAttention` is that of recurrent captioners: additive (Bahdanau et al. 2015, section 3.1,
+arXiv:1409.0473) or a dot product (Luong et al. 2015, section 3.1, arXiv:1508.04025).
 """
 
 import math
@@ -48,26 +49,31 @@ def attend(
     return attention.used.to(regions.values.dtype) @ regions.values, attention
 
 
-class AdditiveAttention(nn.Module):
-    """Attention w' tanh(key(v) + W h) of one head; its values are the regions themselves.
+class SingleHeadAttention(nn.Module):
+    """Attention of one head, w' tanh(key + query) or query' key; its values are the regions.
 
-    key: from regions (B, R, F) to (B, R, width), computed once per image.
+    key: from regions (B, R, F) to (B, R, width), computed once per image; query: from states (B, K,
+    hidden_width) to (B, K, width); scale: factor of a dot product.
     """
 
     def __init__(
         self,
         key: nn.Module,
+        query: nn.Module,
         *,
+        additive: bool,
         width: int,
         hidden_width: int,
         region_width: int,
         alignment: AlignmentConfig,
+        scale: float = 1.0,
     ):
         super().__init__()
         self.key = key
-        self.query = nn.Linear(hidden_width, width, bias=False)
+        self.query = query
+        self.scale = scale
         # a bias would shift all scores alike, which the softmax undoes
-        self.score = nn.Linear(width, 1, bias=False)
+        self.score = nn.Linear(width, 1, bias=False) if additive else None
         self.alignment: Alignment | None = None
         if alignment.fusion != "none":
             widths = {"hidden_width": hidden_width, "region_width": region_width}
@@ -93,8 +99,11 @@ class AdditiveAttention(nn.Module):
         """
         by_image = hidden.reshape(len(regions.region_mask), -1, hidden.shape[-1])
         queries: Tensor = self.query(by_image)  # -> (B, K, A)
-        # broadcast over the rows: the keys of an image are not repeated for its captions
-        scores = self.score(torch.tanh(queries[:, :, None] + regions.keys)).squeeze(-1)
+        if self.score is None:
+            scores = self.scale * queries @ regions.keys[:, 0].transpose(-1, -2)
+        else:
+            # broadcast over the rows: the keys of an image are not repeated for its captions
+            scores = self.score(torch.tanh(queries[:, :, None] + regions.keys)).squeeze(-1)
         context, attention = attend(
             scores[:, None],
             regions,

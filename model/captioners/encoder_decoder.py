@@ -174,9 +174,10 @@ class EncoderDecoder(nn.Module):
             decoded, tensors = self.decoder.step(
                 tokens, state.tensors, state.memory, DecoderPass(self.schedule_step)
             )
+        layers = tuple(map(_by_row, decoded.attention)) if attention else ()
         return StepOutput(
             self.log_probs(decoded.states),
-            average_attention(tuple(map(_by_row, decoded.attention))) if attention else None,
+            average_attention(layers) if layers else None,
             replace(state, tensors=tensors),
         )
 

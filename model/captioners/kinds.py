@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.gru import GruCaptioner
 from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.up_down import UpDownCaptioner
@@ -10,6 +11,7 @@ from a2cap.model.config import ModelConfig
 
 CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "transformer": TransformerCaptioner,
+    "gru": GruCaptioner,
     "show-attend-tell": ShowAttendTellCaptioner,
     "up-down": UpDownCaptioner,
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
-from a2cap.model.attention.over_regions import AdditiveAttention
+from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
@@ -29,8 +29,10 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         width, embedding = config.width, config.embedding
         self.bos, self.has_tanh = bos, config.output == "tanh"
         self.embedding = nn.Embedding(vocabulary_size, embedding)
-        self.attention = AdditiveAttention(
+        self.attention = SingleHeadAttention(
             _key(feature_width, config),
+            nn.Linear(width, config.attention_width, bias=False),
+            additive=True,
             width=config.attention_width,
             hidden_width=width,
             region_width=feature_width,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import DecoderPass, RegionProjection
-from a2cap.model.attention.over_regions import AdditiveAttention
+from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
@@ -34,8 +34,10 @@ class UpDownDecoder(RecurrentDecoder):
         self.language = nn.Linear(2 * width + feature_width, 4 * width)
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(width, vocabulary_size)
-        self.attention = AdditiveAttention(
+        self.attention = SingleHeadAttention(
             nn.Linear(feature_width, config.attention_width, bias=False),
+            nn.Linear(width, config.attention_width, bias=False),
+            additive=True,
             width=config.attention_width,
             hidden_width=width,
             region_width=feature_width,

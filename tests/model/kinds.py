@@ -5,6 +5,7 @@ import torch
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import (
     AlignmentConfig,
+    GruConfig,
     ShowAttendTellConfig,
     TransformerConfig,
     UpDownConfig,
@@ -23,6 +24,7 @@ KINDS = {
         box_geometry="linear",
         **fields,
     ),
+    "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
         width=12, embedding=7, attention_width=6, dropout=0, **fields
     ),

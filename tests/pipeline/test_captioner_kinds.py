@@ -6,20 +6,30 @@ import pytest
 import torch
 import yaml
 
+from a2cap.model.config import AlignmentConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from tests.model.kinds import KINDS
 from tests.pipeline.experiments import a2
 
 OTHER_KINDS = [
-    pytest.param(kind, marks=pytest.mark.slow) if number else kind
-    for number, kind in enumerate(kind for kind in KINDS if kind != "transformer")
+    ("up-down", {}),
+    *(
+        pytest.param(kind, {}, marks=pytest.mark.slow)
+        for kind in KINDS
+        if kind not in ("transformer", "up-down")
+    ),
+    pytest.param(
+        "gru",
+        {"attention": "none", "alignment": AlignmentConfig(fusion="none")},
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
-@pytest.mark.parametrize("kind", OTHER_KINDS)
-def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor, kind):
+@pytest.mark.parametrize(("kind", "fields"), OTHER_KINDS)
+def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor, kind, fields):
     settings = yaml.safe_load(copy.experiment.config_file.read_text())
-    model = KINDS[kind]().model_dump(mode="json")
+    model = KINDS[kind](**fields).model_dump(mode="json")
     train = {"epochs": 2, "batch_size": 8, "schedule": "constant", "lr": 0.01}
     scst = {"epochs": 1, "samples": 2, "max_length": 6}
     changed = {**settings, "model": model, "train": train, "scst": scst}
@@ -40,6 +50,12 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
     assert scores["metrics"]["CIDEr"] >= 0
 
     analysed = a2("analyze", *options, "--output", tmp_path / "analysis", "--images", "4")
+    if "attention" in fields:
+        assert analysed.output == (
+            "a2: captioner has no attention over regions: nothing to measure; name one that "
+            "attends\n"
+        )
+        return
     assert analysed.exit_code == 0, analysed.output
     assert (tmp_path / "analysis" / "layers.csv").is_file()
 

@@ -1,0 +1,133 @@
+"""The GRU captioner against its equations in numpy and float64."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from a2cap.model.captioner import trace_attention
+from a2cap.model.captioners.gru import GruCaptioner
+from a2cap.model.config import AlignmentConfig, GruConfig
+from tests.model.kinds import FUSIONS, make
+from tests.model.recurrent_equations import (
+    Weights,
+    assert_equal_to_transcription,
+    sigmoid,
+    softmax,
+)
+
+PLAIN = AlignmentConfig(fusion="none")
+
+
+def gru(weights, inputs, state):
+    """Compute r, z, n = tanh(u W + b + r (s U + c)) and (1 - z) n + z s."""
+    from_input = np.split(weights["cell.weight_ih"] @ inputs + weights["cell.bias_ih"], 3)
+    from_state = np.split(weights["cell.weight_hh"] @ state + weights["cell.bias_hh"], 3)
+    reset, update = (sigmoid(from_input[part] + from_state[part]) for part in (0, 1))
+    new = np.tanh(from_input[2] + reset * from_state[2])
+    return (1 - update) * new + update * state
+
+
+def log_probs(captioner, align, features, fed):
+    config, weights = captioner.config, Weights(captioner)
+    encoder = {name: value.detach().numpy() for name, value in captioner.encoder.named_parameters()}
+    regions = features @ encoder["projection.weight"].T + encoder["projection.bias"]
+    state, rows = np.zeros(config.width), []
+    if config.initial == "mean":
+        state = np.tanh(weights.linear(regions.mean(0), "initial"))
+
+    def attended():
+        query, keys = state, regions
+        if config.attention == "none":
+            return regions.mean(0)
+        if config.attention != "dot":
+            query = weights["attention.query.weight"] @ state
+        if config.attention == "additive":
+            keys = regions @ weights["attention.key.weight"].T
+            scores = np.tanh(keys + query) @ weights["attention.score.weight"][0]
+        else:
+            scores = keys @ query / (np.sqrt(config.width) if config.scale == "sqrt" else 1)
+        return align(softmax(scores), query, state, regions) @ regions
+
+    for token in fed:
+        embedded = weights["embedding.weight"][token]
+        if config.attention != "none" and config.order == "text":
+            state = gru(weights, embedded, state)
+            states = np.concatenate([attended(), state])
+        else:
+            states = state = gru(weights, np.concatenate([embedded, attended()]), state)
+        rows.append(np.log(softmax(weights.linear(states, "output"))))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("order", ["text", "bahdanau"])
+@pytest.mark.parametrize("attention", ["dot", "general", "additive"])
+def test_both_passes_equal_the_equations(images, attention, order, fusion):
+    captioner = make("gru", attention=attention, order=order, alignment={"fusion": fusion})
+    assert_equal_to_transcription(captioner, images, log_probs)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"initial": "mean"},
+        {"scale": "sqrt"},
+        {"attention": "none"},
+        {"attention": "none", "initial": "mean", "order": "bahdanau"},
+    ],
+    ids=str,
+)
+def test_every_reading_of_open_points_equals_its_equations(images, reading):
+    captioner = make("gru", alignment={"fusion": "none"}, **reading)
+    assert_equal_to_transcription(captioner, images, log_probs)
+
+
+@pytest.mark.parametrize(
+    ("attention", "parameters"),
+    [
+        ("none", 9_921_808 + 3 * 512 * 512),  # with the image as input of the GRU
+        ("dot", 15_041_808),
+        ("general", 15_303_952),
+        ("additive", 15_566_608),
+    ],
+)
+def test_the_size_of_each_form(attention, parameters):
+    with torch.device("meta"):
+        captioner = GruCaptioner(
+            GruConfig(attention=attention, alignment=PLAIN),
+            feature_width=2048,
+            vocabulary_size=10_000,
+        )
+    assert sum(parameter.numel() for parameter in captioner.parameters()) == parameters
+
+
+def test_general_attention_with_the_identity_is_a_dot_product(images):
+    dot, general = (make("gru", attention=form) for form in ("dot", "general"))
+    general.decoder.attention.query.weight.data = torch.eye(12, dtype=torch.float64)
+    loaded = {**general.state_dict(), **dot.state_dict()}
+    general.load_state_dict(loaded)
+    expected, found = (
+        one.score(images.encoded(one), images.captions).log_probs for one in (dot, general)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_single_region_gets_all_attention_whatever_the_score(images):
+    images.region_mask[:, 1:] = False
+    for form in ("dot", "general", "additive"):
+        captioner = make("gru", attention=form)
+        memory = images.encoded(captioner)
+        for step in trace_attention(captioner, memory, images.captions[:, 0]):
+            assert step.original[:, 0].tolist() == [1, 1, 1]
+
+
+def test_without_attention_there_is_none_to_trace_or_align(images):
+    captioner = make("gru", attention="none", alignment={"fusion": "none"})
+    assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []
+    with pytest.raises(ValidationError) as raised:
+        GruConfig(attention="none")
+    assert raised.value.errors()[0]["msg"] == (
+        "Value error, alignment.fusion is 'gate', but attention is none; set alignment.fusion to "
+        "none, or attention to dot"
+    )
