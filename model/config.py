@@ -264,12 +264,58 @@ class GruConfig(BaseModel):
         return 12 * self.width + self.embedding + 2 * hidden + 3 * regions
 
 
+class AoaConfig(BaseModel):
+    """Sizes and options of AoANet (Huang et al. 2019); the defaults are the authors' code."""
+
+    model_config = _FROZEN
+
+    kind: Literal["aoa"] = "aoa"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 1024
+    """Width of every state, D."""
+
+    heads: Annotated[int, Field(gt=0)] = 8
+    """Number of attention heads, H; they divide the width equally."""
+
+    refiner_layers: Annotated[int, Field(ge=0, le=256)] = 6
+    """Layers that refine the regions."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout rate of embedded regions and tokens, of the context, and before the output layer."""
+
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of the refiner's attention weights and of what its layers add."""
+
+    gate_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """Dropout rate of the input of the refiner's attention on attention."""
+
+    blind: bool = False
+    """Zero the region features: the control experiment with language and number of regions."""
+
+    alignment: SingleAlignment = AlignmentConfig()
+    """The attention alignment of A2, of the decoder's attention."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not divided by {self.heads} heads; choose a multiple of "
+                f"{self.heads}"
+            )
+        return self
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        return 22 * self.width + 3 * self.heads * regions
+
+
 def _with_kind(settings: object) -> object:
     """Add the kind to settings that were written before there was a choice."""
     return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
 
 
-AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig
+AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig | AoaConfig
 """Union to which a new kind is added."""
 
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]

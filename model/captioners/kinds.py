@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from a2cap.model.captioners.aoa import AoaCaptioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.gru import GruCaptioner
 from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
@@ -11,6 +12,7 @@ from a2cap.model.config import ModelConfig
 
 CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "transformer": TransformerCaptioner,
+    "aoa": AoaCaptioner,
     "gru": GruCaptioner,
     "show-attend-tell": ShowAttendTellCaptioner,
     "up-down": UpDownCaptioner,

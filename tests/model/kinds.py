@@ -5,6 +5,7 @@ import torch
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import (
     AlignmentConfig,
+    AoaConfig,
     GruConfig,
     ShowAttendTellConfig,
     TransformerConfig,
@@ -23,6 +24,13 @@ KINDS = {
         dropout=0,
         box_geometry="linear",
         **fields,
+    ),
+    "aoa": lambda **fields: AoaConfig(
+        **{
+            **{"width": 12, "heads": 2, "refiner_layers": 2},
+            **dict.fromkeys(("dropout", "attention_dropout", "gate_dropout"), 0),
+            **fields,
+        }
     ),
     "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(

@@ -42,20 +42,22 @@ class Weights:
 
 
 class Aligned:
-    """Eq. 2-10 of one head, with the default readings; alpha (R,), query (A,), hidden (D,)."""
+    """Eq. 2-10 of a head, with the default readings; alpha (R,), query (A,), hidden (D,)."""
 
-    def __init__(self, captioner, *, perturbed, name="attention.alignment"):
+    def __init__(self, captioner, *, perturbed, name):
         self.weights, self.settings = Weights(captioner), captioner.config.alignment
         self.perturbed, self.name = perturbed, name
         self.keeps = []
 
-    def __call__(self, alpha, query, hidden, regions):
+    def __call__(self, alpha, query, hidden, regions, *, head=0, heads=1):
         fusion, weights = self.settings.fusion, self.weights
         if fusion == "none":
             return alpha
-        keys = weights.linear(regions, f"{self.name}.mask_network.key")
-        own = weights.linear(hidden, f"{self.name}.mask_network.query")
-        bias = weights[f"{self.name}.mask_network.bias"][0]
+        keys = np.split(weights.linear(regions, f"{self.name}.mask_network.key"), heads, axis=1)[
+            head
+        ]
+        own = np.split(weights.linear(hidden, f"{self.name}.mask_network.query"), heads)[head]
+        bias = weights[f"{self.name}.mask_network.bias"][head]
         keep = sigmoid(keys @ own / np.sqrt(len(own)) + bias)  # Eq. 2
         self.keeps.append(keep)
         if self.perturbed:
@@ -71,11 +73,11 @@ class Aligned:
                 weights[f"{self.name}.gate.weight"],
                 weights[f"{self.name}.gate.bias"],
             )
-            share = sigmoid(query @ gate_weight[0, :, 0] + gate_bias[0, 0, 0])
+            share = sigmoid(query @ gate_weight[head, :, 0] + gate_bias[head, 0, 0])
         return share * alpha + (1 - share) * evidence
 
 
-def transcribe(captioner, images, log_probs, *, perturbed):
+def transcribe(captioner, images, log_probs, *, perturbed, name):
     """Return each caption's log-probabilities, their mean loss, and the penalty |1 - m|^2.
 
     log_probs: from (captioner, align, regions (R, F), tokens fed (L,)) to (L, V).
@@ -85,7 +87,7 @@ def transcribe(captioner, images, log_probs, *, perturbed):
         regions = images.features[image, images.region_mask[image]].numpy()
         for caption in captions:
             tokens = [token for token in caption if token]
-            align = Aligned(captioner, perturbed=perturbed)
+            align = Aligned(captioner, perturbed=perturbed, name=name)
             rows = log_probs(captioner, align, regions, [1, *tokens[:-1]])
             found.append(rows[np.arange(len(tokens)), tokens])
             penalties += [((1 - keep) ** 2).sum() for keep in align.keeps]
@@ -94,13 +96,13 @@ def transcribe(captioner, images, log_probs, *, perturbed):
     )
 
 
-def assert_equal_to_transcription(captioner, images, log_probs):
+def assert_equal_to_transcription(captioner, images, log_probs, *, name="attention.alignment"):
     """Compare both passes and both losses to 1e-10."""
     captioner.schedule_step.fill_(STEP)
     memory = images.encoded(captioner)
     losses = two_losses(captioner, memory, images.captions)
     for perturbed in (False, True):
-        expected = transcribe(captioner, images, log_probs, perturbed=perturbed)
+        expected = transcribe(captioner, images, log_probs, perturbed=perturbed, name=name)
         scored = captioner.score(memory, images.captions, perturbed=perturbed).log_probs
         for row, own in zip(scored.detach().flatten(0, 1), expected.log_probs, strict=True):
             np.testing.assert_allclose(row[: len(own)], own, rtol=0, atol=1e-10)

@@ -1,0 +1,114 @@
+"""AoANet (Huang et al. 2019) against its equations in numpy and float64."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from a2cap.model.captioners.aoa import AoaCaptioner
+from a2cap.model.config import AlignmentConfig, AoaConfig
+from tests.model.kinds import FUSIONS, make
+from tests.model.recurrent_equations import (
+    Weights,
+    assert_equal_to_transcription,
+    lstm,
+    sigmoid,
+    softmax,
+)
+
+
+def norm(values, weight, bias):
+    centred = values - values.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def attention_on_attention(attended, query, weight, bias):
+    both = np.concatenate([attended, query], axis=-1) @ weight.T + bias
+    values, gate = np.split(both, 2, axis=-1)
+    return values * sigmoid(gate)
+
+
+def refine(arrays, config, features):
+    """Return the refined regions (R, D); arrays: parameters of the captioner."""
+
+    def of(name):
+        return arrays[f"encoder.{name}"]
+
+    states = np.maximum(features @ of("embedding.weight").T + of("embedding.bias"), 0)
+    for number in range(config.refiner_layers):
+        layer = f"layers.{number}."
+        normed = norm(states, of(layer + "norm.weight"), of(layer + "norm.bias"))
+        together = normed @ of(layer + "query_key_value.weight").T
+        queries, keys, values = np.split(together + of(layer + "query_key_value.bias"), 3, axis=1)
+        attended = np.zeros_like(states)
+        for head in np.split(np.arange(config.width), config.heads):
+            scores = queries[:, head] @ keys[:, head].T / np.sqrt(len(head))
+            attended[:, head] = softmax(scores) @ values[:, head]
+        states = states + attention_on_attention(
+            attended, normed, of(layer + "gate.linear.weight"), of(layer + "gate.linear.bias")
+        )
+    return norm(states, of("norm.weight"), of("norm.bias"))
+
+
+def log_probs(captioner, align, features, fed):
+    config, weights = captioner.config, Weights(captioner)
+    regions = refine(weights.arrays, config, features)
+    keys, values = np.split(weights.linear(regions, "key_value"), 2, axis=1)
+    state, cell, context = np.zeros((3, config.width))
+    rows = []
+    for token in fed:
+        embedded = np.maximum(weights["embedding.weight"][token], 0)
+        inputs = np.concatenate([embedded, regions.mean(0) + context, state])
+        state, cell = lstm(weights.linear(inputs, "gates"), cell)
+        hidden = norm(state, weights["norm.weight"], weights["norm.bias"])
+        query, attended = weights.linear(hidden, "query"), np.zeros(config.width)
+        for number, head in enumerate(np.split(np.arange(config.width), config.heads)):
+            alpha = softmax(keys[:, head] @ query[head] / np.sqrt(len(head)))
+            used = align(alpha, query[head], hidden, regions, head=number, heads=config.heads)
+            attended[head] = used @ values[:, head]
+        context = attention_on_attention(
+            attended, state, weights["gate.linear.weight"], weights["gate.linear.bias"]
+        )
+        rows.append(np.log(softmax(weights.linear(context, "output"))))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_both_passes_equal_the_equations(images, fusion):
+    captioner = make("aoa", alignment={"fusion": fusion})
+    assert_equal_to_transcription(captioner, images, log_probs, name="alignment")
+
+
+def test_the_size_follows_from_the_equations():
+    """Count the embedding, 6 refining layers, LSTM, attention, its gate and the output layer."""
+    with torch.device("meta"):
+        captioner = AoaCaptioner(
+            AoaConfig(alignment=AlignmentConfig(fusion="none")),
+            feature_width=2048,
+            vocabulary_size=10_369,
+        )
+    d, words = 1024, 10_369
+    gate, layer_norm = 2 * d * (2 * d + 1), 2 * d
+    encoder = 2048 * d + d + 6 * ((d + 1) * 3 * d + gate + layer_norm) + layer_norm
+    attention = (d + 1) * d + (d + 1) * 2 * d + gate + layer_norm
+    decoder = words * d + (3 * d + 1) * 4 * d + attention + (d + 1) * words
+    assert sum(parameter.numel() for parameter in captioner.parameters()) == encoder + decoder
+
+
+def test_dropout_is_active_in_training_only(images):
+    captioner = make("aoa", dropout=0.5, attention_dropout=0.1, gate_dropout=0.3)
+
+    def scored():
+        return captioner.score(images.encoded(captioner), images.captions).log_probs
+
+    assert torch.equal(scored(), scored())
+    captioner.train()
+    assert not torch.allclose(scored(), scored())
+
+
+def test_a_width_that_heads_do_not_divide_is_rejected():
+    with pytest.raises(ValidationError) as raised:
+        AoaConfig(width=100)
+    assert raised.value.errors()[0]["msg"] == (
+        "Value error, width 100 is not divided by 8 heads; choose a multiple of 8"
+    )
