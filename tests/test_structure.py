@@ -29,7 +29,7 @@ ORDER = (
     ("pipeline/experiment",),
     ("pipeline/config",),
     ("pipeline/stages",),
-    ("pipeline/evaluation",),
+    ("pipeline/evaluation", "pipeline/judging"),
     ("pipeline/analysis", "pipeline/report", "pipeline/serving"),
     ("pipeline/training/captioner", "pipeline/training/detector"),
     ("pipeline/captioning", "pipeline/extraction", "pipeline/training"),

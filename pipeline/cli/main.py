@@ -15,6 +15,7 @@ from a2cap.pipeline.cli.caption import caption, submit
 from a2cap.pipeline.cli.compare import compare
 from a2cap.pipeline.cli.convert import convert
 from a2cap.pipeline.cli.detector import detector
+from a2cap.pipeline.cli.human import human
 from a2cap.pipeline.cli.karpathy import karpathy
 from a2cap.pipeline.cli.maintenance import clean, doctor, verify
 from a2cap.pipeline.cli.options import (
@@ -295,7 +296,17 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
 
 _OF_AN_EXPERIMENT = (analyze, clean, compare, detector, doctor, verify)
-for command in (*_OF_AN_EXPERIMENT, caption, convert, karpathy, scenes, serve, submit, weights):
+for command in (
+    *_OF_AN_EXPERIMENT,
+    caption,
+    convert,
+    human,
+    karpathy,
+    scenes,
+    serve,
+    submit,
+    weights,
+):
     cli.add_command(command)
 
 

@@ -1,0 +1,101 @@
+"""Command `a2 human`: a blind comparison of two captioners by people."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, Commands
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.judging.tally import Tally
+
+
+@click.group(cls=Commands)
+def human() -> None:
+    """Let people compare the captions of two captioners.
+
+    \b
+    Example:
+      a2 human sheet artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210 \\
+                     --images coco/images --output sheet
+      a2 human tally sheet answers-1.csv answers-2.csv
+    """
+
+
+@human.command()
+@click.argument("first", metavar="A", type=PATH)
+@click.argument("second", metavar="B", type=PATH)
+@click.option("--images", required=True, type=FOLDER, help="Show the images in this folder.")
+@click.option("--output", required=True, type=FOLDER, help="Write the sheet into this new folder.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Draw this many images; the paper drew 400.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draw."
+)
+def sheet(first: Path, second: Path, images: Path, output: Path, count: int, seed: int) -> None:
+    """Write a sheet of captions of A and B, shuffled and blinded.
+
+    A and B are folders of "a2 evaluate" or COCO results files. Send sheet.html or sheet.csv to the
+    judges, and keep key.json.
+
+    \b
+    Example:
+      a2 human sheet baseline.json a2.json --images coco/images --output sheet
+    """
+    from a2cap.pipeline.engine.artifacts import RESULTS
+    from a2cap.pipeline.evaluation.results import read_results
+    from a2cap.pipeline.judging.sheet import write_sheet
+
+    files = [path / RESULTS if path.is_dir() else path for path in (first, second)]
+    if first == second:
+        raise click.UsageError("A and B are the same; name two captioners")
+    captions = {
+        str(path): read_results(file) for path, file in zip((first, second), files, strict=True)
+    }
+    key = write_sheet(output, captions, images, count=count, seed=seed)
+    click.echo(f"{output}: {len(key.items)} images; send sheet.html, keep key.json")
+
+
+@human.command()
+@click.argument("folder", metavar="SHEET", type=FOLDER)
+@click.argument("answers", nargs=-1, required=True, type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tally(folder: Path, answers: tuple[Path, ...], as_json: bool) -> None:
+    """Count the answers of the judges.
+
+    SHEET is the folder of "a2 human sheet", ANSWERS are one CSV file per judge. Prints for each
+    criterion how often A and B won, the difference with its 95 % interval, and Fleiss' kappa.
+
+    \b
+    Example:
+      a2 human tally sheet answers-1.csv answers-2.csv
+    """
+    from a2cap.pipeline.judging.sheet import Key
+    from a2cap.pipeline.judging.tally import tally as count
+
+    key = Key.read(folder)
+    rows = count(key, answers)
+    if as_json:
+        content = {"names": key.names, "criteria": [asdict(row) for row in rows]}
+        click.echo(json.dumps(content, indent=1))
+        return
+    click.echo(f"A: {key.names[0]}\nB: {key.names[1]}")
+    click.echo(f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa")
+    click.echo("\n".join(map(_line, rows)))
+
+
+def _line(row: "Tally") -> str:
+    ends = f"{row.low:+.4f} to {row.high:+.4f}"
+    kappa = "one judge" if row.agreement is None else f"{row.agreement:.3f}"
+    return (
+        f"{row.criterion:<12} {row.first:>6.1%} {row.tie:>6.1%} {row.second:>6.1%}  "
+        f"{row.difference:>+7.4f}  {ends:^18}  {kappa}"
+    )

@@ -1,0 +1,113 @@
+"""The sheet of a human evaluation: pairs of captions, shuffled and blinded (A2, Table 4).
+
+A folder has `sheet.html`, which a judge opens and whose answers the browser saves as a CSV file;
+`sheet.csv`, the same to fill in by hand; and `key.json`, which states whose caption is on which
+side and is kept from the judges.
+"""
+
+import csv
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.image_ids import find_images, sample_ids
+from a2cap.pipeline.report.html import write_page
+from a2cap.pipeline.report.image_card import thumbnail
+
+CRITERIA = {
+    "naturalness": "Which reads more like a sentence that a person wrote?",
+    "relevance": "Which describes this image more correctly?",
+    "richness": "Which says more about this image?",
+}
+"""The criteria of Table 4, and the question that a judge answers for each."""
+
+ANSWERS = ("left", "tie", "right")
+SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
+
+
+class Item(BaseModel):
+    """One pair of captions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image_id: str
+    first_is_left: bool
+
+
+class Key(BaseModel):
+    """Content of key.json: the names of both captioners, and the items in the sheet's order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: tuple[str, str]
+    seed: int
+    items: list[Item]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Key":
+        """Read the key of a sheet; raise InputError if the folder has none."""
+        try:
+            return cls.model_validate(read_json(folder / KEY))
+        except ValidationError as error:
+            raise InputError(
+                f'not a key: {str(folder / KEY)!r}; run "a2 human sheet" again'
+            ) from error
+
+
+def write_sheet(
+    folder: Path,
+    captions: Mapping[str, Mapping[str, str]],
+    images: Path,
+    *,
+    count: int,
+    seed: int,
+) -> Key:
+    """Write the sheet of `count` images into a new folder and return its key.
+
+    captions: name of the captioner -> image id -> caption, of two captioners. Images whose captions
+    are equal are left out: nobody can tell them apart. Raises InputError if the captioners share
+    too few images, an image file is missing, or the folder exists.
+    """
+    (first_name, first), (second_name, second) = captions.items()
+    different = sorted(i for i in first.keys() & second.keys() if first[i] != second[i])
+    if len(different) < count:
+        raise InputError(
+            f"{len(different):,} images have different captions in both files, fewer than "
+            f"{count:,}; lower --count"
+        )
+    generator = random.Random(seed)
+    drawn = generator.sample(different, count)
+    items = [Item(image_id=i, first_is_left=generator.random() < 0.5) for i in drawn]
+    files = find_images(images)
+    if missing := [i for i in drawn if i not in files]:
+        raise InputError(
+            f"{len(missing):,} images are not in {str(images)!r}: {sample_ids(missing)}; "
+            "name the folder of the captioned images"
+        )
+    rows = [
+        {
+            "item": number,
+            "image": files[item.image_id].name,
+            "left": (first if item.first_is_left else second)[item.image_id],
+            "right": (second if item.first_is_left else first)[item.image_id],
+        }
+        for number, item in enumerate(items, 1)
+    ]
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise InputError(f"the folder exists: {str(folder)!r}; name a new one") from error
+    with (folder / SHEET).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["item", "image", "left", "right", *CRITERIA])
+        writer.writeheader()
+        writer.writerows(rows)
+    small = (thumbnail(files[item.image_id]) for item in items)
+    shown = [{**row, "thumbnail": image} for row, image in zip(rows, small, strict=True)]
+    write_page(folder / PAGE, "human.html", items=shown, criteria=CRITERIA, answers=ANSWERS)
+    key = Key(names=(first_name, second_name), seed=seed, items=items)
+    write_json(folder / KEY, key.model_dump(mode="json"))
+    return key

@@ -1,0 +1,222 @@
+"""Human evaluation: a sheet that hides who wrote what, and the tally of its answers."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from a2cap.pipeline.judging.sheet import ANSWERS, CRITERIA, Key, write_sheet
+from a2cap.pipeline.judging.tally import fleiss_kappa, tally
+from tests.data.messages import message_of
+from tests.pipeline.experiments import a2
+
+IDS = [f"{number:012d}" for number in range(1, 31)]
+OLD = {image_id: f"old {image_id}" for image_id in IDS}
+NEW = {image_id: f"new {image_id}" for image_id in IDS} | {IDS[0]: OLD[IDS[0]]}
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for image_id in IDS:
+        Image.new("RGB", (8, 6), "red").save(folder / f"{image_id}.jpg")
+    return folder
+
+
+@pytest.fixture
+def key(images, tmp_path):
+    return write_sheet(tmp_path / "sheet", {"old": OLD, "new": NEW}, images, count=20, seed=3)
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def judge(sheet, path, answer):
+    """Write a judge's sheet; answer: function of a row and a criterion."""
+    rows = [{"item": r["item"], **{name: answer(r, name) for name in CRITERIA}} for r in sheet]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["item", *CRITERIA])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def for_the_new(row, criterion):
+    return "left" if row["left"].startswith("new") else "right"
+
+
+def test_the_sheet_shows_both_captions_of_each_image_and_the_key_tells_them_apart(key, tmp_path):
+    rows = rows_of(tmp_path / "sheet" / "sheet.csv")
+    assert len({row["image"] for row in rows}) == len(rows) == 20
+    for row, item in zip(rows, key.items, strict=True):
+        shown = (row["left"], row["right"]) if item.first_is_left else (row["right"], row["left"])
+        assert shown == (OLD[item.image_id], NEW[item.image_id])
+        assert row["image"] == f"{item.image_id}.jpg"
+    sides = [item.first_is_left for item in key.items]
+    assert 0 < sum(sides) < 20
+    assert IDS[0] not in {item.image_id for item in key.items}  # both captions are equal
+    assert Key.read(tmp_path / "sheet") == key
+    page = (tmp_path / "sheet" / "sheet.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 20
+    assert page.count('type="radio"') == 20 * len(CRITERIA) * len(ANSWERS)
+    assert "first_is_left" not in page
+
+
+def test_equal_seeds_draw_equal_sheets_and_others_do_not(images, tmp_path, key):
+    captions = {"old": OLD, "new": NEW}
+    again = write_sheet(tmp_path / "again", captions, images, count=20, seed=3)
+    assert again == key
+    for name in ("sheet.csv", "sheet.html", "key.json"):
+        ours, theirs = (tmp_path / folder / name for folder in ("sheet", "again"))
+        assert ours.read_bytes() == theirs.read_bytes()
+    assert write_sheet(tmp_path / "other", captions, images, count=20, seed=4).items != key.items
+
+
+def test_who_is_always_preferred_wins_everything(key, tmp_path):
+    sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
+    judges = [judge(sheet, tmp_path / f"{number}.csv", for_the_new) for number in range(2)]
+    for found in tally(key, judges):
+        assert (found.first, found.tie, found.second) == (0, 0, 1)
+        assert (found.difference, found.low, found.high, found.agreement) == (1, 1, 1, 1)
+
+
+def test_the_tally_counts_each_criterion_for_itself(key, tmp_path):
+    sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
+
+    def answer(row, criterion):
+        if criterion == "richness":
+            return "tie"
+        prefers_new = int(row["item"]) <= (15 if criterion == "relevance" else 10)
+        new = for_the_new(row, criterion)
+        return new if prefers_new else {"left": "right", "right": "left"}[new]
+
+    found = {row.criterion: row for row in tally(key, [judge(sheet, tmp_path / "a.csv", answer)])}
+    assert [found[name].second for name in CRITERIA] == [0.5, 0.75, 0]
+    assert [found[name].difference for name in CRITERIA] == [0, 0.5, 0]
+    assert found["richness"].tie == 1
+    assert found["naturalness"].low < 0 < found["naturalness"].high
+    assert found["relevance"].low < 0.5 < found["relevance"].high
+    assert {row.agreement for row in found.values()} == {None}
+
+
+def test_kappa_of_the_published_example():
+    """Source: the example of Fleiss 1971 as on Wikipedia, 10 subjects, 14 raters, kappa 0.210."""
+    counts = np.array(
+        [
+            [0, 0, 0, 0, 14],
+            [0, 2, 6, 4, 2],
+            [0, 0, 3, 5, 6],
+            [0, 3, 9, 2, 0],
+            [2, 2, 8, 1, 1],
+            [7, 7, 0, 0, 0],
+            [3, 2, 6, 3, 0],
+            [2, 5, 3, 2, 2],
+            [6, 5, 2, 1, 0],
+            [0, 2, 2, 3, 7],
+        ],
+        dtype=float,
+    )
+    assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
+
+
+def without_some(row, criterion):
+    return "" if row["item"] in ("2", "7") and criterion == "relevance" else "left"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            without_some,
+            "2 answers are missing in {path!r}: relevance of item 2, 7; answer left, tie, right",
+        ),
+        (
+            lambda row, criterion: "A",
+            "unknown answer in {path!r}: 'a' to naturalness; answer left, tie, right",
+        ),
+    ],
+)
+def test_an_incomplete_or_unknown_answer_is_reported(key, tmp_path, answer, message):
+    sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
+    path = judge(sheet, tmp_path / "mine.csv", answer)
+    assert message_of(tally, key, [path]) == message.format(path=str(path))
+
+
+def test_a_sheet_of_another_key_is_refused(key, tmp_path):
+    sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
+    path = judge(sheet[:19], tmp_path / "short.csv", for_the_new)
+    assert message_of(tally, key, [path]) == (
+        f"items of {str(path)!r} are not 1 to 20, each once; use the sheet of this key"
+    )
+    path.write_text("item,caption\n1,a\n")
+    assert message_of(tally, key, [path]).startswith(
+        f"not a sheet: {str(path)!r} lacks the columns"
+    )
+    (tmp_path / "key.json").write_text("{}")
+    assert message_of(Key.read, tmp_path) == (
+        f'not a key: {str(tmp_path / "key.json")!r}; run "a2 human sheet" again'
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"count": 30},
+            "29 images have different captions in both files, fewer than 30; lower --count",
+        ),
+        ({"images": "empty"}, "20 images are not in "),
+        ({"folder": "sheet"}, "the folder exists: "),
+    ],
+)
+def test_an_unusable_sheet_is_refused(key, images, tmp_path, change, message):
+    (tmp_path / "empty").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "empty" / "x.jpg")
+    options = {"count": 20, "seed": 0, "images": images, "folder": "new", **change}
+    folder = tmp_path / options.pop("folder")
+    shown = tmp_path / options.pop("images")
+    captions = {"old": OLD, "new": NEW}
+    assert message_of(write_sheet, folder, captions, shown, **options).startswith(message)
+
+
+def test_the_commands_write_a_sheet_and_count_its_answers(images, tmp_path):
+    for name, captions in (("a", OLD), ("b", NEW)):
+        entries = [{"image_id": int(i), "caption": text} for i, text in captions.items()]
+        (tmp_path / f"{name}.json").write_text(json.dumps(entries))
+    named = (tmp_path / "a.json", tmp_path / "b.json")
+    place = ("--images", images, "--output", tmp_path / "my sheet", "--count", 5)
+    done = a2("human", "sheet", *named, *place)
+    assert done.stdout == f"{tmp_path / 'my sheet'}: 5 images; send sheet.html, keep key.json\n"
+    path = judge(rows_of(tmp_path / "my sheet" / "sheet.csv"), tmp_path / "x.csv", for_the_new)
+    shown = a2("human", "tally", tmp_path / "my sheet", path).stdout.splitlines()
+    assert shown[:2] == [f"A: {named[0]}", f"B: {named[1]}"]
+    assert " ".join(shown[3].split()) == (
+        "naturalness 0.0% 0.0% 100.0% +1.0000 +1.0000 to +1.0000 one judge"
+    )
+    found = json.loads(a2("human", "tally", tmp_path / "my sheet", path, "--json").stdout)
+    assert [row["second"] for row in found["criteria"]] == [1, 1, 1]
+    same = a2("human", "sheet", named[0], named[0], *place)
+    assert same.exit_code == 2
+    assert "A and B are the same; name two captioners" in same.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_the_page_saves_the_answers_as_a_sheet(key, open_page, tmp_path):
+    page = open_page(tmp_path / "sheet" / "sheet.html", width=360)
+    assert page.inner_text("#left") == "60 questions are left"
+    for input_ in page.query_selector_all('input[value="right"]'):
+        input_.check()
+    assert page.inner_text("#left") == "all answered"
+    with page.expect_download() as started:
+        page.click("#save")
+    started.value.save_as(tmp_path / "answers.csv")
+    found = tally(key, [tmp_path / "answers.csv"])
+    right = sum(not item.first_is_left for item in key.items) / 20
+    assert {row.first for row in found} == {right}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
