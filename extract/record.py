@@ -91,15 +91,28 @@ class ExtractorRecord(BaseModel):
 
         Raises InputError where the file is missing, is not JSON, or lacks a field.
         """
+        content = read_json(path)
         try:
-            return cls.model_validate(read_json(path))
+            record = cls.model_validate(content)
+            wrong = record._unstated()
         except ValidationError as error:
-            fields = sorted({".".join(map(str, problem["loc"])) for problem in error.errors()})
+            wrong = {".".join(map(str, problem["loc"])) for problem in error.errors()}
+        if wrong:
             raise InputError(
                 f"{str(path)!r} does not state how regions are made: missing or invalid "
-                f"{', '.join(filter(None, fields)) or 'content'}; "
+                f"{', '.join(sorted(filter(None, wrong))) or 'content'}; "
                 "copy the whole directory again, or train again"
-            ) from error
+            )
+        return record
+
+    def _unstated(self) -> set[str]:
+        """Return the fields that a file must state, because their defaults may not be its own."""
+        expected = ExtractConfig.model_fields.keys() - {"weights"}
+        unstated = {f"config.{name}" for name in expected - self.config.model_fields_set}
+        if self.config.boxes != "grid" and self.source is None:
+            facts = {"architecture": self.architecture, "meta": self.meta}
+            unstated |= {name for name, fact in facts.items() if fact is None}
+        return unstated
 
     def write(self, path: Path) -> None:
         """Write an `extractor.json`; equal records give equal bytes."""

@@ -112,8 +112,12 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
     with skip_init():
         captioner = new_captioner(description)
     try:
-        captioner.load_state_dict(load_file(directory / TENSORS))
-    except (SafetensorError, RuntimeError) as error:
+        tensors = load_file(directory / TENSORS)
+        captioner.load_state_dict(tensors)
+        wrong = sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all())
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} has numbers that are not finite")
+    except (SafetensorError, RuntimeError, ValueError) as error:
         raise A2Error(
             f"tensors cannot be used: {str(directory / TENSORS)!r} "
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"

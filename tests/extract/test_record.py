@@ -3,11 +3,11 @@ import json
 
 import pytest
 
-from a2cap.data.errors import InputError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.record import CODE_VERSION, ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
+from tests.data.messages import message_of
 
 
 @pytest.fixture
@@ -64,23 +64,37 @@ def test_differences_name_the_fields_that_change_features(weights):
     ]
 
 
+def remove(*names):
+    """Return a function that removes fields of a record, or of its configuration."""
+
+    def change(whole):
+        for name in names:
+            section = whole["config"] if name.startswith("config.") else whole
+            del section[name.removeprefix("config.")]
+        return whole
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("content", "fields"),
+    ("change", "fields"),
     [
-        ("[]", "content"),
-        ("{}", "code_version, config, feature_width, libraries, summary, weights_sha256"),
-        (None, "config.depth"),
+        (lambda whole: [], "content"),
+        (
+            lambda whole: {},
+            "code_version, config, feature_width, libraries, summary, weights_sha256",
+        ),
+        (lambda whole: whole | {"config": whole["config"] | {"depth": 5}}, "config.depth"),
+        # a default in their place would be another extractor
+        (remove("config.boxes", "config.confidence"), "config.boxes, config.confidence"),
+        (remove("architecture", "meta", "config.dtype"), "architecture, config.dtype, meta"),
     ],
 )
-def test_an_incomplete_record_is_refused(weights, tmp_path, content, fields):
+def test_an_incomplete_record_is_refused(weights, tmp_path, change, fields):
     path = tmp_path / "extractor.json"
     record(weights).write(path)
-    whole = json.loads(path.read_text())
-    whole["config"]["depth"] = 5
-    path.write_text(json.dumps(whole) if content is None else content)
-    with pytest.raises(InputError) as error:
-        ExtractorRecord.read(path)
-    assert str(error.value) == (
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    assert message_of(ExtractorRecord.read, path) == (
         f"{str(path)!r} does not state how regions are made: missing or invalid {fields}; "
         "copy the whole directory again, or train again"
     )

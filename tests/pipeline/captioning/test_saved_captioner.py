@@ -1,6 +1,7 @@
 """Saved captioners: equal captions after loading, and errors of damaged directories."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -138,6 +139,18 @@ def test_truncated_tensors_are_rejected(saved, share):
     assert message.startswith(f"tensors cannot be used: {str(path)!r} (")
     assert message.endswith("); train again, or copy the directory again")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_tensors_that_are_not_finite_are_rejected_by_name(saved, number):
+    path = saved / "model.safetensors"
+    tensors = load_file(path)
+    tensors["decoder.output.weight"][3, 5] = number
+    save_file(tensors, path)
+    assert refusal(saved) == (
+        f"tensors cannot be used: {str(path)!r} ('decoder.output.weight' has numbers that are not "
+        "finite); train again, or copy the directory again"
+    )
 
 
 @pytest.mark.parametrize(
