@@ -341,9 +341,10 @@ def test_captions_keep_their_height_and_a_tap_pins_a_token(report, open_page):
     page = open_page(report, width=360, touch=True)
     page.locator(".card .token").nth(1).scroll_into_view_if_needed()
     first = page.locator(".card").first
-    height = first.bounding_box()["height"]
+    parts = [first.locator(name).first for name in (".views", ".caption", ".attended")]
+    heights = [part.bounding_box()["height"] for part in parts]
     page.locator(".card .token").nth(1).tap()
-    assert first.bounding_box()["height"] == height
+    assert [part.bounding_box()["height"] for part in parts] == heights
     assert first.locator(".attended tbody tr").count() == 3
 
 
