@@ -15,6 +15,7 @@ class Regions:
     features: (R, F) float32 or float16.
     scores: (R,) float32 in [0, 1], the detector's confidence.
     class_ids: (R,) int32; attribute_ids: (R,) int32, or None if the detector has no attributes.
+    attribute_scores: (R,) float32 in [0, 1], their confidence, or None where it is not known.
     width, height: size of the original image in pixels.
     """
 
@@ -25,6 +26,7 @@ class Regions:
     attribute_ids: NDArray[np.int32] | None
     width: int
     height: int
+    attribute_scores: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)

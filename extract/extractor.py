@@ -122,7 +122,7 @@ class Extractor:
         predictions = self._predict(self._network(blob), batch_rois(scaled).to(self.device))
         ends = np.cumsum([len(given) for given in boxes])
         return [
-            _regions(given, predictions[end - len(given) : end], image)
+            _regions(given, predictions[end - len(given) : end], image, self.meta)
             for given, end, image in zip(boxes, ends, images, strict=True)
         ]
 
@@ -153,7 +153,7 @@ class Extractor:
         else:
             rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
             chosen, predictions = self._select_exactly(features, rois, boxes, rough)
-        return _regions(boxes[chosen], predictions, image)
+        return _regions(boxes[chosen], predictions, image, self.meta)
 
     def _select_exactly(
         self, features: Tensor, rois: Tensor, boxes: Boxes, rough: Tensor
@@ -253,19 +253,25 @@ def _probabilities(class_logits: Tensor) -> Tensor:
     return class_logits.softmax(dim=1)[:, :-1]
 
 
-def _regions(boxes: Boxes, predictions: RegionPredictions, image: Pixels) -> Regions:
+def _regions(
+    boxes: Boxes, predictions: RegionPredictions, image: Pixels, meta: DetectorMeta
+) -> Regions:
     scores, class_ids = _probabilities(predictions.class_logits).max(dim=1)
-    attributes = predictions.attribute_logits
+    attribute_ids = attribute_scores = None
+    logits = predictions.attribute_logits
+    if logits is not None:
+        # airsplay leaves "no attribute" out of the softmax: the same attribute, surer of itself
+        is_foreground = meta.attribute_softmax == "foreground"
+        found = logits[:, :-1].softmax(dim=1) if is_foreground else _probabilities(logits)
+        attribute_scores = found.amax(dim=1).cpu().numpy()
+        attribute_ids = logits[:, :-1].argmax(dim=1).cpu().numpy().astype(np.int32)
     return Regions(
         boxes=boxes,
         features=predictions.features.cpu().numpy(),
         scores=scores.cpu().numpy(),
         class_ids=class_ids.cpu().numpy().astype(np.int32),
-        attribute_ids=(
-            None
-            if attributes is None
-            else attributes[:, :-1].argmax(dim=1).cpu().numpy().astype(np.int32)
-        ),
+        attribute_ids=attribute_ids,
+        attribute_scores=attribute_scores,
         width=image.shape[1],
         height=image.shape[0],
     )

@@ -59,6 +59,8 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
     }
     if regions.attribute_ids is not None:
         arrays["attribute_ids"] = _contiguous(regions.attribute_ids, "int32")
+    if regions.attribute_scores is not None:
+        arrays["attribute_scores"] = _contiguous(regions.attribute_scores, "float32")
     body = save(arrays)
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
@@ -73,8 +75,13 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
         arrays = load(value[: -_CHECKSUM.size])
         width, height = (int(side) for side in arrays["size"])
         required = {name: arrays[name] for name in ("boxes", "features", "scores", "class_ids")}
-        attribute_ids = arrays.get("attribute_ids")
-        return Regions(**required, attribute_ids=attribute_ids, width=width, height=height)
+        return Regions(
+            **required,
+            attribute_ids=arrays.get("attribute_ids"),
+            attribute_scores=arrays.get("attribute_scores"),
+            width=width,
+            height=height,
+        )
     except (SafetensorError, KeyError, ValueError) as error:
         raise StoreError(
             f"record of image {image_id!r} is not of this version: {error}; "
@@ -116,6 +123,7 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
         "scores": (regions.scores, (count,)),
         "class_ids": (regions.class_ids, (count,)),
         "attribute_ids": (regions.attribute_ids, (count,)),
+        "attribute_scores": (regions.attribute_scores, (count,)),
     }
     for name, (array, shape) in expected.items():
         if array is not None and array.shape != shape:
@@ -132,6 +140,8 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
 
 def _check_values(regions: Regions, dtype: str, image_id: str) -> None:
     named = {"feature": regions.features, "box": regions.boxes, "score": regions.scores}
+    if regions.attribute_scores is not None:
+        named["attribute score"] = regions.attribute_scores
     for name, values in named.items():
         finite = np.isfinite(values)
         if not finite.all():

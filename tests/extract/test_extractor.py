@@ -2,6 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from a2cap.data.errors import ConfigError, InputError
@@ -183,6 +184,18 @@ def test_an_image_too_small_for_regions_is_refused(extractor, make_image):
     )
     with pytest.raises(InputError, match=message):
         extractor(make_image(0, 10, 14))
+
+
+@pytest.mark.parametrize("rows", ["all", "foreground"])
+def test_confidences_of_attributes_follow_the_softmax_of_the_weights(detector, make_image, rows):
+    changed = with_meta(detector, detector.meta.model_copy(update={"attribute_softmax": rows}))
+    regions = Extractor(changed, config=CONFIG)(make_image(0), BOXES)
+    features = torch.from_numpy(regions.features)
+    predictor = detector.roi_heads.box_predictor
+    logits = predictor.attribute_logits(features, predictor(features)).detach()
+    probabilities = logits[:, : 5 if rows == "foreground" else 6].softmax(dim=1)[:, :5]
+    np.testing.assert_allclose(regions.attribute_scores, probabilities.amax(dim=1), rtol=1e-4)
+    assert regions.attribute_scores.dtype == np.float32
 
 
 def test_settings_that_contradict_the_weights_are_an_error_with_the_remedy(

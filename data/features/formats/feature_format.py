@@ -98,6 +98,7 @@ def make_regions(
     scores: NDArray[np.float32] | None = None,
     class_ids: NDArray[np.int32] | None = None,
     attribute_ids: NDArray[np.int32] | None = None,
+    attribute_scores: NDArray[np.float32] | None = None,
 ) -> Regions:
     """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
 
@@ -124,6 +125,7 @@ def make_regions(
         scores=np.zeros(count, np.float32) if scores is None else scores,
         class_ids=np.full(count, UNKNOWN_CLASS, np.int32) if class_ids is None else class_ids,
         attribute_ids=attribute_ids,
+        attribute_scores=attribute_scores,
         width=size[0],
         height=size[1],
     )

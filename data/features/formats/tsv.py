@@ -110,6 +110,7 @@ class TsvTarget:
         count = len(regions)
         attributes = regions.attribute_ids
         ids = np.full(count, -1) if attributes is None else attributes
+        known = regions.attribute_scores
         return [
             f"{self._prefix}{image_id}".encode(),
             str(regions.height).encode(),
@@ -117,7 +118,7 @@ class TsvTarget:
             _encode(regions.class_ids, "<i8"),
             _encode(regions.scores, "<f4"),
             _encode(ids, "<i8"),
-            _encode(np.zeros(count), "<f4"),  # a store contains no confidence of attributes
+            _encode(np.zeros(count) if known is None else known, "<f4"),
             str(count).encode(),
         ]
 
@@ -146,13 +147,16 @@ def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
     size = int(row.get("image_w") or row["img_w"]), int(row.get("image_h") or row["img_h"])
     features = _decode(row, "features", "<f4").astype(np.float32)
     boxes = _decode(row, "boxes", "<f4", width=4).astype(np.float32)
-    scores = class_ids = attribute_ids = None
+    scores = class_ids = attribute_ids = attribute_scores = None
     if "objects_id" in row:
         scores = _decode(row, "objects_conf", "<f4", width=1)[:, 0].astype(np.float32)
         class_ids = _decode(row, "objects_id", "<i8", width=1)[:, 0].astype(np.int32)
         attribute_ids = _decode(row, "attrs_id", "<i8")[:, 0].astype(np.int32)
         if attribute_ids.min() < 0:  # marks unknown attributes
             attribute_ids = None
+        confidence = _decode(row, "attrs_conf", "<f4")[:, 0].astype(np.float32)
+        if attribute_ids is not None and confidence.any():  # zeros mark unknown confidence
+            attribute_scores = confidence
     regions = make_regions(
         boxes,
         features,
@@ -160,6 +164,7 @@ def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
         scores=scores,
         class_ids=class_ids,
         attribute_ids=attribute_ids,
+        attribute_scores=attribute_scores,
     )
     return ImageFeatures(image_id_of(f"{name}.jpg"), regions)
 

@@ -23,6 +23,7 @@ def make_regions(image_id, *, count=None, width=8, attributes=False):
         scores=rng.uniform(size=count).astype(np.float32),
         class_ids=rng.integers(0, 1600, count).astype(np.int32),
         attribute_ids=rng.integers(0, 400, count).astype(np.int32) if attributes else None,
+        attribute_scores=rng.random(count, np.float32) if attributes else None,
         width=640,
         height=480,
     )

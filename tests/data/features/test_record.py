@@ -19,7 +19,7 @@ def make_regions(count=3, width=8, seed="0", attributes=True):
 
 
 def assert_equal(found, expected, dtype="float32"):
-    for name in ("boxes", "scores", "class_ids", "attribute_ids"):
+    for name in ("boxes", "scores", "class_ids", "attribute_ids", "attribute_scores"):
         left, right = getattr(found, name), getattr(expected, name)
         assert (left is None) == (right is None)
         if left is not None:
@@ -106,6 +106,7 @@ def test_features_outside_the_range_of_float16_need_float32():
         ("scores", (2,), "(3,)"),
         ("class_ids", (3, 1), "(3,)"),
         ("attribute_ids", (4,), "(3,)"),
+        ("attribute_scores", (4,), "(3,)"),
     ],
 )
 def test_wrong_shapes_are_refused(field, shape, expected):

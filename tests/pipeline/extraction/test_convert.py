@@ -39,6 +39,7 @@ def make_regions(seed, *, count=None, attributes=True):
         scores=rng.uniform(0.1, 1, count).astype(np.float32),
         class_ids=rng.integers(0, 20, count).astype(np.int32),
         attribute_ids=rng.integers(0, 5, count).astype(np.int32) if attributes else None,
+        attribute_scores=rng.random(count, np.float32) if attributes else None,
         width=120,
         height=100,
     )
