@@ -1,0 +1,129 @@
+"""Alignment of torch's own multi-head attention."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from a2cap.model.alignment import DecoderPass
+from a2cap.model.attention.wrapped import AlignedMultiheadAttention
+from a2cap.model.config import AlignmentConfig
+from a2cap.model.errors import ModelError
+from tests.data.messages import message_of
+from tests.test_structure import ROOT
+
+B, Q, R, D, H = 2, 3, 5, 8, 2
+FUSIONS = ("max", "moving", "decay", "gate")
+
+
+@pytest.fixture
+def inputs():
+    torch.manual_seed(0)
+    mask = torch.ones(B, R, dtype=torch.bool)
+    mask[1, 3:] = False
+    return torch.randn(B, Q, D), torch.randn(B, R, D), mask
+
+
+def attention(**options):
+    torch.manual_seed(1)
+    return nn.MultiheadAttention(D, H, **{"batch_first": True, **options})
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_without_fusion_the_outputs_are_those_of_torch_bit_for_bit(inputs, training, bias):
+    hidden, regions, mask = inputs
+    plain = attention(bias=bias).train(training)
+    wrapped = AlignedMultiheadAttention(plain, AlignmentConfig(fusion="none")).train(training)
+    states, found = wrapped(hidden, regions, region_mask=mask)
+    how = {"key_padding_mask": ~mask, "average_attn_weights": False}
+    expected, weights = plain(hidden, regions, regions, **how)
+    assert torch.equal(states, expected)
+    assert torch.equal(found.original, weights)
+    assert torch.equal(found.used, weights)
+    assert found.keep is None
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_the_states_are_the_used_weights_times_the_values(inputs, fusion, perturbed):
+    hidden, regions, mask = inputs
+    plain = attention()
+    wrapped = AlignedMultiheadAttention(plain, AlignmentConfig(fusion=fusion))
+    decoder_pass = DecoderPass(torch.tensor(5), perturbed=perturbed)
+    states, found = wrapped(hidden, regions, region_mask=mask, decoder_pass=decoder_pass)
+    # in float64, from the parameters alone
+    weight, bias = (p.detach().double().numpy() for p in (plain.in_proj_weight, plain.in_proj_bias))
+    q, k, v = (
+        (x.double().numpy() @ weight[i * D : (i + 1) * D].T + bias[i * D : (i + 1) * D])
+        .reshape(B, -1, H, D // H)
+        .transpose(0, 2, 1, 3)
+        for i, x in enumerate((hidden, regions, regions))
+    )
+    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(D // H)
+    scores[~np.broadcast_to(mask[:, None, None, :].numpy(), scores.shape)] = -np.inf
+    alpha = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found.original.detach(), alpha, atol=1e-6)
+    keep, used = found.keep.detach().numpy(), found.used.detach().double().numpy()
+    if perturbed:
+        average = mask.numpy() / mask.sum(1, keepdim=True).numpy()
+        expected = keep * alpha + (1 - keep) * average[:, None, None, :]
+        np.testing.assert_allclose(used, expected, atol=1e-6)
+    elif fusion == "max":
+        np.testing.assert_allclose(used, alpha * np.exp(1 - keep), atol=1e-6)
+    merged = (used @ v).transpose(0, 2, 1, 3).reshape(B, Q, D)
+    out = plain.out_proj
+    expected = merged @ out.weight.detach().double().numpy().T + out.bias.detach().numpy()
+    np.testing.assert_allclose(states.detach(), expected, atol=1e-5)
+
+
+def test_padding_regions_change_nothing(inputs):
+    hidden, regions, mask = inputs
+    wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
+    changed = regions.masked_fill(~mask[..., None], 9.0)
+    states, _ = wrapped(hidden, regions, region_mask=mask)
+    again, found = wrapped(hidden, changed, region_mask=mask)
+    assert torch.equal(states, again)
+    assert found.used[1, :, :, 3:].abs().max() == 0
+
+
+def test_the_perturbed_pass_trains_the_mask_network(inputs):
+    hidden, regions, mask = inputs
+    wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
+    decoder_pass = DecoderPass(torch.tensor(0), perturbed=True)
+    states, _ = wrapped(hidden, regions, region_mask=mask, decoder_pass=decoder_pass)
+    states.sum().backward()
+    gradients = [p.grad for p in wrapped.alignment.mask_network.parameters()]
+    assert all(gradient.abs().max() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("options", "obstacle"),
+    [
+        ({"batch_first": False}, "batch_first is False"),
+        ({"kdim": 4, "vdim": 4}, "kdim or vdim differs from embed_dim"),
+        ({"dropout": 0.1}, "dropout is not 0"),
+        ({"add_bias_kv": True}, "add_bias_kv is True"),
+        ({"add_zero_attn": True}, "add_zero_attn is True"),
+    ],
+)
+def test_an_attention_that_alignment_cannot_follow_is_refused(options, obstacle):
+    config = AlignmentConfig(fusion="gate")
+    found = message_of(AlignedMultiheadAttention, attention(**options), config, error=ModelError)
+    assert found == (
+        f"cannot align this attention: {obstacle}; build it with batch_first=True and otherwise "
+        "default arguments"
+    )
+
+
+def test_the_example_of_the_guide_runs():
+    guide = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
+    [example] = [
+        code for code in re.findall(r"```python\n(.*?)```", guide, re.S) if "Aligned" in code
+    ]
+    names = {}
+    exec(example, names)
+    assert names["states"].shape == (2, 7, 512)
+    assert names["attention"].keep.shape == (2, 8, 7, 36)
