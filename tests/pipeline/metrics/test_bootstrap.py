@@ -36,5 +36,9 @@ def test_resamples_are_equal_for_all_metrics_and_runs_with_as_many_images():
     assert np.array_equal(resample({"CIDEr": values})["CIDEr"], drawn["CIDEr"])
 
 
+def test_the_interval_ends_at_the_percentiles_2_5_and_97_5():
+    assert interval(np.arange(1001.0)) == (25, 975)
+
+
 def test_the_interval_of_one_image_has_no_width():
     assert interval(resample({"CIDEr": np.array([[0.25]])})["CIDEr"]) == (0.25, 0.25)

@@ -32,7 +32,9 @@ def test_a_caption_equal_to_its_reference_scores_one():
     assert meteor_values(addable) == pytest.approx(1)
 
 
-def test_meteor_reports_a_caption_that_it_cannot_score_and_gets_no_line_breaks(monkeypatch):
+def test_meteor_reports_a_caption_that_it_cannot_score_and_gets_no_line_breaks(monkeypatch, caplog):
+    caplog.set_level("INFO")
+
     class Refusing:
         def ask(self, lines):
             assert lines == ["SCORE ||| c d ||| a b"]
@@ -43,6 +45,7 @@ def test_meteor_reports_a_caption_that_it_cannot_score_and_gets_no_line_breaks(m
     assert message_of(
         meteor_statistics, ["7"], ["a\nb|||"], [["c\rd"]], advance=print, error=JavaError
     ) == ("METEOR cannot score image '7': 'Error: no reference'; check its caption and references")
+    assert caplog.messages == ["METEOR: 1 JVM with a heap of at most 1G"]
 
 
 @pytest.mark.slow

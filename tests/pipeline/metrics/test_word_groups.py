@@ -3,12 +3,18 @@
 import json
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.data.annotations.word_groups import read_word_groups
-from a2cap.pipeline.metrics.word_groups import harmonic_mean, score_word_groups
+from a2cap.pipeline.metrics.word_groups import (
+    GroupCounts,
+    group_values,
+    harmonic_mean,
+    score_word_groups,
+)
 
 GROUPS = {
     "kinds": frozenset({"ball", "balls", "cup", "box"}),
@@ -154,7 +160,11 @@ def test_counts_are_consistent_and_independent_of_the_order_of_references(captio
         assert counts.held <= counts.judged <= counts.pairs
 
 
-def test_f1_is_zero_if_nothing_is_correct():
+def test_f1_is_zero_if_nothing_is_correct_and_nan_without_words():
+    nothing_correct = GroupCounts(2, 0, 3, 0, 0, 0, 0, 1, 0)
+    half = GroupCounts(2, 1, 4, 4, 2, 2, 1, 1, 1)
+    found = group_values(np.array([nothing_correct, half, [0] * 9], dtype=float))
+    np.testing.assert_equal(found, [[0, np.nan], [2 / 3, 0.5], [np.nan, np.nan]])
     assert harmonic_mean(0.0, 0.0) == 0.0
     assert harmonic_mean(0.5, 1.0) == pytest.approx(2 / 3)
     assert harmonic_mean(None, 0.5) is None
