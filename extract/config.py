@@ -10,10 +10,12 @@ CALIBRATED_RANDOM = "calibrated-random"
 """Value of `extract.weights` that asks for random weights calibrated on the images."""
 
 Count = Annotated[int, Field(gt=0, le=10**6)]
-GridBackbone = Literal[
-    "vgg11", "vgg13", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"
-]
-"""Networks of torchvision."""
+GridBackbone = (
+    Literal["vgg11", "vgg13", "vgg16", "vgg19"]
+    | Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    | Annotated[str, Field(pattern=r"^timm/[\w.]+$")]
+)
+"""Networks of torchvision, or `timm/NAME`."""
 
 _ORDERED = (("min_regions", "max_regions"), ("min_regions", "proposals"), ("min_side", "max_side"))
 """Pairs of fields of which the first may not exceed the second."""
@@ -35,11 +37,13 @@ class ExtractConfig(Section):
     another extractor's. Anchors, pooling and strides always are those of the weights."""
     boxes: Literal["detect", "given", "grid"] = "detect"
     """Source of regions: the detector's proposals, the boxes of an annotation file, or the cells
-    of a grid, for which `weights` is a state dict of torchvision's `grid_backbone`."""
+    of a grid, for which `weights` is a state dict of `grid_backbone`."""
     grid_backbone: GridBackbone = "resnet101"
-    """Network of torchvision; only for boxes `grid`, like the two fields below."""
+    """Network of torchvision, or `timm/NAME` (extra a2cap[timm]); only for boxes `grid`, like the
+    two fields below."""
     grid_layer: str = "layer4"
-    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG."""
+    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of a
+    timm network the last map is pooled."""
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
     min_regions: Count = 10

