@@ -4,11 +4,12 @@ Defaults are in the models only. All problems are reported at once, each with it
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from reprlib import Repr
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -165,6 +166,46 @@ def describe_field(path: str) -> str:
             found = default + " ".join((field.description or "").split())
         model = _model_at([part], model)
     return found.removesuffix(".")
+
+
+def explain_field(path: str) -> list[str]:
+    """Describe a field with its valid values, or each field of a section, one line per field.
+
+    Raises ConfigError for an unknown field.
+    """
+    known = list(_paths(Config))
+    if path not in known:
+        nearest = get_close_matches(path, known, n=1, cutoff=0.5)
+        remedy = f"did you mean {nearest[0]!r}?" if nearest else 'see "a2 config show"'
+        raise ConfigError(f"unknown field: {path!r}; {remedy}")
+    *section, name = path.split(".")
+    inside = [field for field in known if field.rpartition(".")[0] == path]
+    if inside:
+        return [f"{field}: {describe_field(field)}" for field in inside]
+    schema = _model_at(section).model_json_schema(by_alias=False)["properties"][name]
+    return [f"{path}: {describe_field(path)}", f"valid: {_format_schema(schema)}"]
+
+
+def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of all sections and fields."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        if _is_section(field):
+            yield from _paths(_model_at([name], model), f"{prefix}{name}.")
+
+
+def _format_schema(schema: Mapping[str, Any]) -> str:
+    """Format the valid values of a JSON schema: `integer, >= 1, <= 1000`."""
+    if "anyOf" in schema:
+        return " or ".join(map(_format_schema, schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if schema["type"] == "array":
+        items = schema.get("prefixItems", [schema.get("items")])
+        return f"list of {' and of '.join(dict.fromkeys(map(_format_schema, items)))}"
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {schema[bound]}" for bound, sign in signs.items() if bound in schema]
+    return ", ".join([schema.get("format", schema["type"]), *bounds])
 
 
 def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[BaseModel]:

@@ -52,7 +52,7 @@ def analyze(
     images: int | None,
     output: Path,
 ) -> None:
-    """Measure attention faithfulness per layer and compare runs.
+    """Measure attention faithfulness and compare runs.
 
     RUNS are results of "a2 train", folders of them, or YAML files of experiments; the default is
     the experiment of -c. Reports Kendall's tau of the attention and of 1 - mask against gradient

@@ -184,7 +184,7 @@ def submit(
     force: bool,
     config: "Config",
 ) -> None:
-    """Create a checked archive for COCO's caption evaluation server.
+    """Create a checked archive for COCO's server.
 
     Use existing results files (--val-results and --test-results), or caption both sets (--model and
     --features). Each image of the info files must have exactly one non-empty caption, and no other

@@ -29,12 +29,13 @@ def detector() -> None:
 @experiment_options(distributed=True)
 @force_option
 def train(options: ExperimentOptions, force: bool) -> None:
-    """Train a detector on labelled images, for extract.weights.
+    """Train a detector on labelled images.
 
-    The labels are COCO instances, or Visual Genome's objects.json and attributes.json, named in the
-    section `detector` of the configuration. Prints the metrics of the best epoch and the path of
-    its weights. With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline detector train
-    with the options below; detector.batch_size is the global batch size.
+    Prints the metrics of the best epoch and the path of its weights, for extract.weights. Labels
+    are COCO instances, or Visual Genome's objects.json and attributes.json, named in the section
+    `detector` of the configuration. With several GPUs, run torchrun --nproc-per-node 2 -m
+    a2cap.pipeline detector train with the options below; detector.batch_size is the global batch
+    size.
 
     \b
     Example:
@@ -61,9 +62,10 @@ def train(options: ExperimentOptions, force: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evaluate(options: ExperimentOptions, weights: str, as_json: bool) -> None:
-    """Evaluate a detector: COCO's AP and the recall of its proposals.
+    """Evaluate a detector.
 
-    Uses the validation images of the section `detector`, scaled by the conventions of the weights.
+    Prints COCO's AP and the recall of its proposals on the validation images of the section
+    `detector`, scaled by the conventions of the weights.
 
     \b
     Example:

@@ -41,7 +41,7 @@ def human() -> None:
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draw."
 )
 def sheet(first: Path, second: Path, images: Path, output: Path, count: int, seed: int) -> None:
-    """Write a sheet of captions of A and B, shuffled and blinded.
+    """Write a shuffled, blinded sheet of captions of A and B.
 
     A and B are folders of "a2 evaluate" or COCO results files. Send sheet.html or sheet.csv to the
     judges, and keep key.json.

@@ -17,7 +17,7 @@ from a2cap.pipeline.cli.convert import convert
 from a2cap.pipeline.cli.detector import detector
 from a2cap.pipeline.cli.human import human
 from a2cap.pipeline.cli.karpathy import karpathy
-from a2cap.pipeline.cli.maintenance import clean, doctor, verify
+from a2cap.pipeline.cli.maintenance import clean, config, doctor, verify
 from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
     FILE,
@@ -262,7 +262,7 @@ def run(options: ExperimentOptions, until: str | None, dry_run: bool) -> None:
 @click.option("--explain", is_flag=True, help="Print why a stage would run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(options: ExperimentOptions, explain: bool, as_json: bool) -> None:
-    """Show which stages are finished, which would run, and why.
+    """Show finished stages, and why others would run.
 
     \b
     Example:
@@ -295,19 +295,18 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     print_evaluation(run_demo(folder, overrides, report=print_outcome))
 
 
-_OF_AN_EXPERIMENT = (analyze, clean, compare, detector, doctor, verify)
-for command in (
-    *_OF_AN_EXPERIMENT,
-    caption,
-    convert,
-    human,
-    karpathy,
-    scenes,
-    serve,
-    submit,
-    weights,
-):
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Run": (demo, run, extract, preprocess, train, evaluate, status),
+    "Own images": (caption, serve),
+    "Judge": (compare, human, analyze, submit),
+    "Data and weights": (karpathy, scenes, convert, detector, weights),
+    "Upkeep": (config, doctor, verify, clean),
+}
+for command in (command for commands in _SECTIONS.values() for command in commands):
     cli.add_command(command)
+cli.sections = {
+    title: [str(command.name) for command in commands] for title, commands in _SECTIONS.items()
+}
 
 
 def _run_stages(

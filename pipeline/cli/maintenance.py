@@ -1,17 +1,21 @@
-"""Commands `a2 verify`, `a2 clean` and `a2 doctor`: care of artifacts and of the machine."""
+"""Commands `a2 config`, `a2 doctor`, `a2 verify` and `a2 clean`: settings, machine, artifacts."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from a2cap.pipeline.cli.options import (
     EXIT_ERROR,
     PATH,
+    Commands,
     ExperimentOptions,
     artifacts_option,
+    config_option,
     experiment_options,
     log,
+    set_option,
     verbose_option,
 )
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 @artifacts_option
 @verbose_option
 def verify(path: Path | None, data: bool, artifacts: Path, verbose: bool) -> None:
-    """Verify results, feature stores, checkpoints and captioners.
+    """Verify results, stores, checkpoints and captioners.
 
     PATH is one of them or a folder that contains some; the default is all results. Without --data,
     only manifests, files and sizes are checked.
@@ -88,8 +92,8 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 def doctor(options: ExperimentOptions) -> None:
     """Check everything that the stages need.
 
-    Also describes the machine. Every command makes the same checks before it starts. Each problem
-    is listed with its remedy.
+    Problems come first, each with its remedy, then the machine and the other checks. Every command
+    makes the same checks before it starts.
 
     \b
     Example:
@@ -99,17 +103,90 @@ def doctor(options: ExperimentOptions) -> None:
     from a2cap.pipeline.doctor.preflight import PlannedRun, run_checks
 
     with options.open() as experiment:
-        for name, found in describe_machine(
-            experiment.config.runtime, experiment.artifacts
-        ).items():
-            click.echo(f"{name:<11} {found}")
+        machine = describe_machine(experiment.config.runtime, experiment.artifacts)
         checks = run_checks(PlannedRun(experiment, experiment.shown))
+    marks = _marks(sys.stdout)
+    lines = {True: [], False: [f"{name:<11} {found}" for name, found in machine.items()]}
     for check in checks:
-        click.echo(f"{check.stage:<11} {check.state:<8} {check.need}: {check.found}")
+        line = f"{check.stage:<11} {marks[check.state]} {check.need}: {check.found}"
+        lines[check.problem is not None].append(line)
+    click.echo("\n".join([*lines[True], *lines[False]]))
     problems = {check.found for check in checks if check.problem}  # two stages may share one
     click.echo("1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems")
     if problems:
         raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _marks(stream: TextIO) -> dict[str, str]:
+    """Return how states are printed: coloured marks on a terminal that has them, else words."""
+    states = {"ok": ("✓", "green"), "problem": ("✗", "red"), "unknown": ("?", "yellow")}
+    if stream.isatty() and (stream.encoding or "").lower().startswith("utf"):
+        return {state: click.style(mark, fg=colour) for state, (mark, colour) in states.items()}
+    return {state: f"{state:<8}" for state in states}
+
+
+@click.group(cls=Commands)
+def config() -> None:
+    """Show, explain and compare settings.
+
+    \b
+    Example:
+      a2 config explain train.lr
+    """
+
+
+@config.command()
+@config_option
+@set_option
+def show(config_file: Path | None, overrides: tuple[str, ...]) -> None:
+    """Print the configuration with all defaults as YAML.
+
+    \b
+    Example:
+      a2 config show -c configs/a2-gate.yaml --set train.batch_size=20
+    """
+    from a2cap.pipeline.config import load_config
+
+    click.echo(load_config(config_file, overrides).to_yaml(), nl=False)
+
+
+@config.command()
+@click.argument("field")
+def explain(field: str) -> None:
+    """Explain a field, or the fields of a section.
+
+    \b
+    Example:
+      a2 config explain model.alignment
+      a2 config explain evaluate.beam_size
+    """
+    from a2cap.pipeline.config import explain_field
+
+    click.echo("\n".join(explain_field(field)))
+
+
+@config.command()
+@click.argument("first", metavar="A", type=PATH)
+@click.argument("second", metavar="B", type=PATH)
+def diff(first: Path, second: Path) -> None:
+    """Print the settings in which two configurations differ.
+
+    A and B are YAML files, or results, which contain the configuration of their run.
+
+    \b
+    Example:
+      a2 config diff configs/a2-gate.yaml artifacts/train-xe/0123456789ab
+    """
+    from a2cap.pipeline.config import load_config
+    from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG
+    from a2cap.pipeline.engine.explain import difference
+    from a2cap.pipeline.engine.key import PreImage
+
+    files = [path / RESOLVED_CONFIG if path.is_dir() else path for path in (first, second)]
+    before, after = (
+        PreImage("config", 0, load_config(file).model_dump(mode="json"), {}) for file in files
+    )
+    click.echo("\n".join(difference(before, after)) or "no setting differs")
 
 
 def _print_removable(found: "list[RemovableItem]") -> None:

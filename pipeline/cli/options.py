@@ -3,7 +3,7 @@
 import errno
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import cleandoc
@@ -61,9 +61,22 @@ _REMEDIES = {
 class Commands(click.Group):
     """Command group that turns every expected error into one line and an exit code."""
 
+    sections: Mapping[str, Sequence[str]] = {}
+    """Title -> names of the commands that help lists below it; empty: one list of all."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         _move_example_to_the_end(self)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, section by section."""
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+        width = max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                rows = [(name, self.commands[name].get_short_help_str(80)) for name in names]
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command and move the example of its docstring to the end of its help."""

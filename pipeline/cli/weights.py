@@ -56,7 +56,9 @@ def list_weights(as_json: bool) -> None:
 )
 @verbose_option
 def fetch(name: str, source: Path | None, verbose: bool) -> None:
-    """Download files by name into the cache folder (A2_CACHE) and check their sha256.
+    """Download files by name and check their sha256.
+
+    They are kept in the cache folder (A2_CACHE).
 
     \b
     Example:
@@ -86,7 +88,7 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
 @click.argument("file", type=PATH)
 @verbose_option
 def import_weights(file: Path, verbose: bool) -> None:
-    """Import a detector's weights file of any known layout as safetensors.
+    """Import a detector's weights as safetensors.
 
     The layout is recognised by the content: caffe's .caffemodel, the pickles of airsplay and
     detectron2, the torch files of Hugging Face and MILVLG, and a2's safetensors. No code in the
@@ -105,7 +107,7 @@ def import_weights(file: Path, verbose: bool) -> None:
 @weights.command()
 @click.argument("named", metavar="FILE|NAME")
 def show(named: str) -> None:
-    """Show the architecture of a detector and the conventions of its weights.
+    """Show a detector's architecture and conventions.
 
     \b
     Example:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
@@ -33,6 +34,17 @@ def test_the_help_of_every_command_ends_with_an_example(name, option):
     assert first == "  Example:"
     assert lines
     assert lines[0].startswith(f"    a2 {name}".rstrip())
+
+
+def test_help_lists_every_command_in_a_section_with_a_short_summary():
+    listed = [name for names in cli.sections.values() for name in names]
+    assert sorted(listed) == sorted(cli.commands)
+    groups = (cli, *(found for found in cli.commands.values() if isinstance(found, click.Group)))
+    for command in (command for group in groups for command in group.commands.values()):
+        assert len(command.get_short_help_str(1000)) <= 55, command.name
+    text = a2("--help").stdout
+    assert "\nOwn images:\n  caption     Caption image files with a trained captioner.\n" in text
+    assert "..." not in text.partition("Run:")[2]
 
 
 def examples():
@@ -88,6 +100,39 @@ def test_a_misspelt_field_is_reported_with_the_nearest_name(copy):
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
         "choose a valid value: default 5. K, beams kept per image; 1 is greedy decoding\n"
     )
+
+
+def test_the_configuration_is_shown_explained_and_compared(copy):
+    shown = a2("config", "show", *settings("train.lr=0.25"))
+    assert yaml.safe_load(shown.stdout)["train"]["lr"] == 0.25
+    assert a2("config", "explain", "evaluate.beam_size").stdout.splitlines() == [
+        "evaluate.beam_size: default 5. K, beams kept per image; 1 is greedy decoding",
+        "valid: integer, >= 1, <= 1000",
+    ]
+    valid = {
+        "train.betas": "list of number, >= 0, < 1",
+        "runtime.threads": "integer, >= 1, <= 1024 or null",
+        "model.alignment.aligned_layers": "all or list of integer, >= 1",
+        "data.images": "path or null",
+    }
+    for field, text in valid.items():
+        assert a2("config", "explain", field).stdout.splitlines()[-1] == f"valid: {text}"
+    section = a2("config", "explain", "runtime").stdout.splitlines()
+    assert [line.split(":")[0] for line in section] == [
+        f"runtime.{name}" for name in ("device", "workers", "threads")
+    ]
+    unknown = a2("config", "explain", "train.bach_size")
+    assert (unknown.exit_code, unknown.stderr) == (
+        2,
+        "a2: unknown field: 'train.bach_size'; did you mean 'train.batch_size'?\n",
+    )
+    trained = copy.directory("train-xe")
+    assert a2("config", "diff", trained, copy.experiment.config_file).stdout == (
+        "no setting differs\n"
+    )
+    other = copy.artifacts / "other.yaml"
+    other.write_text(shown.stdout)
+    assert "train.lr 1.0 -> 0.25\n" in a2("config", "diff", trained, other).stdout
 
 
 def test_a_missing_configuration_is_reported():

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
+import click
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
+from a2cap.pipeline.cli.maintenance import _marks
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
 from a2cap.pipeline.doctor.estimates import detector_training_disk
@@ -18,6 +21,7 @@ from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
 from tests.pipeline.experiments import NO_JAVA, a2, found, free, problems
 
+STAGES_WITH_JAVA = ("preprocess ", "evaluate   ")
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
 
@@ -288,13 +292,22 @@ def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, wit
     answer = a2("doctor", *place)
     assert answer.exit_code == 1
     lines = answer.stdout.splitlines()
-    assert lines[2] == "java        none"
-    assert f"preprocess  problem  java: {NO_JAVA}" in lines
-    assert f"evaluate    problem  java: {NO_JAVA}" in lines
+    assert lines[:2] == [f"{stage} problem  java: {NO_JAVA}" for stage in STAGES_WITH_JAVA]
+    assert lines[4] == "java        none"
     assert lines[-1] == "1 problem"
     answer = a2("doctor", *place, "--set", "runtime.device=tpu")
-    assert answer.stdout.splitlines()[1] == "device      not usable"
+    assert "device      not usable" in answer.stdout.splitlines()
     assert answer.stdout.splitlines()[-1] == "2 problems"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_terminal_gets_coloured_marks_if_it_has_them(encoding):
+    marks = _marks(SimpleNamespace(isatty=lambda: True, encoding=encoding))
+    if encoding == "latin-1":
+        assert marks == {state: f"{state:<8}" for state in ("ok", "problem", "unknown")}
+    else:
+        assert [click.unstyle(mark) for mark in marks.values()] == ["✓", "✗", "?"]
+        assert marks["problem"] == "\x1b[31m✗\x1b[0m"
 
 
 def test_the_doctor_reports_unknown_memory(experiment, tmp_path, monkeypatch):
