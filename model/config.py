@@ -57,6 +57,12 @@ class AlignmentConfig(BaseModel):
     ) = "all"
     """Decoder layers with aligned cross-attention, counted from 1, the lowest."""
 
+    def includes(self, layer: int) -> bool:
+        """Report whether decoder layer `layer` (counted from 1, the lowest) is aligned."""
+        return self.fusion != "none" and (
+            self.aligned_layers == "all" or layer in self.aligned_layers
+        )
+
 
 def _in_the_only_layer(alignment: AlignmentConfig) -> AlignmentConfig:
     if alignment.aligned_layers not in ("all", (1,)):
@@ -69,6 +75,20 @@ def _in_the_only_layer(alignment: AlignmentConfig) -> AlignmentConfig:
 
 SingleAlignment = Annotated[AlignmentConfig, AfterValidator(_in_the_only_layer)]
 """Alignment of a captioner with one attention over the regions."""
+
+
+def _check_transformer(config: "TransformerConfig | M2Config") -> None:
+    if config.width % (2 * config.heads):
+        raise ValueError(
+            f"width {config.width} does not give each of {config.heads} heads an even width; "
+            f"choose a multiple of {2 * config.heads}"
+        )
+    layers = config.alignment.aligned_layers
+    if layers != "all" and max(layers) > config.decoder_layers:
+        raise ValueError(
+            f"alignment.aligned_layers contains layer {max(layers)}, the decoder has "
+            f"{config.decoder_layers}; choose layers from 1 to {config.decoder_layers}"
+        )
 
 
 class TransformerConfig(BaseModel):
@@ -112,23 +132,8 @@ class TransformerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
-        if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} does not give each of {self.heads} heads an even width; "
-                f"choose a multiple of {2 * self.heads}"
-            )
-        layers = self.alignment.aligned_layers
-        if layers != "all" and max(layers) > self.decoder_layers:
-            raise ValueError(
-                f"alignment.aligned_layers contains layer {max(layers)}, the decoder has "
-                f"{self.decoder_layers}; choose layers from 1 to {self.decoder_layers}"
-            )
+        _check_transformer(self)
         return self
-
-    def is_aligned(self, layer: int) -> bool:
-        """Report whether decoder layer `layer` (counted from 1, the lowest) is aligned."""
-        layers = self.alignment.aligned_layers
-        return self.alignment.fusion != "none" and (layers == "all" or layer in layers)
 
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
@@ -310,12 +315,61 @@ class AoaConfig(BaseModel):
         return 22 * self.width + 3 * self.heads * regions
 
 
+class M2Config(BaseModel):
+    """Sizes and options of M2 (Cornia et al. 2020); the defaults are the authors' code."""
+
+    model_config = _FROZEN
+
+    kind: Literal["m2"] = "m2"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    """Width of every state, D."""
+
+    heads: Annotated[int, Field(gt=0)] = 8
+    """Number of attention heads, H; they divide the width equally."""
+
+    feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 2048
+    """Width of the inner layer of each feed-forward block."""
+
+    encoder_layers: Annotated[int, Field(gt=0, le=256)] = 3
+    """Self-attention layers over the regions; the decoder attends to each of them."""
+
+    decoder_layers: Annotated[int, Field(gt=0, le=256)] = 3
+    """Layers of the caption decoder."""
+
+    memory_slots: Annotated[int, Field(gt=0, le=2**16)] = 40
+    """Learned keys and values beside the regions in each encoder layer."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate after each attention and feed-forward block and in the region embedding."""
+
+    blind: bool = False
+    """Zero the region features: the control experiment with language and number of regions."""
+
+    alignment: AlignmentConfig = AlignmentConfig()
+    """The attention alignment of A2, with a mask network for each encoder layer."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        _check_transformer(self)
+        return self
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        level = 8 * self.width + 3 * self.heads * regions
+        own = 8 * self.width + 2 * self.feed_forward
+        return self.decoder_layers * (own + self.encoder_layers * level)
+
+
 def _with_kind(settings: object) -> object:
     """Add the kind to settings that were written before there was a choice."""
     return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
 
 
-AnyConfig = TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig | AoaConfig
+AnyConfig = (
+    TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig | AoaConfig | M2Config
+)
 """Union to which a new kind is added."""
 
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from a2cap.model.captioners.aoa import AoaCaptioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.gru import GruCaptioner
+from a2cap.model.captioners.m2 import M2Captioner
 from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.up_down import UpDownCaptioner
@@ -14,6 +15,7 @@ CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "transformer": TransformerCaptioner,
     "aoa": AoaCaptioner,
     "gru": GruCaptioner,
+    "m2": M2Captioner,
     "show-attend-tell": ShowAttendTellCaptioner,
     "up-down": UpDownCaptioner,
 }

@@ -7,6 +7,7 @@ from a2cap.model.config import (
     AlignmentConfig,
     AoaConfig,
     GruConfig,
+    M2Config,
     ShowAttendTellConfig,
     TransformerConfig,
     UpDownConfig,
@@ -33,6 +34,12 @@ KINDS = {
         }
     ),
     "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
+    "m2": lambda **fields: M2Config(
+        **{
+            **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "memory_slots": 3},
+            **{"encoder_layers": 2, "decoder_layers": 2, **fields},
+        }
+    ),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
         width=12, embedding=7, attention_width=6, dropout=0, **fields
     ),

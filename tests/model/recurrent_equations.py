@@ -1,5 +1,6 @@
 """Parts of the numpy transcriptions of recurrent captioners, one image and caption at a time."""
 
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +49,12 @@ class Aligned:
         self.weights, self.settings = Weights(captioner), captioner.config.alignment
         self.perturbed, self.name = perturbed, name
         self.keeps = []
+
+    def named(self, name):
+        """Return the same for the alignment of another name, which collects the same masks."""
+        other = copy(self)
+        other.name = name
+        return other
 
     def __call__(self, alpha, query, hidden, regions, *, head=0, heads=1):
         fusion, weights = self.settings.fusion, self.weights

@@ -58,7 +58,7 @@ def test_an_aligned_layer_above_the_decoder_is_rejected():
 
 
 def test_only_listed_layers_are_aligned_and_none_without_fusion():
-    some = TransformerConfig(alignment=AlignmentConfig(aligned_layers=(2,)))
-    assert [some.is_aligned(layer) for layer in (1, 2, 3)] == [False, True, False]
-    assert TransformerConfig().is_aligned(1)
-    assert not TransformerConfig(alignment=AlignmentConfig(fusion="none")).is_aligned(1)
+    some = AlignmentConfig(aligned_layers=(2,))
+    assert [some.includes(layer) for layer in (1, 2, 3)] == [False, True, False]
+    assert AlignmentConfig().includes(1)
+    assert not AlignmentConfig(fusion="none").includes(1)

@@ -173,7 +173,7 @@ class Network:
             layer = f"decoder.layers.{number}"
             attended = self.self_attention(states, f"{layer}.self_attention", causal=True)
             states = self.norm(states + attended, f"{layer}.self_attention_norm")
-            is_aligned = self.config.is_aligned(number + 1)
+            is_aligned = self.config.alignment.includes(number + 1)
             attended = self.cross_attention(
                 states, regions, f"{layer}.cross_attention", aligned=is_aligned
             )

@@ -105,7 +105,7 @@ class CaptionDecoder(nn.Module):
         super().__init__()
         self.embedding = TokenEmbedding(vocabulary_size=vocabulary_size, width=config.width)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, aligned=config.is_aligned(number))
+            DecoderLayer(config, aligned=config.alignment.includes(number))
             for number in range(1, config.decoder_layers + 1)
         )
         self.output = nn.Linear(config.width, vocabulary_size)

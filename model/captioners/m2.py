@@ -1,0 +1,284 @@
+"""The meshed-memory Transformer, M2 (Cornia et al. 2020, arXiv:1912.08226).
+
+Its encoder attends to learned memory slots beside the regions; every decoder layer attends to every
+encoder layer and weighs the results by learned gates. Details are those of
+github.com/aimagelab/meshed-memory-transformer at 239100b, with two differences. Their region mask
+is computed after a projection whose bias hides the padding, so that it masks nothing; ours works.
+Their sampled initial memory is overwritten by Xavier's; ours is Xavier's from the start.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
+from a2cap.model.attention.multi_head import (
+    SelfAttention,
+    column_major,
+    merge_heads,
+    split_heads,
+)
+from a2cap.model.attention.over_regions import attend
+from a2cap.model.captioner import Memory, SpecialTokens
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioners.recurrent import RegionFeatures
+from a2cap.model.config import M2Config
+from a2cap.model.errors import ModelError
+from a2cap.model.layers.dropout import Dropout
+from a2cap.model.layers.feed_forward import FeedForward
+from a2cap.model.layers.kv_cache import KVCache
+from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
+
+
+class MemoryLayer(nn.Module):
+    """Self-attention over regions and learned memory slots, then a feed-forward block; post-LN."""
+
+    def __init__(self, config: M2Config):
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = xavier_linear(config.width, config.width, parts=3)
+        self.memory_keys = nn.Parameter(torch.empty(config.memory_slots, config.width))
+        self.memory_values = nn.Parameter(torch.empty(config.memory_slots, config.width))
+        nn.init.xavier_uniform_(self.memory_keys)
+        nn.init.xavier_uniform_(self.memory_values)
+        self.output = xavier_linear(config.width, config.width)
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.feed_forward = FeedForward(config.width, config.feed_forward)
+        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
+        """Attend over the existing regions and the memory; (B, R, D) -> (B, R, D)."""
+        slots, width = self.memory_keys.shape
+        queries, keys, values = self.query_key_value(states).chunk(3, dim=-1)
+        batch = len(states)
+        # the factors keep the memory at the size of projected regions
+        memory_keys = math.sqrt(width // self.heads) * self.memory_keys
+        memory_values = math.sqrt(slots) * self.memory_values
+        keys = torch.cat((keys, memory_keys.expand(batch, -1, -1).to(keys.dtype)), dim=1)
+        values = torch.cat((values, memory_values.expand(batch, -1, -1).to(values.dtype)), dim=1)
+        is_visible = torch.cat((region_mask, region_mask.new_ones(batch, slots)), dim=1)
+        attended = nn.functional.scaled_dot_product_attention(
+            split_heads(queries, self.heads),
+            split_heads(keys, self.heads),
+            split_heads(values, self.heads),
+            attn_mask=is_visible[:, None, None, :],
+        )
+        added = self.dropout(self.output(merge_heads(attended)))
+        states = self.attention_norm(states + added)
+        encoded: Tensor = self.feed_forward_norm(states + self.dropout(self.feed_forward(states)))
+        return encoded
+
+
+class MemoryEncoder(nn.Module):
+    """Region embedding and memory layers; boxes are unused."""
+
+    def __init__(self, config: M2Config, *, feature_width: int):
+        super().__init__()
+        self.features = RegionFeatures(blind=config.blind)
+        self.embedding = xavier_linear(feature_width, config.width)
+        self.dropout = Dropout(config.dropout)
+        self.norm = nn.LayerNorm(config.width)
+        self.layers = nn.ModuleList(MemoryLayer(config) for _ in range(config.encoder_layers))
+
+    def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
+        """Encode (B, R, F) features; return every layer's output side by side, (B, R, layers D)."""
+        features = self.features(features, boxes, region_mask)
+        states = self.norm(self.dropout(self.embedding(features).relu()))
+        outputs: list[Tensor] = []
+        for layer in self.layers:
+            states = layer(states, region_mask)
+            outputs.append(states)
+        return torch.cat(outputs, dim=-1)
+
+
+class MeshedLayer(nn.Module):
+    """Causal self-attention, gated attention to every encoder layer, feed-forward block; post-LN.
+
+    The attention has one set of weights for all encoder layers, and a mask network for each.
+    """
+
+    def __init__(self, config: M2Config, *, aligned: bool):
+        super().__init__()
+        width, levels = config.width, config.encoder_layers
+        self.heads = config.heads
+        self.self_attention = SelfAttention(width, config.heads, causal=True)
+        self.self_attention_norm = nn.LayerNorm(width)
+        self.query = xavier_linear(width, width)
+        self.key_value = xavier_linear(width, width, parts=2)
+        self.output = xavier_linear(width, width)
+        self.cross_attention_norm = nn.LayerNorm(width)
+        self.gates = nn.ModuleList(xavier_linear(2 * width, width) for _ in range(levels))
+        self.feed_forward = FeedForward(width, config.feed_forward)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.dropout = Dropout(config.dropout)
+        widths = {"hidden_width": width, "region_width": width, "head_width": width // self.heads}
+        self.alignments = nn.ModuleList(
+            Alignment(config.alignment, heads=config.heads, **widths)
+            for _ in range(levels if aligned else 0)
+        )
+
+    def alignment(self, level: int) -> Alignment | None:
+        """Return the alignment of the attention to an encoder layer, None if it is not aligned."""
+        found: Alignment | None = self.alignments[level] if len(self.alignments) else None  # type: ignore[assignment]
+        return found
+
+    def add_self_attended(self, states: Tensor, attended: Tensor) -> Tensor:
+        """Finish the self-attention block; (N, L, D) each."""
+        summed: Tensor = self.self_attention_norm(states + self.dropout(attended))
+        return summed
+
+    def mesh(
+        self, states: Tensor, levels: Sequence[RegionProjection], decoder_pass: DecoderPass
+    ) -> tuple[Tensor, list[AlignedAttention]]:
+        """Attend from (N, L, D) to every encoder layer, then apply the feed-forward block."""
+        by_image = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
+        queries = split_heads(self.query(by_image), self.heads)
+        scaled = queries / math.sqrt(queries.shape[-1])
+        meshed, attention = torch.zeros_like(by_image), []
+        for number, (gate, regions) in enumerate(zip(self.gates, levels, strict=True)):
+            attended, weights = attend(
+                scaled @ regions.keys.transpose(-1, -2),
+                regions,
+                self.alignment(number),
+                queries=queries,
+                hidden=by_image,
+                decoder_pass=decoder_pass,
+            )
+            added = self.dropout(self.output(merge_heads(attended)))
+            context = self.cross_attention_norm(by_image + added)
+            share = gate(torch.cat((by_image, context), dim=-1)).sigmoid()
+            meshed = meshed + share * context / math.sqrt(len(levels))
+            attention.append(weights)
+        # no residual around the mesh: each context contains its own
+        transformed = self.dropout(self.feed_forward(meshed))
+        return self.feed_forward_norm(meshed + transformed).reshape(states.shape), attention
+
+
+class MeshedDecoder(nn.Module):
+    """Embedding, meshed layers and output layer without bias; a `Decoder`."""
+
+    def __init__(self, config: M2Config, *, vocabulary_size: int):
+        super().__init__()
+        self.levels = config.encoder_layers
+        self.embedding = nn.Embedding(vocabulary_size, config.width)
+        nn.init.xavier_uniform_(self.embedding.weight)
+        self.positions: Tensor
+        # the first token has position 1: 0 is that of padding
+        positions = sinusoidal_positions(MAX_POSITIONS + 1, config.width)[1:]
+        self.register_buffer("positions", positions, persistent=False)
+        self.layers = nn.ModuleList(
+            MeshedLayer(config, aligned=config.alignment.includes(number))
+            for number in range(1, config.decoder_layers + 1)
+        )
+        self.output = nn.Linear(config.width, vocabulary_size, bias=False)
+        nn.init.xavier_uniform_(self.output.weight)
+
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project every encoder layer's output for every decoder layer, decoder layer by layer."""
+        found = []
+        mask_keys = iter(self.project_mask_keys(states))
+        for layer in self._layers():
+            for level in states.chunk(self.levels, dim=-1):
+                keys, values = (
+                    split_heads(part, layer.heads) for part in layer.key_value(level).chunk(2, -1)
+                )
+                one = RegionProjection(
+                    column_major(keys), values.contiguous(), region_mask, next(mask_keys)
+                )
+                found.append(one)
+        return tuple(found)
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project for every mask network, None without one, in the order of `project`."""
+        found: list[Tensor | None] = []
+        for layer in self._layers():
+            for number, level in enumerate(states.chunk(self.levels, dim=-1)):
+                alignment = layer.alignment(number)
+                found.append(None if alignment is None else alignment.mask_network.project(level))
+        return tuple(found)
+
+    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+        """Return the empty caches before the first token."""
+        return ()
+
+    def below_masks(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> None:
+        """Share nothing between the passes."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        decoder_pass: DecoderPass,
+        below: DecoderOutput | None = None,
+    ) -> DecoderOutput:
+        """Decode whole captions, (N, L) int64."""
+        states, attention = self._embed(tokens, 0), list[AlignedAttention]()
+        for number, layer in enumerate(self._layers()):
+            states = layer.add_self_attended(states, layer.self_attention(states))
+            states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
+            attention += weights
+        return DecoderOutput(states, tuple(attention))
+
+    def step(
+        self,
+        tokens: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode the next token of each row; tensors: keys and values of each layer in turn."""
+        caches = list(map(KVCache, tensors[::2], tensors[1::2]))
+        states = self._embed(tokens[:, None], tensors[0].shape[2] if tensors else 0)
+        attention: list[AlignedAttention] = []
+        extended: list[Tensor] = []
+        for number, layer in enumerate(self._layers()):
+            cache = caches[number] if caches else None
+            attended, cache = layer.self_attention.step(states, cache)
+            states = layer.add_self_attended(states, attended)
+            states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
+            attention += weights
+            extended += cache
+        return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        end = first + tokens.shape[1]
+        if end > MAX_POSITIONS:
+            raise ModelError(
+                f"a caption has {end} tokens, the decoder has {MAX_POSITIONS} positions; "
+                "shorten the captions"
+            )
+        embedded: Tensor = self.embedding(tokens) + self.positions[first:end]
+        return embedded
+
+    def _of_layer(self, memory: Memory, number: int) -> tuple[RegionProjection, ...]:
+        return memory.projections[number * self.levels : (number + 1) * self.levels]
+
+    def _layers(self) -> Sequence[MeshedLayer]:
+        return self.layers  # type: ignore[return-value]
+
+
+class M2Captioner(EncoderDecoder):
+    """Memory encoder and meshed decoder."""
+
+    decoder: MeshedDecoder
+
+    def __init__(
+        self,
+        config: M2Config,
+        *,
+        feature_width: int,
+        vocabulary_size: int,
+        special: SpecialTokens | None = None,
+    ):
+        super().__init__(
+            config,
+            MemoryEncoder(config, feature_width=feature_width),
+            MeshedDecoder(config, vocabulary_size=vocabulary_size),
+            feature_width=feature_width,
+            vocabulary_size=vocabulary_size,
+            special=special,
+        )
