@@ -25,7 +25,10 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
     metavar="FILE",
     help="Write a page of the captions that B fixed, broke and changed.",
 )
-def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> None:
+@click.option("--images", type=FOLDER, help="Show the images of this folder in the page.")
+def compare(
+    first: Path, second: Path, as_json: bool, report: Path | None, images: Path | None
+) -> None:
     """Compare two evaluations over the same images.
 
     RUN_A and RUN_B are folders of "a2 evaluate". A paired bootstrap resamples the images 1,000
@@ -35,12 +38,17 @@ def compare(first: Path, second: Path, as_json: bool, report: Path | None) -> No
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
     """
+    from a2cap.data.files.paths import require_folder
+    from a2cap.data.image_ids import find_images
     from a2cap.pipeline.evaluation.comparison import compare_runs
     from a2cap.pipeline.report.comparison import write_comparison
 
+    if images and report is None:
+        raise click.UsageError("--images belongs to --report; name a file, or leave it out")
+    files = find_images(require_folder(images, "--images")) if images else {}
     found = compare_runs(first, second, captions=report is not None)
     if report is not None:
-        write_comparison(report, found)
+        write_comparison(report, found, files)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
         return

@@ -179,6 +179,7 @@ def train(options: ExperimentOptions, force: bool, phase: str) -> None:
 @click.option(
     "--allow-missing", is_flag=True, help="Score --results that lack captions of some images."
 )
+@click.option("--images", type=FOLDER, help="Show the images of this folder in the report.")
 def evaluate(
     options: ExperimentOptions,
     force: bool,
@@ -186,6 +187,7 @@ def evaluate(
     references: Path | None,
     output: Path | None,
     allow_missing: bool,
+    images: Path | None,
 ) -> None:
     """Evaluate a captioner, or external captions.
 
@@ -201,8 +203,9 @@ def evaluate(
     named = [results, references, output]
     if any(named) and not all(named):
         raise click.UsageError("--results, --references and --output belong together; name all")
-    if allow_missing and results is None:
-        raise click.UsageError("--allow-missing belongs to --results; name them, or leave it out")
+    if results is None and (allow_missing or images):
+        option = "--allow-missing" if allow_missing else "--images"
+        raise click.UsageError(f"{option} belongs to --results; name them, or leave it out")
     if results is None or references is None or output is None:
         with options.open() as experiment:
             _run_stages(experiment, ["evaluate"], force=force)
@@ -220,6 +223,8 @@ def evaluate(
         allow_missing=allow_missing,
         spice=config.evaluate.spice,
         word_groups=config.data.word_groups,
+        images=images,
+        report_images=config.evaluate.report_images,
     )
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")

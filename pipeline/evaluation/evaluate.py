@@ -19,6 +19,8 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.paths import require_folder
+from a2cap.data.image_ids import find_images
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
@@ -53,6 +55,7 @@ from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.image_card import plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -195,13 +198,16 @@ def score_results(
     allow_missing: bool = False,
     spice: bool = False,
     word_groups: Path | None = None,
+    images: Path | None = None,
+    report_images: int = 0,
 ) -> Evaluation:
     """Score a results file and write `metrics.json` and `report.html` into `output`.
 
     results: COCO results. references: COCO captions, Karpathy layout or references.json.
-    word_groups: groups of words that are scored separately. Raises InputError if captions and
-    references are of different images (`allow_missing` permits missing captions), or if `output`
-    contains scores and `force` is not set.
+    word_groups: groups of words that are scored separately. images: folder of the images, of which
+    the report shows at most `report_images`. Raises InputError if captions and references are of
+    different images (`allow_missing` permits missing captions), or if `output` contains scores and
+    `force` is not set.
     """
     find_java()
     if (output / METRICS).exists() and not force:
@@ -209,6 +215,7 @@ def score_results(
             f"{str(output)!r} already contains scores; name another folder, or use --force"
         )
     groups = read_word_groups(word_groups) if word_groups else {}
+    files = find_images(require_folder(images, "--images")) if images else {}
     captions = read_results(results)
     raw = read_references(references)
     # Before tokenisation, so that unusable captions never start a JVM.
@@ -235,7 +242,8 @@ def score_results(
     )
     output.mkdir(parents=True, exist_ok=True)
     write_scores(output, evaluation)
-    write_report(output / REPORT, evaluation)
+    shown = worst_and_best(evaluation.scores.per_image, report_images)
+    write_report(output / REPORT, evaluation, plain_cards(shown, files))
     return evaluation
 
 

@@ -7,13 +7,18 @@ least MIN_CHANGE, broken if it is lower by as much, and changed if it differs ot
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.report.html import write_page
+from a2cap.pipeline.report.image_card import plain_cards
 from a2cap.pipeline.report.summary import in_order, shown_name
 
 MIN_CHANGE = 0.1
 """CIDEr of one image; smaller differences are often one function word."""
+
+MAX_IMAGES = 500
+"""Embedded images: 8 MB."""
 
 CHANGES = ("fixed", "broken", "changed", "same")
 
@@ -32,12 +37,16 @@ class ImageComparison:
         """One of CHANGES."""
         if self.captions[0] == self.captions[1]:
             return "same"
+        if self.difference >= MIN_CHANGE:
+            return "fixed"
+        return "broken" if self.difference <= -MIN_CHANGE else "changed"
+
+    @property
+    def difference(self) -> float:
+        """CIDEr of the second run minus that of the first."""
         before, after = (scores.get("CIDEr", 0.0) for scores in self.scores)
         # Rounded: 0.5 - 0.4 is less than 0.1 in floating point.
-        difference = round(after - before, 9)
-        if difference >= MIN_CHANGE:
-            return "fixed"
-        return "broken" if difference <= -MIN_CHANGE else "changed"
+        return round(after - before, 9)
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,18 @@ class Comparison:
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page as one HTML file; raise InputError if `path` cannot be written."""
+def write_comparison(
+    path: Path, comparison: Comparison, files: Mapping[str, Path] = MappingProxyType({})
+) -> None:
+    """Write the page as one HTML file; raise InputError if `path` cannot be written.
+
+    files: image id -> image; those whose captions differ most in CIDEr are embedded.
+    """
     # From the images: a run may have metrics that the other lacks.
     metrics = in_order(name for image in comparison.images for one in image.scores for name in one)
+    differing = [image for image in comparison.images if image.change != "same"]
+    differing.sort(key=lambda image: (-abs(image.difference), image.image_id))
+    cards = plain_cards((image.image_id for image in differing[:MAX_IMAGES]), files)
     changes = [image.change for image in comparison.images]
     try:
         write_page(
@@ -86,6 +103,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
             "comparison.html",
             comparison=comparison,
             min_change=MIN_CHANGE,
+            cards=((image_id, card.as_json("")) for image_id, card in cards),
             changes={change: changes.count(change) for change in CHANGES},
             orders=[shown_name(name) for name in metrics],
             data={

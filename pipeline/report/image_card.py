@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ FIXED_POINT = 1 << 14
 """Attention is embedded in 16 bits as multiples of 1 / FIXED_POINT; its largest value is e."""
 
 _JPEG_QUALITY = 78
+_ORIENTATION, _QUARTER_TURNED = 0x0112, 5
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,22 @@ class ImageCard:
 
 def _corners(boxes: NDArray[np.floating]) -> list[list[float]]:
     return [[round(float(corner), 1) for corner in box] for box in boxes]
+
+
+def plain_cards(
+    image_ids: Iterable[str], files: Mapping[str, Path]
+) -> Iterator[tuple[str, ImageCard]]:
+    """Yield a card without regions for each image that has a readable file."""
+    for image_id in image_ids:
+        try:
+            with open_image(files[image_id]) as opened:
+                width, height = opened.size
+                # EXIF orientations from 5 on turn the image by a quarter.
+                if opened.getexif().get(_ORIENTATION, 1) >= _QUARTER_TURNED:
+                    width, height = height, width
+        except (KeyError, OSError, Image.DecompressionBombError):
+            continue
+        yield image_id, ImageCard(files[image_id], width, height, np.zeros((0, 4)), [])
 
 
 def thumbnail(image: Path | None) -> str | None:

@@ -33,6 +33,11 @@
     part(".score b").textContent = signed(difference(item, mainMetric));
     part(".score span").textContent = data.metrics[mainMetric];
     part(".badge").textContent = item.change;
+    if (details.has(item.id)) {
+      const image = part(".thumbnail");
+      const { thumbnail } = JSON.parse(details.get(item.id).textContent);
+      if (thumbnail) [image.alt, image.src, image.hidden] = [item.references[0] ?? "", thumbnail, false];
+    }
     data.names.forEach((name, run) => {
       addText(part(".captions"), "dt", name);
       addCaption(addText(part(".captions"), "dd", "", "caption"), item.captions[run], item.captions[1 - run]);

@@ -3,6 +3,9 @@
 
 const PAGE_SIZE = 20;
 
+// Embedded images: id -> script element, parsed when its card is drawn.
+const details = new Map([...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]));
+
 const byId = (id) => document.getElementById(id);
 
 // Text whose words all follow a blank, so that a search finds the beginnings of words.

@@ -2,9 +2,6 @@
 
 (() => {
   const data = JSON.parse(byId("data").textContent);
-  const details = new Map(
-    [...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]),
-  );
   const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
   const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
   const wordsOf = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];

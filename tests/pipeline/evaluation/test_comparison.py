@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.evaluation.comparison import compare_runs
@@ -143,9 +144,20 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
     assert [metric.better for metric in content.metrics] == [1.0]
 
     page = tmp_path / "page.html"
-    answer = a2("compare", *folders, "--report", page)
+    Image.new("RGB", (64, 48)).save(tmp_path / "7.jpg")
+    answer = a2("compare", *folders, "--report", page, "--images", tmp_path)
+    assert 'class="detail" data-id="000000000007">{"thumbnail":"data:' in page.read_text()
     assert answer.stdout.splitlines()[-1] == f"report: {page}"
     assert "<strong>200 fixed, 0 broken</strong>" in page.read_text()
+
+
+def test_images_belong_to_the_page(run, tmp_path):
+    one = run("a", scores(np.ones(200)))
+    answer = a2("compare", one, one, "--images", tmp_path)
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1] == (
+        "Error: --images belongs to --report; name a file, or leave it out"
+    )
 
 
 def test_a_run_without_captions_has_no_page(run):

@@ -1,8 +1,11 @@
 """Scoring of results files: `a2 evaluate --results`."""
 
+import json
+import re
 from functools import partial
 
 import pytest
+from PIL import Image
 
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.config import override
@@ -62,6 +65,28 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     assert '"caption":"a red dog runs"' in report
 
 
+def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (64, 48)).save(folder / "COCO_val2014_000000000001.jpg", exif=exif)
+    (folder / "2.jpg").write_bytes(b"no image")
+    answer = a2_evaluate(*files(), "--images", folder)
+    assert answer.exit_code == 0, answer.stderr
+    report = (tmp_path / "scores" / "report.html").read_text()
+    [(image_id, detail)] = re.findall(r'class="detail" data-id="(\d+)">(.*?)</script>', report)
+    assert image_id == "000000000001"
+    content = json.loads(detail)
+    assert (content["width"], content["height"], content["boxes"]) == (48, 64, [])
+    assert content["thumbnail"].startswith("data:image/jpeg;base64,")
+    answer = a2_evaluate(*files(), "--force", "--images", tmp_path / "none")
+    assert (answer.exit_code, answer.stderr) == (
+        2,
+        f"a2: --images is not a folder: {str(tmp_path / 'none')!r}; check the path\n",
+    )
+
+
 def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_path):
     path = tmp_path / "words.json"
     path.write_text('{"kinds": ["dog", "dogs", "cats"], "colours": ["red"]}')
@@ -110,12 +135,13 @@ def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
     assert "no caption in results.json" in report
 
 
-def test_allow_missing_requires_results_which_must_exist(a2_evaluate, tmp_path):
-    answer = a2_evaluate("--allow-missing")
-    assert answer.exit_code == 2
-    assert answer.stderr.splitlines()[-1] == (
-        "Error: --allow-missing belongs to --results; name them, or leave it out"
-    )
+def test_options_of_results_require_results_which_must_exist(a2_evaluate, tmp_path):
+    for options in (["--allow-missing"], ["--images", tmp_path]):
+        answer = a2_evaluate(*options)
+        assert answer.exit_code == 2
+        assert answer.stderr.splitlines()[-1] == (
+            f"Error: {options[0]} belongs to --results; name them, or leave it out"
+        )
     answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
     assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")
 

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from PIL import Image
 
 from a2cap.pipeline.report.comparison import (
     Comparison,
@@ -44,7 +45,10 @@ COMPARISON = Comparison(
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("comparison") / "comparison.html"
-    write_comparison(path, COMPARISON)
+    files = {f"{number:012d}": path.with_name(f"{number}.png") for number in (1, 3)}
+    for file in files.values():
+        Image.new("RGB", (64, 48)).save(file)
+    write_comparison(path, COMPARISON, files)
     return path
 
 
@@ -79,7 +83,9 @@ def test_the_summary_has_differences_with_their_intervals(path):
 def test_nothing_is_loaded_from_outside_and_equal_comparisons_are_equal_bytes(path, tmp_path):
     source = path.read_text()
     assert not re.search(r"https?:|url\(|@import", source)
-    write_comparison(tmp_path / "again.html", COMPARISON)
+    file = {"000000000003": path.with_name("3.png")}
+    write_comparison(tmp_path / "again.html", COMPARISON, file)
+    # The captions of image 1 are equal, so it is not embedded.
     assert (tmp_path / "again.html").read_text() == source
 
 
@@ -99,6 +105,9 @@ def ids(page):
 def test_the_page_sorts_filters_and_searches(path, open_page):
     page = open_page(path, width=375)
     assert ids(page) == [3, 4, 2, 5]
+    shown = [image.is_visible() for image in page.locator(".thumbnail").all()]
+    assert shown == [True, False, False, False]
+    assert page.locator(".thumbnail").first.get_attribute("alt") == "reference 3"
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.select_option("#direction", label="largest gain first")
     assert ids(page) == [5, 2, 4, 3]
