@@ -84,6 +84,7 @@ class Extractor:
         return ExtractorRecord.create(
             weights,
             self.config,
+            device=self.device,
             summary=f"ResNet-{architecture.depth}, {meta.origin}, {self.config.boxes} boxes",
             feature_width=self.feature_width,
             architecture=asdict(architecture),

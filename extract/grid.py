@@ -105,8 +105,13 @@ class GridExtractor:
         if isinstance(self._map, TimmBackbone):
             network = f"{config.grid_backbone}"
         summary = f"{cells} x {cells} grid of {network}"
-        width = self.feature_width
-        return ExtractorRecord.create(weights, config, summary=summary, feature_width=width)
+        return ExtractorRecord.create(
+            weights,
+            config,
+            device=self.device,
+            summary=summary,
+            feature_width=self.feature_width,
+        )
 
 
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:

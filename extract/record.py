@@ -7,7 +7,7 @@ store, so that new images get the same features and another extractor's features
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,9 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.extract.config import ExtractConfig
+
+if TYPE_CHECKING:
+    import torch
 
 CODE_VERSION = 1
 """Raised by hand whenever extract/ would give another result for the same weights and image."""
@@ -55,7 +58,7 @@ class ExtractorRecord(BaseModel):
     code_version: int
     """`CODE_VERSION` of the extraction."""
     libraries: dict[str, str]
-    """Versions of the libraries."""
+    """Versions of the libraries, and the number of CPU threads: rounding depends on both."""
     architecture: Mapping[str, object] | None = None
     """Sizes of the detector; None for a grid."""
     meta: Mapping[str, object] | None = None
@@ -64,16 +67,24 @@ class ExtractorRecord(BaseModel):
     """File or folder of imported features; None for an extractor of a2."""
 
     @classmethod
-    def create(cls, weights: Path, config: ExtractConfig, **facts: object) -> Self:
+    def create(
+        cls, weights: Path, config: ExtractConfig, *, device: "torch.device", **facts: object
+    ) -> Self:
         """Return the record of an extractor that this process runs.
 
         weights: its saved file; facts: summary, feature_width, and a detector's other fields.
         """
+        libraries = library_versions()
+        if device.type == "cpu":
+            import torch
+
+            # one thread and several differ in the last digits, boxes by some 1e-4 pixels
+            libraries["threads"] = str(torch.get_num_threads())
         own = {
             "weights_sha256": sha256_of(weights),
             "config": config.model_copy(update={"weights": None}),
             "code_version": CODE_VERSION,
-            "libraries": library_versions(),
+            "libraries": libraries,
         }
         return cls.model_validate(own | facts)
 
@@ -122,9 +133,9 @@ class ExtractorRecord(BaseModel):
     def differences(self, other: "ExtractorRecord") -> list[str]:
         """Return the names of the fields that make the features of two extractors differ.
 
-        Library versions are ignored, because their effect is rounding; so are the fields of the
-        configuration that only calibrated-random weights depend on, which the digest covers, and
-        the names of files of imported features, which can be those of two splits.
+        Library versions and threads are ignored, because their effect is rounding; so are the
+        fields of the configuration that only calibrated-random weights depend on, which the digest
+        covers, and the names of files of imported features, which can be those of two splits.
         """
         ours, theirs = self._comparable(), other._comparable()
         return sorted(

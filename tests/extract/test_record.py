@@ -27,7 +27,9 @@ def test_a_record_states_everything_that_features_depend_on(weights, detector, t
     assert found.pop("config") == ExtractConfig(precision="exact").model_dump(
         mode="json", exclude={"weights"}
     )
-    assert set(found.pop("libraries")) == {"torch", "torchvision", "opencv", "pillow", "numpy"}
+    libraries = found.pop("libraries")
+    assert libraries.pop("threads") == "1"
+    assert set(libraries) == {"torch", "torchvision", "opencv", "pillow", "numpy"}
     architecture = found.pop("architecture")
     assert (architecture["depth"], architecture["classes"]) == (18, 12)
     assert found == {
