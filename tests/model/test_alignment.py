@@ -157,6 +157,16 @@ def test_masks_start_at_one_half():
         assert (mask(silent, mask.project(REGIONS.float())) == 0.5).all()
 
 
+def test_mask_networks_start_with_xaviers_range():
+    torch.manual_seed(0)
+    bilinear = BilinearMask(hidden_width=40, region_width=60, heads=5, head_width=20)
+    linear = LinearMask(hidden_width=40, heads=5, slots=20)
+    for weight in (bilinear.query.weight, bilinear.key.weight, linear.score.weight):
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert 0.99 * bound < weight.abs().max() <= bound
+    assert linear.project(torch.rand(2, 3, 60)).shape == (2, 1, 3, 0)
+
+
 def test_linear_mask_accepts_at_most_as_many_regions_as_slots():
     mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
     assert mask(HIDDEN, mask.project(REGIONS[:, :3])).shape == (B, H, Q, 3)

@@ -5,6 +5,7 @@ from a2cap.model.captioner import SpecialTokens, decoder_input, trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.model.errors import ModelError
+from tests.model.kinds import KINDS, make
 from tests.model.searching import search
 
 AVERAGES = ["probabilities", "log_probabilities"]
@@ -70,15 +71,18 @@ def test_the_order_of_the_captioners_changes_nothing(three, images, average):
     assert _found(Ensemble(three[::-1], average=average), images) == expected
 
 
+@pytest.mark.parametrize("members", ["three", "every kind"])
 @pytest.mark.parametrize("average", AVERAGES)
-def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, average):
-    ensemble = Ensemble(three, average=average)
+def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, average, members):
+    captioners = three if members == "three" else [make(kind) for kind in KINDS]
+    ensemble = Ensemble(captioners, average=average)
     memory = images.encoded(ensemble)
     expected = _forward(ensemble, images).flatten(0, 1)
     state = ensemble.start(memory, rows_per_image=2)
     tokens = decoder_input(images.captions, bos=1).flatten(0, 1)
     for position in range(tokens.shape[1]):
         output = ensemble.step(tokens[:, position], state)
+        assert output.attention is None
         torch.testing.assert_close(output.log_probs, expected[:, position])
         state = output.state
 

@@ -9,8 +9,7 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.initial import random_detector
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.doctor.estimates import (
     captioner_parameters,
@@ -23,6 +22,7 @@ from a2cap.pipeline.doctor.estimates import (
     training_tokens,
 )
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from tests.model.kinds import KINDS
 
 GIB = 2**30
 
@@ -60,13 +60,13 @@ def test_a_truncated_weights_file_is_rejected_by_its_header(tmp_path):
     assert text.endswith("; download or create them again")
 
 
-def test_parameters_are_counted_without_making_any():
-    config = TransformerConfig(
-        width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1
-    )
-    captioner = TransformerCaptioner(config, feature_width=24, vocabulary_size=40)
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_counted_without_making_any_and_tokens_take_memory(kind):
+    config = KINDS[kind]()
+    captioner = make_captioner(config, feature_width=24, vocabulary_size=40)
     counted = captioner_parameters(config, width=24, vocabulary=40)
     assert counted == sum(parameter.numel() for parameter in captioner.parameters())
+    assert config.floats_per_token(50) > config.floats_per_token(10) > config.width
 
 
 # Peak of the process less that after the imports, one thread, torch 2.15: measured with one image
