@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := a2cap pipeline extract model data tests benchmarks
 
-.PHONY: install demo test check bench faults lint types
+.PHONY: install demo test check bench faults site lint types
 
 install: .venv/installed
 
@@ -34,6 +34,10 @@ test: lint types
 
 faults: install
 	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0
+
+# The site of docs/, in site/; broken links are errors.
+site: install
+	$(BIN)/mkdocs build
 
 # The alignment study is excluded because it takes an hour; docs/alignment-study.md has its command.
 BENCHMARKS := $(filter-out alignment_study measure,$(basename $(notdir $(wildcard benchmarks/*.py))))

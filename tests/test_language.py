@@ -13,7 +13,7 @@ from a2cap.pipeline.cli.main import cli
 from tests.test_docs_pages import PAGES
 from tests.test_structure import ROOT, SOURCE, named
 
-MODULES = [ROOT / "a2cap" / "__init__.py", *SOURCE]
+MODULES = SOURCE
 
 BANNED = {
     r"pictures?": "image",

@@ -1,0 +1,57 @@
+"""The site of docs/ builds, a broken link stops it, and its reference is complete."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from a2cap.pipeline.cli.main import cli
+from tests.pipeline.config_fields import config_fields
+from tests.test_structure import ROOT
+
+
+def build(checkout, site):
+    """Build the site of a checkout; return exit code and output."""
+    command = [sys.executable, "-m", "mkdocs", "build", "-f", checkout / "mkdocs.yml", "-d", site]
+    # the theme otherwise prints an advertisement
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, capture_output=True, check=False, text=True, cwd=checkout, env=environment
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Copy what the site is made of."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("mkdocs.yml", "README.md"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_site_has_every_page_setting_and_command(checkout):
+    code, output = build(checkout, checkout / "site")
+    assert code == 0, output
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guide").glob("*.md")]
+    for page in pages:
+        below = page.relative_to(ROOT / "docs").with_suffix("").as_posix().removesuffix("README")
+        assert (checkout / "site" / below / "index.html").is_file(), page
+    settings = (checkout / "site" / "reference" / "settings" / "index.html").read_text()
+    assert [path for path in config_fields() if f"<code>{path}</code>" not in settings] == []
+    commands = (checkout / "site" / "reference" / "commands" / "index.html").read_text()
+    assert [name for name in cli.commands if f">a2 {name}<" not in commands] == []
+    assert (checkout / "site" / "report.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["[x](no-such.md)", "[x](data.md#no-such-heading)"])
+def test_a_broken_link_stops_the_site(checkout, link):
+    with (checkout / "docs" / "guide" / "python.md").open("a") as page:
+        page.write(f"\n{link}\n")
+    code, output = build(checkout, checkout / "site")
+    assert code == 1
+    assert "Aborted with 1 warnings in strict mode!" in output
