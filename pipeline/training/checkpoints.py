@@ -145,6 +145,13 @@ def _save_state(path: Path, state: Mapping[str, object]) -> None:
             raise
 
 
+def seed_rngs(seed: int) -> None:
+    """Seed the RNGs that start from the clock: Python's and numpy's."""
+    # nothing draws from them, but their states are in each checkpoint
+    random.seed(seed)
+    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+
+
 def rng_states() -> dict[str, Any]:
     """Return the state of every RNG, as types that `weights_only` loading accepts."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)

@@ -29,6 +29,7 @@ from a2cap.pipeline.training.checkpoints import (
     environment_changes,
     restore_rng_states,
     rng_states,
+    seed_rngs,
 )
 from a2cap.pipeline.training.optimizer import Part, Update, derived_seed
 from a2cap.pipeline.training.record import TrainingRecord, training_record
@@ -109,6 +110,7 @@ class Training(Generic[Part]):
 
     def resume(self) -> None:
         """Restore the newest checkpoint that verifies, if there is one."""
+        seed_rngs(self._config.seed)
         if not self._ranks.is_main:  # otherwise all ranks would draw the same dropout
             torch.manual_seed(derived_seed(self._config.seed, self._ranks.rank, 0))
         found = self._newest_checkpoint()

@@ -46,6 +46,7 @@ def train_detector(
     A2Error for unusable data or weights and on a loss that is not finite, Interrupted after saving.
     """
     device, ranks = prepare_device(runtime), Ranks.current()
+    torch.manual_seed(config.seed)  # nothing draws from it, but its state is in each checkpoint
     data = read_detector_data(config)
     detector = TrainableDetector(
         new_detector(config, data.training), learns_norms=config.norms == "learnt"

@@ -136,8 +136,15 @@ def assert_equal_results(one: Path, other: Path) -> None:
     found, expected = last_checkpoint(one), last_checkpoint(other)
     assert found.step == expected.step
     torch.testing.assert_close(found.tensors, expected.tensors, rtol=0, atol=0)
-    states = (found.state["optimisation"], expected.state["optimisation"])
-    torch.testing.assert_close(*map(_tensors, states), rtol=0, atol=0)
+    for name in ("optimisation", "random"):
+        states = (found.state[name], expected.state[name])
+        torch.testing.assert_close(*map(_tensors, states), rtol=0, atol=0)
+    assert _python_states(found) == _python_states(expected)
+
+
+def _python_states(checkpoint: Checkpoint) -> list[object]:
+    random: Any = checkpoint.state["random"]
+    return [of_rank["python"] for of_rank in random]
 
 
 def _tensors(state: Any) -> Any:

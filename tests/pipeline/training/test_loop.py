@@ -2,10 +2,12 @@
 
 import json
 import math
+import random
 import re
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -138,6 +140,10 @@ def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
 @pytest.mark.parametrize("kind", METRICS)
 def test_equal_settings_train_equal_networks(training, tmp_path, kind):
     train, uninterrupted = training(kind)
+    # another process begins with other states
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
     assert_equal_results(train(tmp_path / "again"), uninterrupted)
 
 
