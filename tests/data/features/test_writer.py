@@ -99,6 +99,14 @@ def test_images_are_committed_every_commit_every_images_and_each_commit_is_repor
     assert counts == [4, 7]
 
 
+def test_a_kill_costs_at_most_64_images_unless_configured_otherwise(tmp_path):
+    counts, regions = [], make_regions("1")
+    with FeatureWriter(tmp_path / "s", commit_seconds=3600, on_commit=counts.append) as writer:
+        for number in range(129):
+            writer.add(str(number), regions)
+    assert counts == [64, 128, 129]
+
+
 def test_images_are_committed_after_commit_seconds(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -206,10 +206,11 @@ def test_unfinished_work_of_other_settings_is_rejected(tmp_path):
 
 
 def test_skipped_items_are_counted_and_listed(tmp_path):
-    stage, _ = counting_stage(skipped=[SkippedItem("42", "no such image")])
+    reasons = {str(number): f"no such image {number}" for number in range(150)}
+    stage, _ = counting_stage(skipped=[SkippedItem(*item) for item in reasons.items()])
     outcome = run(stage, tmp_path)
-    assert outcome.manifest.skipped == 1
-    assert read_skipped(outcome.directory) == {"42": "no such image"}
+    assert outcome.manifest.skipped == 150
+    assert read_skipped(outcome.directory) == reasons
 
 
 def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
