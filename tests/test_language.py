@@ -11,7 +11,7 @@ import pytest
 
 from a2cap.pipeline.cli.main import cli
 from tests.test_docs_pages import PAGES
-from tests.test_structure import ROOT, SOURCE, named
+from tests.test_structure import SOURCE, named
 
 MODULES = SOURCE
 
