@@ -307,7 +307,9 @@ class Experiment:
         data = self.config.data
         inputs = {"annotations": self._file(data.annotations, "data.annotations")}
         inputs |= self._optional_files("data", split_list=data.split_list)
-        return preprocess.preprocess_stage(self.config.preprocess, inputs=inputs)
+        return preprocess.preprocess_stage(
+            self.config.preprocess, inputs=inputs, read=lambda: self.annotations
+        )
 
     def _train_detector(self) -> Stage:
         """Build the training of a detector, whose output is a file for `extract.weights`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
 from a2cap.data.annotations.split_list import read_split_list
@@ -54,7 +55,7 @@ def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawI
     if path.name.removesuffix(".gz").endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
         _reject_split_list(name, split_list)
         return _jsonl_items(text, skip)
-    document = parse_json(text, where=name)
+    document = parse_json(text, where=name, convert=_share_tokens)
     images = _list_of(document, "images", name)
     if isinstance(document, dict) and "annotations" in document:
         annotations = _list_of(document, "annotations", name)
@@ -66,6 +67,14 @@ def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawI
         return _coco_items(name, images, annotations, read_split_list(split_list), skip)
     _reject_split_list(name, split_list)
     return _karpathy_items(name, images, skip)
+
+
+def _share_tokens(item: dict[str, object]) -> dict[str, object]:
+    # six million tokens of COCO are 40,000 different strings: a third of the memory
+    tokens = item.get("tokens")
+    if isinstance(tokens, list):
+        item["tokens"] = [intern(word) if isinstance(word, str) else word for word in tokens]
+    return item
 
 
 def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[RawImage]:

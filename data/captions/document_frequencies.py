@@ -11,6 +11,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -77,15 +78,12 @@ def count_document_frequencies(
     """Count n-grams; references: PTB-tokenized captions by image id, tokens joined by spaces."""
     if not references:
         raise InputError("no reference captions to count; check the training split")
-    sentences = [
-        (image, sentence.split())
-        for image, group in enumerate(references.values())
-        for sentence in group
-    ]
+    sentences = list(chain.from_iterable(references.values()))
     numbers, words = _encode(sentences, vocabulary)
-    lengths = [len(sentence) + 1 for _, sentence in sentences]
-    sentence_of = np.repeat(np.arange(len(sentences)), lengths)
-    image_of = np.repeat([image for image, _ in sentences], lengths).astype(np.int64)
+    ends = numbers == EOS
+    sentence_of = np.cumsum(ends, dtype=np.int32) - ends
+    counts = [len(group) for group in references.values()]
+    image_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[sentence_of]
     ngrams, in_images, in_sentences = _count_ngrams(numbers, sentence_of, image_of)
     return DocumentFrequencies(
         words, ngrams, in_images, len(references), in_sentences, len(sentences)
@@ -93,23 +91,24 @@ def count_document_frequencies(
 
 
 def _encode(
-    sentences: Sequence[tuple[int, list[str]]], vocabulary: Vocabulary
+    sentences: Sequence[str], vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Return the ids of all words, <eos> after each sentence, and the word of each id."""
     own = vocabulary.words
     # the text "<unk>" in a reference is an ordinary word
     known = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
-    others = sorted({word for _, sentence in sentences for word in sentence if word not in known})
+    # split twice, because seven million words would take more memory than all that follows
+    others = sorted(set(chain.from_iterable(map(str.split, sentences))) - set(known))
     known |= {word: number for number, word in enumerate(others, start=len(own))}
     numbers = np.fromiter(
-        (n for _, sentence in sentences for n in (*map(known.__getitem__, sentence), EOS)),
+        (n for sentence in sentences for n in (*map(known.__getitem__, sentence.split()), EOS)),
         dtype=np.int32,
     )
     return numbers, (*own, *others)
 
 
 def _count_ngrams(
-    numbers: NDArray[np.int32], sentence_of: NDArray[np.int64], image_of: NDArray[np.int64]
+    numbers: NDArray[np.int32], sentence_of: NDArray[np.int32], image_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """Return all n-grams, (M, 4) int32, and their counts, (M,) int32.
 
@@ -117,7 +116,7 @@ def _count_ngrams(
     """
     rows = np.full((len(numbers), LONGEST_NGRAM), -1, dtype=np.int32)
     base = int(numbers.max(initial=0)) + 1
-    starts = np.arange(len(numbers))
+    starts = np.arange(len(numbers), dtype=np.int32)
     prefixes = np.zeros(len(numbers), dtype=np.int64)
     found = []
     for last in range(LONGEST_NGRAM):
@@ -135,9 +134,9 @@ def _count_ngrams(
     return ngrams, in_images, in_sentences
 
 
-def _count_documents(ngrams: NDArray[np.int64], documents: NDArray[np.int64]) -> NDArray[np.int32]:
+def _count_documents(ngrams: NDArray[np.int64], documents: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the number of different documents in which each n-gram occurs."""
-    base = documents.max(initial=0) + 1
+    base = int(documents.max(initial=0)) + 1
     # np.unique, which hashes, takes 40 times as long
     pairs = np.sort(ngrams * base + documents)
     return np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // base).astype(np.int32)

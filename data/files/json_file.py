@@ -5,7 +5,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -26,10 +26,18 @@ def read_json(path: Path) -> object:
     return parse_json(read_text(path), where=repr(str(path)))
 
 
-def parse_json(text: str, *, where: str) -> object:
-    """Return the value of a JSON text; `where` names it in the InputError for invalid JSON."""
+def parse_json(
+    text: str,
+    *,
+    where: str,
+    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
+) -> object:
+    """Return the value of a JSON text, with `convert` applied to every object.
+
+    Raises InputError for invalid JSON, which `where` names.
+    """
     with _json_errors(where):
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_hook=convert)
 
 
 def read_json_list(path: Path) -> Iterator[object]:

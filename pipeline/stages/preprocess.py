@@ -1,6 +1,6 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from a2cap.data.annotations.read import (
     Annotations,
     SkippedItem,
     check_skip_limit,
-    read_annotations,
 )
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
@@ -32,29 +31,33 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 CODE_VERSION = 3
 
 
-def preprocess_stage(config: PreprocessConfig, *, inputs: Mapping[str, Input]) -> Stage:
-    """Return the stage; inputs: the file of `annotations` and optionally a `split_list`."""
-    paths = {name: found.path for name, found in inputs.items()}
+def preprocess_stage(
+    config: PreprocessConfig, *, inputs: Mapping[str, Input], read: Callable[[], Annotations]
+) -> Stage:
+    """Return the stage; inputs: the file of `annotations` and optionally a `split_list`.
+
+    read: returns their content, which the checks before the stage have read already.
+    """
     return Stage(
         name=PREPROCESS,
         code_version=CODE_VERSION,
         params={"preprocess": config.model_dump(mode="json")},
         inputs=inputs,
         outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
-        work=partial(preprocess, config, paths["annotations"], paths.get("split_list")),
+        work=partial(preprocess, config, inputs["annotations"].path, read),
     )
 
 
 def preprocess(
     config: PreprocessConfig,
     annotations: Path,
-    split_list: Path | None,
+    read: Callable[[], Annotations],
     directory: Path,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
     find_java()  # fails before any work
-    found = read_annotations(annotations, split_list=split_list)
+    found = read()
     unusable = require_usable(found, annotations)
     vocabulary = make_vocabulary(found, config)
     vocabulary.save(directory / VOCABULARY)
