@@ -21,7 +21,8 @@ class DataConfig(Section):
     """Image folder, searched recursively."""
 
     annotations: Path | None = None
-    """Karpathy's dataset_coco.json, COCO captions, or a captions.jsonl; each may be gzipped."""
+    """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
+    each possibly gzipped, or a folder with a text file beside each image."""
 
     features: Path | None = None
     """Region features in place of extraction: a feature store, or what `a2 convert` reads. Images
@@ -31,7 +32,11 @@ class DataConfig(Section):
     """Image folder or COCO file with the sizes of the images, for features without them."""
 
     split_list: Path | None = None
-    """Split of each image; required by COCO captions, which do not name the splits."""
+    """Split of each image, for captions that do not name it, as COCO's."""
+
+    split: str | None = None
+    """Random split in place of a list: random(0.8/0.1/0.1, 1), the shares of train, val and test,
+    and the seed."""
 
     instances: Path | None = None
     """COCO instances, to extract features from annotated boxes instead of detected ones."""

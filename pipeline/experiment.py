@@ -10,8 +10,8 @@ from typing import Self
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.image_ids import find_images
+from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder
+from a2cap.data.image_ids import find_images, list_images
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.config import Config
@@ -255,8 +255,8 @@ class Experiment:
     def annotations(self) -> Annotations:
         """Content of the annotation file."""
         data = self.config.data
-        path = require_file(data.annotations, "data.annotations")
-        return read_annotations(path, split_list=data.split_list)
+        path = require_file_or_folder(data.annotations, "data.annotations")
+        return read_annotations(path, split_list=data.split_list, split=data.split)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
         folder = require_folder(self.config.data.images, "data.images")
@@ -305,10 +305,15 @@ class Experiment:
 
     def _preprocess(self) -> Stage:
         data = self.config.data
-        inputs = {"annotations": self._file(data.annotations, "data.annotations")}
+        path = data.annotations
+        if path is not None and path.is_dir():
+            files = {str(file): path / file.with_suffix(".txt") for file in list_images(path)}
+            inputs = {"annotations": self._hashes.images(path, files)}
+        else:
+            inputs = {"annotations": self._file(path, "data.annotations")}
         inputs |= self._optional_files("data", split_list=data.split_list)
         return preprocess.preprocess_stage(
-            self.config.preprocess, inputs=inputs, read=lambda: self.annotations
+            self.config.preprocess, inputs=inputs, read=lambda: self.annotations, split=data.split
         )
 
     def _train_detector(self) -> Stage:

@@ -1,19 +1,23 @@
 """Layouts of caption annotations, each read into the same unchecked items.
 
 - Karpathy's `dataset_coco.json` (Karpathy and Fei-Fei 2015, arXiv:1412.2306), also without folders;
-- COCO captions (`images` and `annotations`), which need a split list;
-- `captions.jsonl`, one `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per line.
+- COCO captions (`images` and `annotations`), also of nocaps and VizWiz, and TextCaps (`data`);
+- `captions.jsonl`, one `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per line;
+- the text files of `tables`, and a folder with a text file beside each image.
+
+Layouts that do not name the splits need a split list or a random split.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
-from a2cap.data.annotations.split_list import read_split_list
+from a2cap.data.annotations.raw_image import RawImage, Skip, skipping
+from a2cap.data.annotations.split_list import random_splits, read_split_list
+from a2cap.data.annotations.tables import SUFFIXES, read_folder, read_table
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.image_ids import image_id
@@ -23,50 +27,75 @@ IN_NO_SPLIT = "in no split"
 
 LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
 
-Skip = Callable[[str, str], None]
-"""Called with the position of a bad item, such as 'images[3]', and the reason."""
-
 # COCO and Karpathy files start with other keys
 _FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
 
 
-@dataclass(frozen=True)
-class RawImage:
-    """One image of a file; only the type of `file` is checked.
+def read_items(
+    path: Path, split_list: Path | None, skip: Skip, *, split: str | None = None
+) -> Iterator[RawImage]:
+    """Yield the images of annotations in order; the content determines their layout.
 
-    has_tokens: True if captions are Karpathy's objects of raw and tokens, False for strings.
-    """
-
-    position: str
-    file: str
-    split: object
-    captions: Sequence[object]
-    has_tokens: bool = False
-
-
-def read_items(path: Path, split_list: Path | None, skip: Skip) -> Iterator[RawImage]:
-    """Yield the images of an annotation file in order; the content determines its layout.
-
-    Raises InputError if the layout is unknown, if `split_list` is missing for COCO captions, or if
-    it is given for a layout that names the splits.
+    split: as for `random_splits`. Raises InputError if the layout is unknown, if neither
+    `split_list` nor `split` is given for a layout without splits, or if one is for another layout.
     """
     name = repr(str(path))
+    items, has_splits = _read_layout(path, name, skip)
+    if not has_splits:
+        return _with_splits(items, name, split_list, split, skip)
+    if split_list is not None or split is not None:
+        given = "data.split_list" if split_list is not None else "data.split"
+        raise InputError(f"{name} already names the splits; remove {given}")
+    return iter(items)
+
+
+def _read_layout(path: Path, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
+    """Return the images, and True if the layout names the splits."""
+    if path.is_dir():
+        return read_folder(path, skip), False
     text = read_text(path)
-    if path.name.removesuffix(".gz").endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
-        _reject_split_list(name, split_list)
-        return _jsonl_items(text, skip)
+    file_name = path.name.removesuffix(".gz")
+    if file_name.endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
+        return _jsonl_items(text, skip), True
+    if file_name.endswith(SUFFIXES):
+        return read_table(text, name, skip)
     document = parse_json(text, where=name, convert=_share_tokens)
+    if isinstance(document, dict) and "data" in document:
+        return _textcaps_items(_list_of(document, "data", name), skip), True
     images = _list_of(document, "images", name)
     if isinstance(document, dict) and "annotations" in document:
-        annotations = _list_of(document, "annotations", name)
-        if split_list is None:
-            raise InputError(
-                f"the COCO captions {name} do not name the splits; give data.split_list, "
-                'a JSON file {"train": [ids or file names], "val": …, "test": …}'
-            )
-        return _coco_items(name, images, annotations, read_split_list(split_list), skip)
-    _reject_split_list(name, split_list)
-    return _karpathy_items(name, images, skip)
+        return _coco_items(name, images, _list_of(document, "annotations", name), skip), False
+    return _karpathy_items(name, images, skip), True
+
+
+def _with_splits(
+    items: Iterable[RawImage], name: str, split_list: Path | None, split: str | None, skip: Skip
+) -> Iterator[RawImage]:
+    """Yield the images that are in a split."""
+    if (split_list is None) == (split is None):
+        raise InputError(
+            f"the captions {name} do not name the splits; give data.split_list, a JSON file "
+            '{"train": [ids or file names], "val": …, "test": …}, or '
+            "data.split: random(0.8/0.1/0.1, 1)"
+        )
+    images: list[tuple[str, RawImage]] = []
+    for item in items:
+        with skipping(item.position, skip):
+            images.append((image_id(item.file), item))
+    if split_list is not None:
+        splits = read_split_list(split_list)
+    else:
+        splits = random_splits((identity for identity, _ in images), str(split))
+    if images and not any(identity in splits for identity, _ in images):
+        raise InputError(
+            f"none of the {len(images):,} images of {name} is in the split list; "
+            "give its own list as data.split_list"
+        )
+    for identity, item in images:
+        if identity in splits:
+            yield replace(item, split=splits[identity])
+        else:
+            skip(identity, IN_NO_SPLIT)
 
 
 def _share_tokens(item: dict[str, object]) -> dict[str, object]:
@@ -80,7 +109,7 @@ def _share_tokens(item: dict[str, object]) -> dict[str, object]:
 def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[RawImage]:
     _require_key("sentences", images, f"the images of {name}")
     for index, item in enumerate(images):
-        with _skipping(f"images[{index}]", skip) as position:
+        with skipping(f"images[{index}]", skip) as position:
             file, sentences = text_member(item, "filename"), list_member(item, "sentences")
             split = member(item, "split")
             if isinstance(item, dict) and item.get("filepath"):
@@ -92,32 +121,31 @@ def _coco_items(
     name: str,
     images: Sequence[object],
     annotations: Sequence[object],
-    splits: Mapping[str, str],
     skip: Skip,
 ) -> Iterator[RawImage]:
     _require_key("caption", annotations, f"the annotations of {name}")
     files: dict[int | str, tuple[str, str]] = {}
     for index, item in enumerate(images):
-        with _skipping(f"images[{index}]", skip) as position:
+        with skipping(f"images[{index}]", skip) as position:
             number, file = key_member(item, "id"), text_member(item, "file_name")
             if number in files:
                 raise BadItem(f"duplicate id {number!r}, first used by {files[number][1]!r}")
             files[number] = (position, file)
     captions = _coco_captions(annotations, files, skip)
-    used = 0
     for number, (position, file) in files.items():
-        with _skipping(position, skip):
-            identity = image_id(file)
-            if identity in splits:
-                used += 1
-                yield RawImage(position, file, splits[identity], captions[number])
-            else:
-                skip(identity, IN_NO_SPLIT)
-    if files and not used:
-        raise InputError(
-            f"none of the {len(files):,} images of {name} is in the split list; "
-            "give its own list as data.split_list"
-        )
+        yield RawImage(position, file, None, captions[number])
+
+
+def _textcaps_items(entries: Sequence[object], skip: Skip) -> Iterator[RawImage]:
+    """Yield the images of TextCaps, whose entries are captions."""
+    images: dict[str, tuple[str, object, list[object]]] = {}
+    for index, item in enumerate(entries):
+        with skipping(f"data[{index}]", skip) as position:
+            file = f"{text_member(item, 'image_id')}.jpg"
+            found = images.setdefault(file, (position, member(item, "set_name"), []))
+            found[2].append(member(item, "caption_str"))
+    for file, (position, split, captions) in images.items():
+        yield RawImage(position, file, split, captions)
 
 
 def _coco_captions(
@@ -126,10 +154,13 @@ def _coco_captions(
     captions: dict[int | str, list[object]] = {number: [] for number in numbers}
     seen: set[int | str] = set()
     for index, item in enumerate(annotations):
-        with _skipping(f"annotations[{index}]", skip):
+        with skipping(f"annotations[{index}]", skip):
             number, caption = key_member(item, "image_id"), member(item, "caption")
             if number not in captions:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")
+            # VizWiz: captions that say only that the image is bad
+            if isinstance(item, dict) and (item.get("is_rejected") or item.get("is_precanned")):
+                continue
             # one caption twice would count as two references
             if isinstance(item, dict) and "id" in item:
                 identity = key_member(item, "id")
@@ -145,19 +176,10 @@ def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        with _skipping(f"line {number}", skip) as position:
+        with skipping(f"line {number}", skip) as position:
             item = parse_json(line, where=position)
             file, captions = text_member(item, "image"), list_member(item, "captions")
             yield RawImage(position, file, member(item, "split"), captions)
-
-
-@contextmanager
-def _skipping(position: str, skip: Skip) -> Iterator[str]:
-    """Give the position of an item, and skip the item if it is bad."""
-    try:
-        yield position
-    except (BadItem, InputError) as error:
-        skip(position, str(error))
 
 
 def _list_of(document: object, key: str, name: str) -> list[object]:
@@ -172,8 +194,3 @@ def _list_of(document: object, key: str, name: str) -> list[object]:
 def _require_key(key: str, items: Sequence[object], where: str) -> None:
     if items and not any(isinstance(item, dict) and key in item for item in items):
         raise InputError(f"no key {key!r} in {where}; {LAYOUTS}")
-
-
-def _reject_split_list(name: str, split_list: Path | None) -> None:
-    if split_list is not None:
-        raise InputError(f"{name} already names the splits; remove data.split_list")

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, list_member, member
-from a2cap.data.annotations.layouts import LAYOUTS, RawImage, read_items
+from a2cap.data.annotations.layouts import LAYOUTS, read_items
+from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import find_images, image_id
@@ -77,15 +78,18 @@ def tokenize(raw: str) -> tuple[str, ...]:
     return tuple(map(intern, raw.lower().translate(_KARPATHY_PUNCTUATION).split()))
 
 
-def read_annotations(path: Path, *, split_list: Path | None = None) -> Annotations:
-    """Read Karpathy's layout, COCO captions, or a captions.jsonl; the content determines which.
+def read_annotations(
+    path: Path, *, split_list: Path | None = None, split: str | None = None
+) -> Annotations:
+    """Read annotations in any of the layouts; the content determines which.
 
-    split_list: file with the split of each image, required by COCO captions. Raises InputError if
-    the layout is unknown or no image is usable.
+    split_list: file with the split of each image; split: a random one, as for `random_splits`. One
+    of them is required by layouts without splits. Raises InputError if the layout is unknown or no
+    image is usable.
     """
     reading = _Collected()
     with collection_paused():
-        for item in read_items(path, split_list, reading.skip):
+        for item in read_items(path, split_list, reading.skip, split=split):
             reading.add(item)
     if not reading.images:
         first = "".join(f", first {s.image_id!r}: {s.reason}" for s in reading.skipped[:1])

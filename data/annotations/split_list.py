@@ -1,7 +1,8 @@
 """Split lists: the split of each image, for annotations that do not name it."""
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
@@ -10,6 +11,9 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
+
+_SHARE = r"([01](?:\.[0-9]+)?)"
+_RANDOM = re.compile(rf"random\({_SHARE}/{_SHARE}/{_SHARE},\s*([0-9]+)\)")
 
 # bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"; those of COCO
 # in Up-Down-Captioner: "COCO_val2014_000000391895.jpg 391895"
@@ -39,6 +43,28 @@ def read_split_list(path: Path) -> dict[str, str]:
     if not splits:
         raise InputError(f"no images in the split list {name}; name at least one")
     return splits
+
+
+def random_splits(image_ids: Iterable[str], split: str) -> dict[str, str]:
+    """Return a random split of each id; split: "random(0.8/0.1/0.1, 1)", the shares and the seed.
+
+    The split of an image depends on the set of ids and the seed alone. Raises InputError if `split`
+    has another form or the shares are not 1 in total.
+    """
+    match = _RANDOM.fullmatch(split.strip())
+    shares = [float(share) for share in match.groups()[:3]] if match else []
+    if match is None or abs(sum(shares) - 1) > 1e-6:
+        raise InputError(
+            f"data.split is {split!r}; write random(0.8/0.1/0.1, 1): the shares of train, val and "
+            "test, 1 in total, and a seed"
+        )
+    # ordered by a hash: neither the file's order nor a random generator's version matters
+    keys = {i: hashlib.sha256(f"{match[4]} {i}".encode()).digest() for i in image_ids}
+    ordered = sorted(keys, key=lambda identity: keys[identity])
+    val, test = (max(round(share * len(ordered)), share > 0) for share in shares[1:])
+    names = ["val"] * val + ["test"] * test
+    names += ["train"] * (len(ordered) - len(names))
+    return dict(zip(ordered, names, strict=False))
 
 
 def read_ids(path: Path) -> frozenset[str]:

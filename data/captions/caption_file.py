@@ -40,15 +40,16 @@ def write_captions(
     """
     if not images:
         raise InputError(f"no images to write into {str(path)!r}; check data.annotations")
-    encoded = [
-        [*vocabulary.encode(tokens_of(caption, preset)[:max_length]), EOS]
-        for image in images
-        for caption in image.captions
-    ]
-    lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int32)
-    tokens = np.full((len(encoded), max_length + 1), PAD, dtype=np.int32)
-    # fills the rows in order: the mask is True for the first `length` columns of each
-    tokens[np.arange(max_length + 1) < lengths[:, None]] = np.concatenate(encoded)
+    captions = [caption for image in images for caption in image.captions]
+    encoded = (
+        np.array([*vocabulary.encode(tokens_of(caption, preset)[:max_length]), EOS], np.int32)
+        for caption in captions
+    )
+    tokens = np.full((len(captions), max_length + 1), PAD, dtype=np.int32)
+    lengths = np.empty(len(captions), dtype=np.int32)
+    for row, numbers in enumerate(encoded):
+        lengths[row] = len(numbers)
+        tokens[row, : len(numbers)] = numbers
     counts = [len(image.captions) for image in images]
     with deterministic_hdf5(path) as file:
         file.create_dataset("tokens", data=tokens, track_times=False)

@@ -32,16 +32,24 @@ CODE_VERSION = 3
 
 
 def preprocess_stage(
-    config: PreprocessConfig, *, inputs: Mapping[str, Input], read: Callable[[], Annotations]
+    config: PreprocessConfig,
+    *,
+    inputs: Mapping[str, Input],
+    read: Callable[[], Annotations],
+    split: str | None,
 ) -> Stage:
     """Return the stage; inputs: the file of `annotations` and optionally a `split_list`.
 
-    read: returns their content, which the checks before the stage have read already.
+    read: returns their content, which the checks before the stage have read already. split:
+    `data.split`.
     """
+    params: dict[str, object] = {"preprocess": config.model_dump(mode="json")}
+    if split is not None:  # a later field: without it, keys stay as they were
+        params["data"] = {"split": split}
     return Stage(
         name=PREPROCESS,
         code_version=CODE_VERSION,
-        params={"preprocess": config.model_dump(mode="json")},
+        params=params,
         inputs=inputs,
         outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
         work=partial(preprocess, config, inputs["annotations"].path, read),

@@ -50,6 +50,14 @@ class File:
         return override(field, (path,) if self.listed else path)
 
 
+@dataclass(frozen=True)
+class Split:
+    """Another random split of captions that name none."""
+
+    split: str
+    instead_of: str
+
+
 CHANGED_FILES = {
     "detector.images": (File("other images"), DETECTOR),
     "detector.labels": (File("other objects.json"), DETECTOR),
@@ -72,6 +80,7 @@ CHANGED_FILES = {
         File("other splits.txt", ("data.annotations=coco.json", "data.split_list=splits.txt")),
         PREPROCESS,
     ),
+    "data.split": (Split("random(0.5/0.25/0.25, 2)", "random(0.5/0.25/0.25, 1)"), PREPROCESS),
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
     "data.word_groups": (File("words.json"), ("evaluate",)),
     "extract.weights": (File("detector.safetensors"), EXTRACT),
@@ -230,6 +239,10 @@ class Keys:
 
     def overrides(self, field, value):
         """Return the overrides before a field's change, and those that change it."""
+        if isinstance(value, Split):
+            captions = override("data.annotations", self.folder / "coco.json")
+            under = [captions, f"{field}={value.instead_of}"]
+            return under, [captions, f"{field}={value.split}"]
         if not isinstance(value, File):
             return [], [f"{field}={json.dumps(value)}"]
         before = [text.split("=") for text in value.instead_of]
@@ -346,7 +359,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
 )
 def test_the_reason_for_a_rerun_names_the_field_and_both_values(keys, field):
     value, (stage, *_) = MATRIX[field]
-    _, overrides = keys.overrides(field, value)
-    before, after = (plain_values(keys.config(*chosen))[field] for chosen in ((), overrides))
-    why = difference(keys([])[stage], keys(overrides)[stage])
+    under, overrides = keys.overrides(field, value)
+    before, after = (plain_values(keys.config(*chosen))[field] for chosen in (under, overrides))
+    why = difference(keys(under)[stage], keys(overrides)[stage])
     assert why[0] == f"{field} {before!r} -> {after!r}"

@@ -100,8 +100,9 @@ def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
 def test_coco_captions_without_a_split_list_are_rejected(tmp_path):
     path = written(tmp_path, coco())
     assert message_of(read_annotations, path) == (
-        f"the COCO captions {str(path)!r} do not name the splits; give data.split_list, "
-        'a JSON file {"train": [ids or file names], "val": …, "test": …}'
+        f"the captions {str(path)!r} do not name the splits; give data.split_list, a JSON file "
+        '{"train": [ids or file names], "val": …, "test": …}, or '
+        "data.split: random(0.8/0.1/0.1, 1)"
     )
 
 

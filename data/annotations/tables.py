@@ -1,0 +1,109 @@
+"""Captions in text files: CSV, token files of Flickr8k and Flickr30k, a text file per image."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.raw_image import RawImage, Skip, skipping
+from a2cap.data.errors import InputError
+from a2cap.data.files.json_file import read_text
+from a2cap.data.image_ids import list_images
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".token")
+
+_COLUMNS = {
+    "image": ("image", "image_name", "file", "file_name", "filename", "path"),
+    "caption": ("caption", "comment", "text", "sentence"),
+    "split": ("split",),
+}
+"""Columns, and their names in the files of Flickr8k, Flickr30k and others."""
+
+_TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
+
+Row = tuple[str, str, str | None, str]
+"""Position, image file, split and caption."""
+
+
+def read_table(text: str, name: str, skip: Skip) -> tuple[list[RawImage], bool]:
+    """Return the images of a text in the order of their first caption, and True if it has splits.
+
+    Raises InputError if neither a column of images and of captions nor `image.jpg#0<tab>caption` is
+    in the first line.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    if _TOKEN_LINE.fullmatch(lines[0]):
+        return _grouped(_token_rows(lines, skip), skip), False
+    delimiter, columns = _header(lines[0], name)
+    rows = _csv_rows(lines, delimiter, columns, skip)
+    return _grouped(rows, skip), "split" in columns
+
+
+def read_folder(folder: Path, skip: Skip) -> Iterator[RawImage]:
+    """Yield each image below a folder with the lines of the text file beside it as captions."""
+    for image in list_images(folder):
+        with skipping(image.as_posix(), skip) as position:
+            text = folder / image.with_suffix(".txt")
+            if not text.is_file():
+                raise BadItem(f"no {text.name!r} beside the image")
+            captions = [line for line in read_text(text).splitlines() if line.strip()]
+            yield RawImage(position, image.as_posix(), None, captions)
+
+
+def _header(line: str, name: str) -> tuple[str, dict[str, int]]:
+    """Return the delimiter, and the index of each known column."""
+    for delimiter in ",;\t|":
+        titles = [title.strip().strip('"').lower() for title in line.split(delimiter)]
+        found = {
+            column: titles.index(title)
+            for column, names in _COLUMNS.items()
+            for title in names
+            if title in titles
+        }
+        if {"image", "caption"} <= found.keys():
+            return delimiter, found
+    raise InputError(
+        f"no caption column in {name}: its first line is {line[:60]!r}; "
+        "name the columns image and caption"
+    )
+
+
+def _csv_rows(
+    lines: Sequence[str], delimiter: str, columns: dict[str, int], skip: Skip
+) -> Iterator[Row]:
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
+    next(reader)
+    for fields in reader:
+        with skipping(f"line {reader.line_num}", skip) as position:
+            if not any(map(str.strip, fields)):
+                continue
+            if len(fields) <= max(columns.values()):
+                raise BadItem(f"{len(fields)} columns, {max(columns.values()) + 1} expected")
+            split = fields[columns["split"]].strip() if "split" in columns else None
+            yield position, fields[columns["image"]].strip(), split, fields[columns["caption"]]
+
+
+def _token_rows(lines: Sequence[str], skip: Skip) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        with skipping(f"line {number}", skip) as position:
+            if not line.strip():
+                continue
+            match = _TOKEN_LINE.fullmatch(line)
+            if match is None:
+                raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
+            yield position, match[1], None, match[2]
+
+
+def _grouped(rows: Iterator[Row], skip: Skip) -> list[RawImage]:
+    images: dict[str, tuple[RawImage, list[object]]] = {}
+    for position, file, split, caption in rows:
+        captions: list[object] = []
+        image, captions = images.setdefault(
+            file, (RawImage(position, file, split, captions), captions)
+        )
+        if image.split == split:
+            captions.append(caption)
+        else:
+            skip(position, f"split {split!r}, {image.split!r} in {image.position}")
+    return [image for image, _ in images.values()]

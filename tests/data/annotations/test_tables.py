@@ -1,0 +1,195 @@
+"""Captions without splits: tables, folders, nocaps, VizWiz, TextCaps, and random splits."""
+
+import gzip
+
+import pytest
+
+from a2cap.data.annotations.read import read_annotations
+from a2cap.data.annotations.split_list import random_splits
+from tests.data.annotations.documents import karpathy, reasons
+from tests.data.messages import message_of, touch, written
+
+ANY = "random(1/0/0, 1)"
+DOGS = [("a.jpg", ["A dog, running.", 'Two "dogs"']), ("b.jpg", ["A cat"])]
+FLICKR8K = 'image,caption\na.jpg,"A dog, running."\nb.jpg,A cat\na.jpg,"Two ""dogs"""\n'
+
+
+def read(path, split=ANY):
+    found = read_annotations(path, split=split)
+    return [(image.file, [caption.raw for caption in image.captions]) for image in found.images]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("captions.txt", FLICKR8K),
+        ("captions.txt", FLICKR8K.replace("\n", "\r\n")),
+        ("own.csv", FLICKR8K.replace("image,caption", "Filename,Text")),
+        (
+            "own.tsv",
+            'text\tfile_name\n"A dog, running."\ta.jpg\nA cat\tb.jpg\n"Two ""dogs"""\ta.jpg',
+        ),
+        (
+            "results.csv",
+            "image_name| comment_number| comment\na.jpg| 0| A dog, running.\nb.jpg| 0| A cat\n"
+            'a.jpg| 1| "Two ""dogs"""\n',
+        ),
+        ("Flickr8k.token.txt", 'a.jpg#0\tA dog, running.\nb.jpg#0\tA cat\na.jpg#1\tTwo "dogs"\n'),
+        ("results_20130124.token", 'a.jpg#0\tA dog, running.\na.jpg#1\tTwo "dogs"\nb.jpg#0\tA cat'),
+    ],
+)
+def test_tables_of_flickr_and_others_are_read(tmp_path, name, text):
+    path = written(tmp_path, text, name)
+    assert read(path) == DOGS
+    zipped = tmp_path / f"{name}.gz"
+    zipped.write_bytes(gzip.compress(path.read_bytes()))
+    assert read(zipped) == DOGS
+
+
+def test_a_table_may_name_the_splits(tmp_path):
+    text = "image,split,caption\na.jpg,train,A dog\nb.jpg,test,A cat\na.jpg,val,Dogs\n"
+    found = read_annotations(written(tmp_path, text, "x.csv"))
+    assert [(image.image_id, image.split) for image in found.images] == [
+        ("a", "train"),
+        ("b", "test"),
+    ]
+    assert reasons(found) == [("line 4", "split 'val', 'train' in line 2")]
+
+
+def test_a_folder_has_a_text_file_beside_each_image(tmp_path):
+    touch(tmp_path, "a.jpg", "sub/b.png", "c.jpg")
+    (tmp_path / "a.txt").write_text('A dog, running.\n\nTwo "dogs"\n')
+    (tmp_path / "sub/b.txt").write_text("A cat")
+    assert read(tmp_path) == [DOGS[0], ("sub/b.png", ["A cat"])]
+    assert reasons(read_annotations(tmp_path, split=ANY)) == [
+        ("c.jpg", "no 'c.txt' beside the image")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "x.csv",
+            "image,width\na.jpg,3\n",
+            "no caption column in {name}: its first line is 'image,width'; "
+            "name the columns image and caption",
+        ),
+        (
+            "x.txt",
+            "",
+            "no caption column in {name}: its first line is ''; name the columns image and caption",
+        ),
+    ],
+)
+def test_a_table_without_captions_is_rejected(tmp_path, name, text, message):
+    path = written(tmp_path, text, name)
+    assert message_of(read_annotations, path) == message.format(name=repr(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "skipped"),
+    [
+        ("x.csv", "image,caption\na.jpg,A dog\nb.jpg\n", ("line 3", "1 columns, 2 expected")),
+        ("x.csv", "image,caption\na.jpg,A dog\nb.jpg,.\n", ("b", "caption 0: empty")),
+        (
+            "x.token",
+            "a.jpg#0\tA dog\nb.jpg A cat\n",
+            ("line 2", "not 'image.jpg#0<tab>caption': 'b.jpg A cat'"),
+        ),
+        (
+            "x.csv",
+            "image,caption\na.jpg,A dog\n../b.jpg,A cat\n",
+            ("line 3", "image path leaves the image folder: '../b.jpg'; give it without '..'"),
+        ),
+    ],
+)
+def test_a_bad_line_is_skipped_with_its_number(tmp_path, name, text, skipped):
+    found = read_annotations(written(tmp_path, text, name), split=ANY)
+    assert [image.image_id for image in found.images] == ["a"]
+    assert reasons(found)[0] == skipped
+
+
+def test_karpathys_flickr_files_have_neither_folder_nor_coco_id(tmp_path):
+    image = karpathy(cocoid=None, filepath=None, filename="1000268201_693b08cb0e.jpg")
+    document = {"images": [image | {"sentids": [0], "imgid": 0}], "dataset": "flickr8k"}
+    found = read_annotations(written(tmp_path, document))
+    assert [(p.image_id, p.split) for p in found.images] == [("1000268201_693b08cb0e", "test")]
+
+
+def test_nocaps_and_vizwiz_are_coco_captions_and_rejected_captions_are_left_out(tmp_path):
+    nocaps = {
+        "licenses": [],
+        "info": {"description": "nocaps validation dataset"},
+        "images": [
+            {
+                **{"id": 0, "open_images_id": "0013ea2087020901", "domain": "in-domain"},
+                **{"file_name": "0013ea2087020901.jpg", "width": 1024, "height": 732},
+            }
+        ],
+        "annotations": [{"id": 0, "image_id": 0, "caption": "A baby is standing."}],
+    }
+    assert read(written(tmp_path, nocaps)) == [("0013ea2087020901.jpg", ["A baby is standing."])]
+    texts = [("Quality issues are too severe.", True, True), ("A can.", False, False)]
+    vizwiz = {
+        "info": {},
+        "images": [{"file_name": "VizWiz_val_00000000.jpg", "id": 23431, "text_detected": False}],
+        "annotations": [
+            {
+                **{"caption": caption, "image_id": 23431, "id": number, "text_detected": False},
+                **{"is_precanned": precanned, "is_rejected": rejected},
+            }
+            for number, (caption, precanned, rejected) in enumerate(texts)
+        ],
+    }
+    assert read(written(tmp_path, vizwiz)) == [("VizWiz_val_00000000.jpg", ["A can."])]
+
+
+def test_textcaps_has_an_entry_per_caption_and_names_the_splits(tmp_path):
+    entries = [
+        {
+            **{"image_id": image, "image_name": image, "image_path": f"{split}/{image}.jpg"},
+            **{"set_name": split, "caption_id": number, "caption_str": caption},
+            **{"caption_tokens": [], "reference_strs": [caption], "reference_tokens": []},
+        }
+        for number, (image, split, caption) in enumerate(
+            [("0054c9", "train", "A book"), ("0af0", "val", "A sign"), ("0054c9", "train", "Books")]
+        )
+    ]
+    document = {"dataset_type": "train", "dataset_name": "textcaps", "data": entries}
+    path = written(tmp_path, document)
+    assert read(path, split=None) == [("0054c9.jpg", ["A book", "Books"]), ("0af0.jpg", ["A sign"])]
+    assert [image.split for image in read_annotations(path).images] == ["train", "val"]
+    assert message_of(read_annotations, path, split=ANY) == (
+        f"{str(path)!r} already names the splits; remove data.split"
+    )
+
+
+def test_a_random_split_has_the_shares_and_depends_on_ids_and_seed_alone():
+    ids = [f"{number:012d}" for number in range(100)]
+    splits = random_splits(ids, "random(0.8/0.15/0.05, 7)")
+    assert sorted(splits.values()) == ["test"] * 5 + ["train"] * 80 + ["val"] * 15
+    assert random_splits(reversed(ids), "random(0.8/0.15/0.05,7)") == splits
+    assert random_splits(ids, "random(0.8/0.15/0.05, 8)") != splits
+    # on every machine, in every release
+    assert [int(i) for i in ids if splits[i] == "test"] == [26, 31, 46, 52, 53]
+    assert set(random_splits(ids, "random(1/0/0, 1)").values()) == {"train"}
+    assert sorted(random_splits(ids[:3], "random(0.8/0.1/0.1, 1)").values()) == [
+        *("test", "train", "val")
+    ]
+
+
+@pytest.mark.parametrize("split", ["random", "random(0.8/0.1/0.2, 1)", "random(0.8/0.1/0.1)", "8"])
+def test_another_form_of_a_random_split_is_rejected(tmp_path, split):
+    path = written(tmp_path, FLICKR8K, "captions.txt")
+    assert message_of(read_annotations, path, split=split) == (
+        f"data.split is {split!r}; write random(0.8/0.1/0.1, 1): the shares of train, val and "
+        "test, 1 in total, and a seed"
+    )
+
+
+def test_captions_without_any_split_are_rejected_with_both_remedies(tmp_path):
+    path = written(tmp_path, FLICKR8K, "captions.txt")
+    assert message_of(read_annotations, path).startswith(
+        f"the captions {str(path)!r} do not name the splits; give data.split_list, "
+    )
