@@ -27,6 +27,9 @@ _BYTES_PER_PIXEL = 9
 _BYTES_PER_PIXEL_OF_WEBP = 17  # libwebp keeps two more canvases of RGBA
 _STRIP = 2**20  # pixels converted at once
 
+# brands of the container that phones and browsers write
+_PHONE_FORMATS = dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"), "HEIC")
+_PHONE_FORMATS |= {b"avif": "AVIF", b"avis": "AVIF"}
 _OPENCV_FORMATS = {"JPEG", "MPO"}
 _QUARTER_TURNS = (5, 6, 7, 8)
 """Orientations in EXIF that exchange width and height."""
@@ -99,6 +102,9 @@ def _problem(error: Exception, encoded: bytes) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return f"is too large: more than {PIXEL_LIMIT // 1_000_000} million pixels; scale it down"
     if isinstance(error, UnidentifiedImageError):
+        brand = encoded[8:12] if encoded[4:8] == b"ftyp" else b""
+        if brand in _PHONE_FORMATS:
+            return f"is {_PHONE_FORMATS[brand]}, which is not supported; save it as JPEG"
         head = f"it begins with {encoded[:12]!r}; get the file again, as {FORMAT_NAMES}"
         return f"is not in a supported format: {head}"
     return f"cannot be decoded: {error}; get the file again"

@@ -21,6 +21,7 @@ from PIL import Image
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.atomic import write_durably
+from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
@@ -39,7 +40,8 @@ class FigurePaths:
     """Paths of figures: one file, or files in a folder.
 
     In a folder a figure has its image's name and the suffix .png; the second image of that name
-    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images.
+    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images, and for a
+    file whose suffix is not that of a figure.
     """
 
     def __init__(self, path: Path, *, many: bool) -> None:
@@ -48,6 +50,13 @@ class FigurePaths:
             raise ConfigError(
                 f"--figure names one file for many images: {str(path)!r}; "
                 "name a folder (a name without the suffix of an image)"
+            )
+        # one image has one figure; a folder for many may be called "figures.v2"
+        meant_as_file = path.suffix and (not many or path.suffix.lower() in IMAGE_SUFFIXES)
+        if meant_as_file and not self._file and not path.is_dir():
+            raise ConfigError(
+                f"--figure has an unknown suffix: {str(path)!r}; use one of "
+                f"{', '.join(FIGURE_SUFFIXES)}, or name a folder without a suffix"
             )
         self._path = path
         self._taken: set[Path] = set()

@@ -17,6 +17,7 @@ from a2cap.pipeline.cli.options import (
     PATH,
     force_option,
     log,
+    require_existing,
     set_option,
     verbose_option,
 )
@@ -113,6 +114,7 @@ def caption(
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
+    require_existing({"--model": models, "--boxes": [boxes]})
     from a2cap.pipeline.captioning.caption_images import caption_files
     from a2cap.pipeline.cli.image_arguments import may_be_many, named_images
 
@@ -141,7 +143,9 @@ def caption(
                 continue
             click.echo(_line(image.path, found, beams, as_json=as_json))
             if paths is not None:
-                write_figure(paths.for_image(image.path), image, found)
+                path = paths.for_image(image.path)
+                write_figure(path, image, found)
+                click.echo(f"figure: {path}", err=True)  # standard output has the captions alone
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -205,6 +209,9 @@ def submit(
             "captions come from --val-results and --test-results, or from --model and --features; "
             "name both options of one pair"
         )
+    infos = {"--val-info": [val_info], "--test-info": [test_info]}
+    results = {"--val-results": [val_results], "--test-results": [test_results]}
+    require_existing({**infos, **results, "--model": models, "--features": features})
     from a2cap.pipeline.captioning.caption_stores import caption_sets
     from a2cap.pipeline.evaluation import coco_server as submission
     from a2cap.pipeline.evaluation.results import read_results

@@ -1,6 +1,7 @@
 """Image arguments of `a2 caption`: files, folders, and paths on standard input."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,6 +11,7 @@ from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 
 STANDARD_INPUT = Path("-")
+_ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 
 
 def named_images(
@@ -36,6 +38,8 @@ def may_be_many(arguments: Sequence[Path]) -> bool:
 def _source(argument: Path, standard_input: Iterable[bytes]) -> Iterable[NamedImage]:
     if argument == STANDARD_INPUT:
         return _lines(standard_input)
+    if _ADDRESS.match(str(argument)):
+        raise InputError(f"{str(argument)!r} is a web address; download the image first")
     if argument.is_dir():
         return [NamedImage(argument / inside, inside) for inside in list_images(argument)]
     return [NamedImage(argument)]

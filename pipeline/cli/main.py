@@ -28,6 +28,7 @@ from a2cap.pipeline.cli.options import (
     experiment_options,
     force_option,
     log,
+    require_existing,
     set_option,
     verbose_option,
 )
@@ -210,6 +211,7 @@ def evaluate(
         with options.open() as experiment:
             _run_stages(experiment, ["evaluate"], force=force)
         return
+    require_existing({"--results": [results], "--references": [references]})
     from a2cap.pipeline.evaluation.evaluate import score_results
     from a2cap.pipeline.evaluation.results import missing_captions
 

@@ -3,7 +3,7 @@
 import errno
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import cleandoc
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from a2cap.data.errors import A2Error, ConfigError, LockedError
+from a2cap.data.errors import A2Error, ConfigError, InputError, LockedError
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 from a2cap.pipeline.runtime.launch import launch
@@ -211,6 +211,18 @@ def _join_trainings(options: ExperimentOptions) -> None:
     stages = {TRAIN_XE: train_xe, TRAIN_SCST: train_scst, TRAIN_DETECTOR: train_detector}
     log(options.verbose)
     join_jobs(options.config().runtime, lambda job, runtime: stages[job.stage].join(job, runtime))
+
+
+def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:
+    """Raise InputError if several paths do not exist; named: option -> its paths."""
+    missing = [
+        f"\n  {option} {str(path)!r}"
+        for option, paths in named.items()
+        for path in paths
+        if path is not None and not path.exists()
+    ]
+    if len(missing) > 1:  # the command itself says best what a single one should be
+        raise InputError(f"{len(missing)} paths do not exist; check them:{''.join(missing)}")
 
 
 def log(verbose: bool) -> None:

@@ -128,6 +128,15 @@ UNSUPPORTED = (
 )
 
 
+@pytest.mark.parametrize(("brand", "name"), [(b"heic", "HEIC"), (b"avif", "AVIF")])
+def test_formats_of_phones_are_named(tmp_path, brand, name):
+    path = tmp_path / "x.jpg"
+    path.write_bytes(b"\0\0\0\x1cftyp" + brand + bytes(16))
+    assert message_of(read_image, path) == (
+        f"image 'x.jpg' is {name}, which is not supported; save it as JPEG"
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

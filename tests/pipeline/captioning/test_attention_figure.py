@@ -15,6 +15,7 @@ from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_fi
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
+from tests.data.messages import message_of
 
 REGIONS = Regions(
     boxes=np.array([[0, 0, 50, 40], [50, 40, 100, 80]], np.float32),
@@ -134,3 +135,14 @@ def test_paths_of_figures(tmp_path):
     ]
     with pytest.raises(ConfigError):
         FigurePaths(tmp_path / "x.png", many=True)
+
+
+@pytest.mark.parametrize(("name", "many"), [("x.gif", False), ("x.gif", True), ("x.eps", False)])
+def test_an_unknown_suffix_of_a_figure_is_refused_unless_it_is_a_folder(tmp_path, name, many):
+    path = tmp_path / name
+    assert message_of(FigurePaths, path, many=many, error=ConfigError) == (
+        f"--figure has an unknown suffix: {str(path)!r}; use one of .png, .jpg, .jpeg, .webp, "
+        ".pdf, .svg, or name a folder without a suffix"
+    )
+    path.mkdir()
+    assert FigurePaths(path, many=many).for_image(Path("a.jpg")) == path / "a.png"

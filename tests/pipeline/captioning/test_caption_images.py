@@ -237,6 +237,7 @@ def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_pa
     image, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(image, "--figure", tmp_path / "new" / "out.png")
     assert answer.stdout == f"{image}: {text}\n"
+    assert answer.stderr == f"figure: {tmp_path / 'new' / 'out.png'}\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.png"]
     with Image.open(tmp_path / "new" / "out.png") as drawn:
         assert (drawn.format, drawn.width > 1000) == ("PNG", True)

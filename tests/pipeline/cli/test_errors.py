@@ -37,6 +37,34 @@ def test_missing_weights_are_reported(experiment, tmp_path, weights, message):
     assert not list(tmp_path.glob("store*"))
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("caption x.jpg --model a --model b --boxes c", ["--model a", "--model b", "--boxes c"]),
+        ("evaluate --results a --references b --output c", ["--results a", "--references b"]),
+        (
+            "submit --name n --val-info a --test-info b --val-results c --test-results d",
+            ["--val-info a", "--test-info b", "--val-results c", "--test-results d"],
+        ),
+    ],
+)
+def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, missing):
+    monkeypatch.chdir(tmp_path)
+    answer = a2(*command.split())
+    lines = [f"  {option} {path!r}" for option, path in map(str.split, missing)]
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines() == [
+        f"a2: {len(missing)} paths do not exist; check them:",
+        *lines,
+    ]
+
+
+def test_a_web_address_is_not_an_image(copy):
+    answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
+    assert answer.exit_code == 1
+    assert answer.stderr == ("a2: 'https:/a.b/c.jpg' is a web address; download the image first\n")
+
+
 @pytest.mark.parametrize("command", ["run", "preprocess", "evaluate"])
 def test_without_java_nothing_is_started(experiment, tmp_path, without_java, command):
     answer = a2(command, "-c", experiment.config_file, "--artifacts", tmp_path / "new")
@@ -46,7 +74,8 @@ def test_without_java_nothing_is_started(experiment, tmp_path, without_java, com
 
 
 def test_without_java_external_captions_are_not_scored(tmp_path, without_java):
-    answer = a2("evaluate", "--results", "r", "--references", "c", "--output", tmp_path / "scores")
+    files = ("--results", tmp_path, "--references", tmp_path)
+    answer = a2("evaluate", *files, "--output", tmp_path / "scores")
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {NO_JAVA}\n")
     assert not (tmp_path / "scores").exists()
 
