@@ -165,7 +165,11 @@ artifacts_option = click.option(
     show_default=True,
     help="Keep the results of the stages in this folder.",
 )
-force_option = click.option("--force", is_flag=True, help="Run again and replace the result.")
+force_option = click.option(
+    "--force",
+    is_flag=True,
+    help="Run again and replace the result; resume such a run if it was interrupted.",
+)
 
 
 def experiment_options(

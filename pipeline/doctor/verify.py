@@ -141,6 +141,10 @@ def _result_damages(path: Path, manifest: Manifest, data: bool) -> Iterator[str]
     for name, digest in manifest.outputs.items():
         yield from _output_damages(path / name, digest, manifest.sizes.get(name), data)
     yield from _skipped_damages(path / SKIPPED, manifest.skipped)
+    # seals and the list of skipped items, which later stages read too
+    for name, digest in manifest.checksums.items() if data else ():
+        if (path / name).is_file():
+            yield from _output_damages(path / name, digest, None, data)
 
 
 def _skipped_damages(path: Path, count: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Cache of file digests: it saves reads and never changes a digest."""
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -98,6 +99,25 @@ def test_a_damaged_cache_costs_only_time(tmp_path, caplog):
     assert caplog.messages == [
         f"file digests are not cached: {str(tmp_path / 'hashes.sqlite')!r} (file is not a database)"
     ]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_cache_that_may_not_be_written_costs_only_time(tmp_path, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "file").write_bytes(b"content")
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    cache = HashCache(tmp_path / "none" / "hashes.sqlite")
+    found = cache.file(tmp_path / "file", what="file")
+    assert found.digest == hashlib.sha256(b"content").hexdigest()
+    cache.close()
+
+
+def test_a_cache_below_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        HashCache(tmp_path / "file" / "artifacts" / "hashes.sqlite")
 
 
 def test_two_commands_can_use_the_cache_at_once(cache, tmp_path):

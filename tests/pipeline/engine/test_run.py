@@ -115,7 +115,7 @@ def test_force_replaces_the_old_result(tmp_path):
 
 
 @pytest.mark.parametrize("force", [True, False])
-def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, force):
+def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, caplog, force):
     paths = StagePaths(run(counting_stage()[0], tmp_path).directory)
     (paths.final / "total.txt").write_text("old")
     stage, _ = counting_stage(fail_after=4)
@@ -123,7 +123,9 @@ def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, force):
         run(stage, tmp_path, force=True)
     assert (paths.final / "total.txt").read_text() == "old"
     stage, made = counting_stage()
-    assert run(stage, tmp_path, force=force).ran
+    with caplog.at_level("INFO"):
+        assert run(stage, tmp_path, force=force).ran
+    assert caplog.messages == ["count: resuming an earlier run"]
     assert made == [4, 5, 6, 7, 8, 9]
     assert (paths.final / "total.txt").read_text() == "90"
     assert not run(stage, tmp_path).ran
