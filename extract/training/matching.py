@@ -1,7 +1,7 @@
 """Matching of anchors and regions with true boxes, and sampling for a training step.
 
-Uses torchvision's Matcher and BalancedPositiveNegativeSampler (torchvision.models.detection._utils)
-with an explicit generator and with crowds, which are never background.
+The results equal those of torchvision's Matcher and BalancedPositiveNegativeSampler, whose module
+is private, with an explicit generator and with crowds, which are never background.
 """
 
 from dataclasses import dataclass
@@ -41,14 +41,16 @@ def match(boxes: Tensor, regions: Tensor, *, crowds: Tensor, rule: MatchRule) ->
 
     boxes: (N, 4) float32, N may be 0; regions: (R, 4); crowds: (M, 4). Returns (R,) int64.
     """
+    matches = torch.full((len(regions),), BACKGROUND, device=regions.device)
     if len(boxes):
-        matcher = torchvision_module("models.detection._utils").Matcher(
-            rule.foreground, rule.background, allow_low_quality_matches=rule.keeps_best
-        )
-        overlaps = torchvision_module("ops").box_iou(boxes, regions)
-        matches = cast(Tensor, matcher(overlaps))
-    else:
-        matches = torch.full((len(regions),), BACKGROUND, device=regions.device)
+        overlaps = cast(Tensor, torchvision_module("ops").box_iou(boxes, regions))  # (N, R)
+        best, nearest = overlaps.max(dim=0)
+        matches[best >= rule.background] = IGNORED
+        is_matched = best >= rule.foreground
+        if rule.keeps_best:
+            # all regions that share a box's best overlap, each with the box nearest to itself
+            is_matched |= (overlaps == overlaps.amax(dim=1, keepdim=True)).any(dim=0)
+        matches = torch.where(is_matched, nearest, matches)
     if len(crowds):
         crowded = _part_within(regions, crowds) >= CROWDED
         matches = matches.masked_fill(crowded & (matches == BACKGROUND), IGNORED)
@@ -62,16 +64,15 @@ def sample(
 
     matches: (R,) as of `match`; generator: on the CPU. Returns indices, (K,) int64 in rising order.
     """
-    sampler = torchvision_module("models.detection._utils").BalancedPositiveNegativeSampler(
-        count, positive_fraction
+    foreground, background = (
+        wanted.nonzero()[:, 0].cpu() for wanted in (matches >= 0, matches == BACKGROUND)
     )
-    labels = torch.where(matches >= 0, 1, matches - BACKGROUND)  # 1, 0, or -1 where ignored
-    with torch.random.fork_rng(devices=[]):  # torchvision draws from the global RNG
-        torch.set_rng_state(generator.get_state())
-        (positives,), (negatives,) = sampler([labels.cpu()])
-        generator.set_state(torch.get_rng_state())
-    taken = cast(Tensor, positives | negatives)
-    return taken.nonzero()[:, 0].to(matches.device)
+    positives = min(len(foreground), int(count * positive_fraction))
+    taken = [
+        rows[torch.randperm(len(rows), generator=generator)[:most]]
+        for rows, most in ((foreground, positives), (background, count - positives))
+    ]
+    return torch.cat(taken).sort().values.to(matches.device)
 
 
 def _part_within(regions: Tensor, crowds: Tensor) -> Tensor:

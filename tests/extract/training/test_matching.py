@@ -1,4 +1,7 @@
+import pytest
 import torch
+from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, Matcher
+from torchvision.ops import box_iou
 
 from a2cap.extract.training.matching import (
     ANCHOR_RULE,
@@ -84,3 +87,19 @@ def test_sampling_continues_from_a_saved_generator_state():
     nine(generator)
     again.set_state(generator.get_state())
     assert torch.equal(nine(again), nine(generator))
+
+
+@pytest.mark.parametrize("rule", [ANCHOR_RULE, REGION_RULE], ids=["anchors", "regions"])
+@pytest.mark.parametrize("seed", range(5))
+def test_matches_and_samples_equal_those_of_torchvision(rule, seed):
+    corners = torch.rand(66, 2, 2, generator=seeded(seed)).mul(8).round().sort(dim=1).values
+    boxes, regions = (corners.reshape(-1, 4) * 10).split([6, 60])
+    boxes[:, 2:] += 10
+    matcher = Matcher(rule.foreground, rule.background, allow_low_quality_matches=rule.keeps_best)
+    matches = match(boxes, regions, crowds=NONE, rule=rule)
+    assert torch.equal(matches, matcher(box_iou(boxes, regions)))
+    torch.manual_seed(seed)
+    labels = torch.where(matches >= 0, 1, matches - BACKGROUND)
+    (positives,), (negatives,) = BalancedPositiveNegativeSampler(20, 0.3)([labels])
+    found = sample(matches, count=20, positive_fraction=0.3, generator=seeded(seed))
+    assert torch.equal(found, (positives | negatives).nonzero()[:, 0])
