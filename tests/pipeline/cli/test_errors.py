@@ -74,7 +74,7 @@ def test_without_java_nothing_is_started(experiment, tmp_path, without_java, com
 
 
 def test_without_java_external_captions_are_not_scored(tmp_path, without_java):
-    files = ("--results", tmp_path, "--references", tmp_path)
+    files = ("--results", __file__, "--references", __file__)  # they exist
     answer = a2("evaluate", *files, "--output", tmp_path / "scores")
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {NO_JAVA}\n")
     assert not (tmp_path / "scores").exists()
