@@ -41,7 +41,7 @@ KINDS = {
         }
     ),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
-        width=12, embedding=7, attention_width=6, dropout=0, **fields
+        **{"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0, **fields}
     ),
     "up-down": lambda **fields: UpDownConfig(width=12, embedding=7, attention_width=5, **fields),
 }

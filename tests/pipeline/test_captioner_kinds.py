@@ -58,6 +58,12 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
         return
     assert analysed.exit_code == 0, analysed.output
     assert (tmp_path / "analysis" / "layers.csv").is_file()
+    image, figure = copy.experiment.scenes / "images" / f"{1:012d}.jpg", tmp_path / "figure.png"
+    boxes = ("--boxes", settings["data"]["instances"])
+    caption = a2("caption", image, "--model", trained.parent, *boxes, "--figure", figure)
+    assert caption.exit_code == 0, caption.output
+    assert caption.stdout.startswith(f"{image}: ")
+    assert figure.is_file()
 
 
 def test_the_files_of_a_transformer_name_no_kind_and_are_read_as_one(experiment):

@@ -129,7 +129,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         for update, measured, norm in zip(pending, values, norms, strict=True):
             found = dict(zip(self._names, measured, strict=True))
             means = {"loss": found["caption_loss"], "mask_loss": found.get("mask_loss", 0.0)}
-            means |= {name: found[name] for name in ("mean_mask",) if name in found}
+            others = ("mean_mask", *self._captioner.penalty_names)
+            means |= {name: found[name] for name in others if name in found}
             scalars = {**found, "lr": update.lr}
             updates.append(
                 Update(update.number, update.image_ids, update.tokens, means, scalars, norm)
