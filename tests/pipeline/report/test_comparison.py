@@ -108,6 +108,8 @@ def test_the_page_sorts_filters_and_searches(path, open_page):
     shown = [image.is_visible() for image in page.locator(".thumbnail").all()]
     assert shown == [True, False, False, False]
     assert page.locator(".thumbnail").first.get_attribute("alt") == "reference 3"
+    # The caption is below the image and as wide as the page.
+    assert page.locator(".captions").first.bounding_box()["width"] > 300
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.select_option("#direction", label="largest gain first")
     assert ids(page) == [5, 2, 4, 3]
