@@ -2,37 +2,36 @@
 
 ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
-suppressions; detectron2's modules are added if installed. Stages are timed as `Extractor` runs
-them, alternating two numbers of proposals.
+suppressions; detectron2's modules are added if installed. Stages are timed inside `Extractor`,
+alternating two numbers of proposals.
 """
 
+import copy
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from torch import Tensor
+from torchvision.ops import roi_pool
 
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.detector.detector import CHUNK, Detector
-from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
-from a2cap.extract.detector.operators import nms, roi_pool
-from a2cap.extract.detector.resnet import STRIDE, Architecture
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.operators import nms
+from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
-from a2cap.extract.detectron2_backend import rebuild
-from a2cap.extract.extractor import Extractor
+from a2cap.extract.extractor import Boxes, Extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.calibrated_random import calibrate
 from benchmarks.measure import (
@@ -46,11 +45,15 @@ from benchmarks.measure import (
 )
 
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
-PLAIN_SELECTION = "selection, plain"
-SELECTION = "selection"
+TOTAL = "total"
 
-FULL = ExtractConfig()
-QUICK = ExtractConfig(min_side=120, max_side=200, roi_size=7, min_regions=5, max_regions=20)
+FULL = ExtractConfig(precision="exact")
+QUICK = FULL.model_copy(
+    update={"min_side": 120, "max_side": 200, "roi_size": 7, "min_regions": 5, "max_regions": 20}
+)
+
+Selection = dict[str, Any]
+"""The arguments of a call of `select_regions`."""
 
 
 class Laps:
@@ -67,6 +70,15 @@ class Laps:
         yield
         self._pieces[stage] += time.perf_counter() - started
 
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose calls are blocks of a stage."""
+
+        def call(*args: Any, **named: Any) -> Any:
+            with self.lap(stage):
+                return function(*args, **named)
+
+        return call
+
     @contextmanager
     def image(self, *, counts: bool) -> Iterator[None]:
         """Sum the blocks of one image, and discard them unless it counts."""
@@ -78,14 +90,6 @@ class Laps:
     def timings(self) -> dict[str, Timing]:
         """Return the timings of each stage in the order of execution."""
         return {stage: Timing(tuple(seconds)) for stage, seconds in self._seconds.items()}
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Proposals in pixels of the image, (N, 4), and their class probabilities, (N, classes)."""
-
-    boxes: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
 
 
 def draw_image(path: Path, *, seed: int = 0) -> Path:
@@ -108,115 +112,94 @@ def draw_image(path: Path, *, seed: int = 0) -> Path:
     return path
 
 
-def run_stages(detector: Detector, path: Path, *, config: ExtractConfig, laps: Laps) -> Scored:
-    """Run all stages on one image, as `Extractor` does."""
-    with laps.lap("decode and resize"):
-        blob, size = _read(path, config=config, mean=detector.meta.mean)
-    if detector.backbone.stem.conv1.bias is not None:
-        blob = blob.contiguous(memory_format=torch.channels_last)  # as Extractor runs
-    with laps.lap("backbone"):
-        maps = detector(blob)
-    with laps.lap("RPN and proposals"):
-        (proposals,) = detector.proposal_generator(
-            maps, sizes=[size], count=config.proposals, meta=detector.meta
-        )
-    features = _region_features(detector, maps, proposals, roi_size=config.roi_size, laps=laps)
-    with laps.lap("classes and attributes"):
-        predictor = detector.roi_heads.box_predictor
-        class_logits = predictor(features)
-        predictor.attribute_logits(features, class_logits)
-        probabilities = class_logits.softmax(dim=1)[:, :-1]
-    scored = Scored((proposals / size.scale).numpy(), probabilities.numpy())
-    with laps.lap(SELECTION):
-        _select(scored, config=config)
-    return scored
-
-
-def _read(
-    path: Path, *, config: ExtractConfig, mean: tuple[float, float, float]
-) -> tuple[Tensor, ScaledSize]:
-    image = read_image(path)
-    height, width = image.shape[:2]
-    scale = image_scale(
-        height=height, width=width, min_side=config.min_side, max_side=config.max_side
-    )
-    blob = torch.from_numpy(image_blob(image, scale=scale, mean=mean))[None]
-    size = ScaledSize(
-        height=blob.shape[2], width=blob.shape[3], scale=scale, factors=(scale, scale)
-    )
-    return blob, size
-
-
-def _region_features(
-    detector: Detector, maps: Tensor, proposals: Tensor, *, roi_size: int, laps: Laps
-) -> Tensor:
-    features = []
-    rois = torch.cat([torch.zeros(len(proposals), 1), proposals], dim=1)
-    for chunk in torch.split(rois, CHUNK):
-        with laps.lap("RoIPool"):
-            pooled = roi_pool(maps, chunk, size=roi_size, scale=1 / STRIDE)
-        with laps.lap("res5"):
-            features.append(detector.roi_heads(pooled))
-    return torch.cat(features)
-
-
-def _select(scored: Scored, *, config: ExtractConfig) -> NDArray[np.int64]:
-    return select_regions(
-        scored.boxes,
-        scored.probabilities,
-        confidence=config.confidence,
-        min_regions=config.min_regions,
-        max_regions=config.max_regions,
-    )
-
-
-def plain_selection(scored: Scored, *, config: ExtractConfig) -> NDArray[np.int64]:
-    """Select like `select_regions`, with one suppression per class as in generate_tsv.py."""
-    # caffe's boxes include their last pixel: the overlap of continuous boxes one wider
-    boxes = torch.from_numpy(scored.boxes + np.array([0, 0, 1, 1], np.float32))
-    best = torch.zeros(len(boxes))
-    for scores in torch.from_numpy(scored.probabilities).T:
-        kept = nms(boxes, scores, threshold=CLASS_OVERLAP)
-        best[kept] = torch.maximum(best[kept], scores[kept])
-    confident = (best >= config.confidence).nonzero()[:, 0]
-    if config.min_regions <= len(confident) <= config.max_regions:
-        return confident.numpy()
-    few = len(confident) < config.min_regions
-    count = config.min_regions if few else config.max_regions
-    return best.argsort(descending=True, stable=True)[:count].numpy()
+def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Extractor:
+    """Return an extractor whose own parts are timed."""
+    extractor = Extractor(detector, config=config)
+    network = extractor._network
+    for stage, owner, name in (
+        ("scale", extractor, "_blob"),
+        ("backbone", network.backbone, "forward"),
+        ("RPN and proposals", network.proposal_generator, "forward"),
+        ("RoIPool", network, "pool"),
+        ("res5", network.roi_heads, "forward"),
+        ("selection", extractor, "_choose"),
+    ):
+        setattr(owner, name, laps.timed(stage, getattr(owner, name)))
+    return extractor
 
 
 def time_stages(
     detector: Detector, path: Path, configs: list[ExtractConfig], *, rounds: int
-) -> tuple[list[dict[str, Timing]], list[Scored]]:
-    """Time the configurations in alternation, after one round that does not count."""
+) -> tuple[list[dict[str, Timing]], list[Selection]]:
+    """Time the configurations in alternation, after one round that does not count.
+
+    Returns the timings and the last selection of each.
+    """
     laps = [Laps() for _ in configs]
-    last: list[Scored] = []
-    for number in range(rounds + 1):
-        last = []
-        for config, measured in zip(configs, laps, strict=True):
-            with measured.image(counts=number > 0):
-                last.append(run_stages(detector, path, config=config, laps=measured))
-                with measured.lap(PLAIN_SELECTION):
-                    plain_selection(last[-1], config=config)
-    return [measured.timings() for measured in laps], last
+    forms = [
+        timed_extractor(detector, config, own) for config, own in zip(configs, laps, strict=True)
+    ]
+    selections: list[Selection] = []
+
+    def recorded(boxes: Boxes, probabilities: Boxes, **limits: Any) -> NDArray[np.int64]:
+        selections.append({"boxes": boxes, "probabilities": probabilities, **limits})
+        return select_regions(boxes, probabilities, **limits)
+
+    with patch("a2cap.extract.extractor.select_regions", recorded):
+        for number in range(rounds + 1):
+            for extractor, own in zip(forms, laps, strict=True):
+                with own.image(counts=number > 0), own.lap(TOTAL):
+                    _extract(extractor, path)
+    return [own.timings() for own in laps], selections[-len(configs) :]
 
 
-def plain_form(detector: Detector, path: Path, *, config: ExtractConfig) -> NDArray[np.int64]:
-    """Select an image's regions as the reference implementations do."""
-    laps = Laps()
-    with laps.image(counts=False):
-        scored = run_stages(detector, path, config=config, laps=laps)
-    return plain_selection(scored, config=config)
+def plain_selection(
+    boxes: Boxes, probabilities: Boxes, *, confidence: float, min_regions: int, max_regions: int
+) -> NDArray[np.int64]:
+    """Select like `select_regions`, with one suppression per class as in generate_tsv.py."""
+    # caffe's boxes include their last pixel: the overlap of continuous boxes one wider
+    widened = torch.from_numpy(boxes + np.array([0, 0, 1, 1], np.float32))
+    best = torch.zeros(len(boxes))
+    for scores in torch.from_numpy(probabilities).T:
+        kept = nms(widened, scores, threshold=CLASS_OVERLAP)
+        best[kept] = torch.maximum(best[kept], scores[kept])
+    confident = (best >= confidence).nonzero()[:, 0]
+    if min_regions <= len(confident) <= max_regions:
+        return confident.numpy()
+    count = min_regions if len(confident) < min_regions else max_regions
+    return best.argsort(descending=True, stable=True)[:count].numpy()
+
+
+def plain_extractor(detector: Detector, config: ExtractConfig) -> Extractor:
+    """Return an extractor that runs the network unfused, contiguous, with torchvision's RoIPool."""
+    extractor = Extractor(detector, config=config)
+    scale = extractor._blob
+    network = copy.copy(extractor._network if config.backend == "detectron2" else detector)
+    if config.backend == "native":
+        network.pool = lambda maps, rois, *, size, scale: roi_pool(maps, rois, size, scale)
+    replaced = {
+        "_network": network,
+        "_blob": lambda images: (scale(images)[0].contiguous(), scale(images)[1]),
+    }
+    vars(extractor).update(replaced)
+    return extractor
+
+
+def plain_form(extractor: Extractor, path: Path) -> Regions:
+    """Extract an image with the reference implementations' selection."""
+    with patch("a2cap.extract.extractor.select_regions", plain_selection):
+        return _extract(extractor, path)
 
 
 def time_precisions(
     detector: Detector, path: Path, base: ExtractConfig, *, rounds: int
 ) -> dict[str, Timing]:
     """Time all versions in alternation, including image decoding."""
-    forms: dict[str, Form] = {PLAIN: partial(plain_form, detector, path, config=base)}
+    exact = fixed(base, 36, precision="exact")
+    forms: dict[str, Form] = {PLAIN: partial(plain_form, plain_extractor(detector, exact), path)}
     if find_spec("detectron2") is not None and detector.architecture.has_bottlenecks:
-        forms["detectron2 eager"] = partial(plain_form, rebuild(detector), path, config=base)
+        theirs = plain_extractor(detector, exact.model_copy(update={"backend": "detectron2"}))
+        forms["detectron2 eager"] = partial(plain_form, theirs, path)
     for precision, count in (("exact", 36), ("mixed", 36), ("mixed", 100)):
         extractor = Extractor(detector, config=fixed(base, count, precision=precision))
         forms[f"{precision}, {count} boxes"] = partial(_extract, extractor, path)
@@ -276,35 +259,33 @@ def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) 
 
 
 def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
-    """Print seconds and share of each stage; the total excludes the plain selection."""
-    total = sum(t.median for stage, t in timings.items() if stage != PLAIN_SELECTION)
+    """Print seconds and share of each stage of one image."""
+    total = timings[TOTAL].median
     rows = [
         [stage, f"{timing.median:.4f}", timing.spread, f"{timing.median / total:.1%}"]
         for stage, timing in timings.items()
-        if stage != PLAIN_SELECTION
     ]
     title = f"one image, {config.proposals} proposals"
-    print_table(
-        title, ["", "s", "s in each round", "share"], [*rows, ["total", f"{total:.4f}", "", ""]]
-    )
+    print_table(title, ["", "s", "s in each round", "share"], rows)
 
 
-def print_selection(
-    configs: list[ExtractConfig], timings: list[dict[str, Timing]], scored: list[Scored]
-) -> None:
+def print_selection(configs: list[ExtractConfig], selections: list[Selection]) -> None:
     """Print pruned and plain selection on the same probabilities."""
     rows = []
-    for config, measured, regions in zip(configs, timings, scored, strict=True):
-        plain, pruned = measured[PLAIN_SELECTION], measured[SELECTION]
-        expected, found = plain_selection(regions, config=config), _select(regions, config=config)
-        same = len(np.intersect1d(expected, found))
+    for config, selection in zip(configs, selections, strict=True):
+        forms = {
+            "plain": partial(plain_selection, **selection),
+            "": partial(select_regions, **selection),
+        }
+        plain, pruned = interleaved(forms, rounds=3).values()
+        expected, found = (form() for form in forms.values())
         rows.append(
             [
                 f"{config.proposals} proposals",
                 f"{plain.median:.4f}",
                 f"{pruned.median:.4f}",
                 ratio(plain.median, pruned.median),
-                f"{same} of {len(expected)}",
+                f"{len(np.intersect1d(expected, found))} of {len(expected)}",
             ]
         )
     header = ["", "NMS per class, s", "pruned, s", "faster by", "same regions"]
@@ -346,10 +327,10 @@ def main(quick: bool) -> None:
         )
         paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
         print_agreement(detector, paths, many)
-        timings, scored = time_stages(fuse(detector), path, configs, rounds=rounds)
+        timings, selections = time_stages(detector, path, configs, rounds=rounds)
         for config, measured in zip(configs, timings, strict=True):
             print_stages(config, measured)
-        print_selection(configs, timings, scored)
+        print_selection(configs, selections)
         print_memory(detector, path, configs)
 
 
