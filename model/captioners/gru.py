@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
+from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
@@ -45,14 +45,6 @@ class GruDecoder(RecurrentDecoder):
         self.cell = nn.GRUCell(inputs, width)
         self.initial = nn.Linear(width, width) if config.initial == "mean" else None
         self.output = nn.Linear(2 * width if self.is_luong else width, vocabulary_size)
-
-    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
-        """Project the regions for the attention."""
-        return () if self.attention is None else (self.attention.project(states, region_mask),)
-
-    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
-        """Project the regions for the mask network, None without one."""
-        return () if self.attention is None else (self.attention.project_mask_keys(states),)
 
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the GRU's state and the mean region, which is read without attention."""

@@ -5,7 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import AlignedAttention, DecoderPass, at_least_float32
+from a2cap.model.alignment import (
+    AlignedAttention,
+    DecoderPass,
+    RegionProjection,
+    at_least_float32,
+)
+from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 
@@ -36,6 +42,17 @@ class RecurrentDecoder(nn.Module):
     Each pass has a recurrence of its own: the states of the perturbed pass are perturbed, and its
     loss reaches the masks of earlier tokens through them.
     """
+
+    # without a value: a class attribute would hide the module of that name
+    attention: SingleHeadAttention | None
+
+    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
+        """Project the regions for the attention, if there is one."""
+        return () if self.attention is None else (self.attention.project(states, region_mask),)
+
+    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the regions for its mask network, None without one."""
+        return () if self.attention is None else (self.attention.project_mask_keys(states),)
 
     def below_masks(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> None:
         """Share nothing: the first token's state depends on its attention already."""

@@ -9,7 +9,7 @@ bias that the softmax over regions undoes is left out.
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
+from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
@@ -21,6 +21,8 @@ from a2cap.model.layers.lstm import lstm
 
 class ShowAttendTellDecoder(RecurrentDecoder):
     """Attention by the previous state, LSTM and deep output; bos: token that starts a caption."""
+
+    attention: SingleHeadAttention
 
     def __init__(
         self, config: ShowAttendTellConfig, *, feature_width: int, vocabulary_size: int, bos: int
@@ -65,14 +67,6 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         width = self.initial_state.out_features
         for block in self.gates.weight.chunk(4):
             nn.init.orthogonal_(block[:, first : first + width])
-
-    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
-        """Project the regions for the attention."""
-        return (self.attention.project(states, region_mask),)
-
-    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
-        """Project the regions for the mask network, None without one."""
-        return (self.attention.project_mask_keys(states),)
 
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the LSTM's state and cell, from the mean region."""

@@ -9,7 +9,7 @@ forget gates that start open. Their first token is <eos>, ours <bos>.
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import DecoderPass, RegionProjection
+from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
@@ -21,6 +21,8 @@ from a2cap.model.layers.lstm import lstm
 
 class UpDownDecoder(RecurrentDecoder):
     """Attention LSTM, top-down attention, language LSTM and output layer."""
+
+    attention: SingleHeadAttention
 
     def __init__(self, config: UpDownConfig, *, feature_width: int, vocabulary_size: int):
         super().__init__()
@@ -48,14 +50,6 @@ class UpDownDecoder(RecurrentDecoder):
                 nn.init.normal_(parameter, std=0.0 if name.endswith("bias") else 0.01)
         for gates in (self.from_token, self.language):
             gates.bias.data[width : 2 * width] = 1  # an open forget gate
-
-    def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
-        """Project the regions for the attention."""
-        return (self.attention.project(states, region_mask),)
-
-    def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
-        """Project the regions for the mask network, None without one."""
-        return (self.attention.project_mask_keys(states),)
 
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the image's share of the attention LSTM, and states and cells of 0."""
