@@ -1,5 +1,6 @@
 """The work of stage extract with `data.features`: region features of another program."""
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,8 @@ from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, SKIPPED, WEIGHT
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.convert import convert, open_source, read_sizes, skipped_file
+
+logger = logging.getLogger(__name__)
 
 _TRIED = 20
 """Images of a file among which one has to be readable."""
@@ -91,7 +94,10 @@ def import_features(
         found = {_identity(item.image_id): item.reason for item in made.skipped}
     store = FeatureStore(target)
     wanted, stored = set(imported.image_ids), set(store)
-    events.write("imported", images=len(stored), without_captions=len(stored - wanted))
+    unused = len(stored - wanted) if wanted else 0
+    events.write("imported", images=len(stored), without_captions=unused)
+    if unused:
+        logger.info("%d images of %s have no captions and are not used", unused, imported.path)
     missing = sorted(wanted - stored - found.keys())
     if missing:
         raise InputError(

@@ -144,7 +144,8 @@ def test_an_image_with_bad_features_is_skipped_and_left_out(opened, lines, store
     assert read_skipped(found.directory) == {bad: f"{reason} image"}
 
 
-def test_images_without_captions_are_imported_and_counted(opened, lines, store):
+def test_images_without_captions_are_imported_and_counted(opened, lines, store, caplog):
+    caplog.set_level("INFO")
     ids = list(FeatureStore(store))
     convert(lines({}), store_path := lines({}).with_name("all"), form="a2")
     experiment = opened(store_path)
@@ -153,6 +154,7 @@ def test_images_without_captions_are_imported_and_counted(opened, lines, store):
     events = [json.loads(line) for line in (found / "events.jsonl").read_text().splitlines()]
     [counts] = (event for event in events if event["event"] == "imported")
     assert (counts["images"], counts["without_captions"]) == (40, 3)
+    assert f"3 images of {store_path} have no captions and are not used" in caplog.messages
 
 
 def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
