@@ -1,6 +1,7 @@
 """Disk space and memory: estimated and checked before any work."""
 
 import shutil
+import tempfile
 
 import pytest
 import torch
@@ -154,7 +155,11 @@ def test_a_missing_device_is_reported(new):
 
 
 def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
-    def refuse(dir):
+    create = tempfile.TemporaryFile
+
+    def refuse(dir=None):
+        if dir is None:  # of the JVM that is started on trial
+            return create()
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
