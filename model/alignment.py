@@ -20,6 +20,7 @@ def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
 
     attention, keep, average: broadcastable to (B, H, Q, R), float, in [0, 1].
     """
+    # a row need not sum to 1: its regions may be masked differently
     return keep * attention + (1 - keep) * average
 
 
@@ -130,6 +131,7 @@ class LinearMask(nn.Module):
                 f"{self.slots} slots; raise model.alignment.mask_slots and retrain, or set "
                 "model.alignment.mask_network to bilinear"
             )
+        # this mask depends on the state alone; only the number of regions is needed
         return regions[:, None, :, :0].detach()
 
     def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
@@ -144,6 +146,7 @@ class Gate(nn.Module):
 
     def __init__(self, *, heads: int, head_width: int):
         super().__init__()
+        # Xavier's range of a layer with one output
         bound = math.sqrt(6 / (head_width + 1))
         self.weight = nn.Parameter(torch.empty(heads, head_width, 1).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(heads, 1, 1))
@@ -238,9 +241,11 @@ class Alignment(nn.Module):
         hidden: (B, Q, D), input of the attention; mask_keys: `mask_network.project(regions)`;
         region_mask: (B, R) bool.
         """
+        # Lu lets the caption loss reach the state and the regions through the mask
         if self.config.detach_mask and not decoder_pass.perturbed:
             hidden, mask_keys = hidden.detach(), mask_keys.detach()
         keep = self.mask_network(hidden, mask_keys)
+        # 1 adds nothing to the penalty; attention and average are 0 there already
         keep = keep.masked_fill(~region_mask[:, None, None, :], 1.0)
         gate: Tensor | None = None
         if decoder_pass.perturbed:

@@ -25,6 +25,7 @@ def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
     first, second: (N, R) float; valid: (N, R) bool, True where a value counts. Returns (N,) float64
     in [-1, 1], NaN where all values of one side are equal.
     """
+    # all R^2 pairs at once: an image has at most a few hundred regions
     pairs = (valid[:, :, None] & valid[:, None, :]).float()  # -> (N, R, R), each pair twice
     one, other = (
         (values[:, :, None] - values[:, None, :]).sign().float() * pairs

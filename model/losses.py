@@ -59,6 +59,7 @@ def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
 
     log_probs: (...) float, of the target tokens; is_token: the same shape, bool, False on padding.
     """
+    # a rank may have no token in its part of a batch
     return -(log_probs * is_token).sum() / is_token.sum().clamp(min=1)
 
 
@@ -68,6 +69,7 @@ def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
     keeps: one (B, H, K * L, R) per layer, 1 on padding regions; is_token: (B, K, L) bool.
     """
     counted = is_token.flatten(1)[:, None, :]  # -> (B, 1, K * L)
+    # padding regions have m = 1 and add nothing
     per_layer = [((1 - keep).square().sum(dim=-1) * counted).sum() for keep in keeps]
     return torch.stack(per_layer).sum() / _count(keeps, counted)
 
@@ -103,6 +105,7 @@ def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) 
         alone = captioner.score(memory, captions)
         caption = caption_loss(alone.log_probs, is_token)
         return TwoLosses(caption, None, None, is_token.sum(), alone.penalties)
+    # the image is encoded once; only the decoder runs twice
     aligned, perturbed = captioner.score_both(memory, captions)
     caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)

@@ -136,6 +136,7 @@ class AoaDecoder(RecurrentDecoder):
         mean, state, cell, context = tensors
         regions = memory.projections[0]
         embedded = self.dropout(self.embedding(tokens).relu())
+        # the context of the step before enters beside the mean region
         inputs = torch.cat((embedded, mean + self.dropout(context), state), dim=-1)
         state, cell = lstm(self.gates(inputs), cell)
         hidden = self.norm(state).reshape(len(memory), -1, state.shape[-1])  # -> (B, K, D)

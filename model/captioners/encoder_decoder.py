@@ -83,6 +83,7 @@ class Decoder(Protocol):
 @contextmanager
 def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
+    # decoding comes here at every token: skip the loop over the parameters
     if not torch.is_grad_enabled():
         yield
         return
@@ -126,6 +127,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.schedule_step: Tensor
+        # saved with the weights, because Eq. 8 needs the last value in decoding
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -287,6 +289,7 @@ class EncoderDecoder(nn.Module):
                 f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
                 "give every image the same number of rows"
             )
+        # an empty tensor has no minimum
         if tokens.numel() and not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
             raise ModelError(

@@ -60,6 +60,7 @@ class MemoryLayer(nn.Module):
         memory_values = math.sqrt(slots) * self.memory_values
         keys = torch.cat((keys, memory_keys.expand(batch, -1, -1).to(keys.dtype)), dim=1)
         values = torch.cat((values, memory_values.expand(batch, -1, -1).to(values.dtype)), dim=1)
+        # the memory is visible to every image, also to one with padding
         is_visible = torch.cat((region_mask, region_mask.new_ones(batch, slots)), dim=1)
         attended = nn.functional.scaled_dot_product_attention(
             split_heads(queries, self.heads),
@@ -111,6 +112,7 @@ class MeshedLayer(nn.Module):
         self.key_value = xavier_linear(width, width, parts=2)
         self.output = xavier_linear(width, width)
         self.cross_attention_norm = nn.LayerNorm(width)
+        # the only weights of their own that the levels have, beside their masks
         self.gates = nn.ModuleList(xavier_linear(2 * width, width) for _ in range(levels))
         self.feed_forward = FeedForward(width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(width)

@@ -53,6 +53,7 @@ class UpDownDecoder(RecurrentDecoder):
 
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the image's share of the attention LSTM, and states and cells of 0."""
+        # shared by the four tensors: a step never changes them in place
         zeros = memory.states.new_zeros(len(memory), self.width)
         return (self.from_image(mean_region(memory)), zeros, zeros, zeros, zeros)
 

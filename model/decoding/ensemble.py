@@ -79,6 +79,7 @@ class Ensemble:
 
     def _average(self, log_probs: Sequence[Tensor]) -> Tensor:
         """Average log-probabilities (..., V); a single captioner's are unchanged."""
+        # exactly those of the captioner: the average of one would round
         if len(log_probs) == 1:
             return log_probs[0]
         stacked = torch.stack(list(log_probs))

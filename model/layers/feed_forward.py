@@ -15,5 +15,6 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Transform each state; (..., D) -> (..., D)."""
+        # in place: the gradient of ReLU needs its output alone
         transformed: Tensor = self.outer(self.inner(states).relu_())
         return transformed

@@ -14,4 +14,5 @@ class KVCache(NamedTuple):
 
     def append(self, keys: Tensor, values: Tensor) -> "KVCache":
         """Append the next token of each row, (N, H, 1, d) each; leave this cache unchanged."""
+        # new tensors, because beams with a common prefix go on with the old ones
         return KVCache(torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2))

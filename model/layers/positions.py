@@ -9,5 +9,6 @@ MAX_POSITIONS = 512
 def sinusoidal_positions(length: int, width: int) -> Tensor:
     """Return (length, width) float32: sine in even columns, cosine in odd ones; width is even."""
     rate = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    # float64 until the end: late positions have large angles
     angle = torch.arange(length, dtype=torch.float64)[:, None] * rate
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()

@@ -77,6 +77,7 @@ def generate_rollouts(
     if baseline == "greedy":
         greedy = sample_captions(captioner, memory, max_length=max_length, temperature=0)
         return Rollouts(captions, rewards, reward(greedy).expand_as(rewards))
+    # the sample's own reward would make the baseline depend on it
     others = (rewards.sum(dim=1, keepdim=True) - rewards) / (samples - 1)
     return Rollouts(captions, rewards, others)
 
