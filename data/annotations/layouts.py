@@ -106,10 +106,11 @@ def _share_tokens(item: dict[str, object]) -> dict[str, object]:
     return item
 
 
-def _karpathy_items(name: str, images: Sequence[object], skip: Skip) -> Iterator[RawImage]:
+def _karpathy_items(name: str, images: list[object], skip: Skip) -> Iterator[RawImage]:
     _require_key("sentences", images, f"the images of {name}")
     for index, item in enumerate(images):
         with skipping(f"images[{index}]", skip) as position:
+            images[index] = None  # one image at a time is in memory twice, not all of them
             file, sentences = text_member(item, "filename"), list_member(item, "sentences")
             split = member(item, "split")
             if isinstance(item, dict) and item.get("filepath"):

@@ -124,8 +124,7 @@ def _count_ngrams(
         inside[inside] = sentence_of[starts[inside]] == sentence_of[starts[inside] + length - 1]
         starts = starts[inside]
         # the number of its prefix and its last word identify an n-gram and keep the order
-        keys = prefixes[inside] * np.int64(base) + numbers[starts + length - 1]
-        first, prefixes = _unique(keys)
+        first, prefixes = _unique(prefixes[inside] * np.int64(base) + numbers[starts + length - 1])
         ngrams = np.full((len(first), LONGEST_NGRAM), -1, dtype=np.int32)
         ngrams[:, :length] = numbers[starts[first][:, None] + np.arange(length, dtype=np.int32)]
         counts = (_count_documents(prefixes, of[starts]) for of in (image_of, sentence_of))
@@ -141,7 +140,7 @@ def _unique(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int3
     """
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    is_first = np.diff(keys, prepend=-1) > 0
+    is_first = _differs_from_previous(keys)
     ranks = np.empty(len(keys), dtype=np.int32)
     ranks[order] = np.cumsum(is_first, dtype=np.int32) - 1
     return order[is_first], ranks
@@ -152,4 +151,11 @@ def _count_documents(ngrams: NDArray[np.int32], documents: NDArray[np.int32]) ->
     base = int(documents.max(initial=0)) + 1
     pairs = ngrams * np.int64(base) + documents
     pairs.sort()  # np.unique, which hashes, takes 40 times as long
-    return np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // base).astype(np.int32)
+    return np.bincount(pairs[_differs_from_previous(pairs)] // base).astype(np.int32)
+
+
+def _differs_from_previous(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+    differs = np.ones(len(values), dtype=np.bool_)
+    # without the two copies that np.diff makes
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return differs
