@@ -60,7 +60,10 @@ def preprocess(annotations: Path, artifacts: Path) -> Cost:
     command = [sys.executable, "-m", "a2cap.pipeline", "preprocess", "--artifacts", str(artifacts)]
     started = time.perf_counter()
     running = subprocess.Popen(
-        [*command, "--set", f"data.annotations={annotations}"], stdout=subprocess.DEVNULL
+        [*command, "--set", f"data.annotations={annotations}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     memory = 0.0
     while True:
@@ -69,9 +72,12 @@ def preprocess(annotations: Path, artifacts: Path) -> Cost:
             break
         memory = max(memory, _resident(running.pid))
         time.sleep(0.05)
-    if status:
-        raise click.ClickException(f"a2 preprocess failed with status {status}")
     elapsed = time.perf_counter() - started
+    running.returncode = os.waitstatus_to_exitcode(status)
+    with running:  # closes the pipe
+        messages = running.communicate()[1]
+    if running.returncode:
+        raise click.ClickException(f"a2 preprocess failed: {messages}")
     return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory)
 
 
