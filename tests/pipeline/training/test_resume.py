@@ -175,7 +175,10 @@ def test_a_killed_loader_is_reported_and_the_same_command_resumes(
 
     def kill_a_loader(self, parts, number):
         if number == STEPS_PER_EPOCH + 1:
-            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            [loader] = multiprocessing.active_children()
+            loader.kill()
+            # until it is dead: else this process could train on the batches that are there already
+            os.waitid(os.P_PID, loader.pid, os.WEXITED | os.WNOWAIT)
         return step(self, parts, number)
 
     found = tmp_path / "killed"
