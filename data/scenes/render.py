@@ -3,9 +3,10 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -40,13 +41,15 @@ def write_images(
     write = partial(_write_batch, images, planted, seed=seed, side=side)
     starts = range(0, len(planted), _BATCH_SIZE)
     count = workers or min(_cores(), len(planted) // _MIN_SCENES_PER_PROCESS)
-    parts = _map_in_pool(write, starts, workers=count) if count > 1 else map(write, starts)
+    drawn = _map_in_pool(write, starts, workers=count) if count > 1 else (write(s) for s in starts)
     scenes: list[Scene] = []
-    for part in parts:
-        for scene in part:
-            scenes.append(scene)
-            if progress is not None:
-                progress(1)
+    # closed here: garbage collection may close it in a thread of the pool, which cannot end it
+    with closing(drawn) as parts:
+        for part in parts:
+            for scene in part:
+                scenes.append(scene)
+                if progress is not None:
+                    progress(1)
     return scenes
 
 
@@ -56,7 +59,7 @@ def _cores() -> int:
 
 def _map_in_pool(
     write: Callable[[int], list[Scene]], starts: Sequence[int], *, workers: int
-) -> Iterator[list[Scene]]:
+) -> Generator[list[Scene]]:
     """Map `write` over the starts in order, in several processes."""
     # not forked: OpenCV may already have threads, which a fork does not copy
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
