@@ -143,7 +143,10 @@ def test_options_of_results_require_results_which_must_exist(a2_evaluate, tmp_pa
             f"Error: {options[0]} belongs to --results; name them, or leave it out"
         )
     answer = a2_evaluate("--results", "r.json", "--references", "x.json", "--output", tmp_path)
-    assert (answer.exit_code, answer.stderr) == (1, "a2: no file 'r.json'; check the path\n")
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        "a2: 2 paths do not exist; check them:\n  --results 'r.json'\n  --references 'x.json'\n",
+    )
 
 
 WITHOUT_REFERENCE = (
