@@ -1,5 +1,7 @@
 """Stage locks: one holder with a description, released when the holder dies."""
 
+import errno
+import fcntl
 import os
 import re
 import socket
@@ -11,7 +13,7 @@ import time
 import pytest
 
 from a2cap.data.errors import LockedError
-from a2cap.pipeline.engine.lock import is_locked, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, is_read, lock_holder, reading, stage_lock
 from tests.file_sizes import limited_to
 
 
@@ -119,3 +121,19 @@ def test_a_lock_works_on_a_full_disk(lock):
         assert is_locked(lock)
         assert lock_holder(lock) == "a process that has just started"
     assert not is_locked(lock)
+
+
+def test_a_folder_is_read_while_a_reader_is_inside_it(tmp_path):
+    (tmp_path / "result").mkdir()
+    with reading(tmp_path / "result"):
+        assert is_read(tmp_path)
+    assert not is_read(tmp_path)
+
+
+def test_a_file_system_without_locks_of_folders_has_no_readers(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with reading(tmp_path):
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        assert not is_read(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
+from a2cap.pipeline.engine import run as running
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
 from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
@@ -245,3 +246,28 @@ def test_a_second_run_fails_immediately_and_names_the_holder(tmp_path):
     assert message.endswith("; wait for it, or stop it")
     assert made == []
     assert run(stage, tmp_path).ran
+
+
+def test_a_stage_that_another_process_finished_meanwhile_is_not_run_again(tmp_path, monkeypatch):
+    stage, made = counting_stage()
+    first = run(stage, tmp_path)
+    found, published = [None], running.published
+    monkeypatch.setattr(
+        running, "published", lambda *a, **o: found.pop() if found else published(*a, **o)
+    )
+    again = run(stage, tmp_path)
+    assert (again.ran, again.directory) == (False, first.directory)
+    assert len(made) == 10
+
+
+def test_a_manifest_without_the_right_to_read_it_names_the_permissions(tmp_path, monkeypatch):
+    stage, _ = counting_stage()
+    run(stage, tmp_path)
+
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert message_of(run, stage, tmp_path, error=A2Error).endswith(
+        "([Errno 13] Permission denied); fix its permissions"
+    )
