@@ -46,6 +46,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_skipped_test_with_a_required_marker_fails(run):
     code, output = run("chromium")
     assert code == 1
@@ -53,6 +54,7 @@ def test_a_skipped_test_with_a_required_marker_fails(run):
     assert "A2_REQUIRE=chromium allows no skip; Skipped: chromium is not installed" in output
 
 
+@pytest.mark.slow
 def test_an_unknown_required_marker_is_an_error(run):
     code, output = run("chromium,chromiun")
     assert code == pytest.ExitCode.USAGE_ERROR

@@ -32,6 +32,7 @@ def captioner(model):
     return a2cap.load(model, device="cpu", beam_size=2)
 
 
+@pytest.mark.slow
 def test_the_caption_is_that_of_the_command(experiment, captioner, model, scene, boxes):
     [(_, expected)] = caption_files(
         [NamedImage(scene)],
@@ -109,6 +110,7 @@ def test_features_are_those_of_the_store(experiment, captioner, scene, boxes):
     assert (stored.boxes == found.boxes).all()
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_evaluation(experiment):
     directory = experiment.directory("evaluate")
     expected = json.loads((directory / "metrics.json").read_text())

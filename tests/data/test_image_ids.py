@@ -23,6 +23,7 @@ def test_a_number_is_padded_to_twelve_digits_with_any_prefix_and_folder(number, 
     assert image_id(PurePosixPath("val2014") / f"{prefix}{padded}.png") == padded
 
 
+@pytest.mark.slow
 @given(NAMES, NAMES)
 def test_the_id_of_another_image_is_its_path_without_suffix(folder, stem):
     assume(not image_id(f"{stem}.jpg").isdigit())

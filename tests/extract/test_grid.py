@@ -108,6 +108,7 @@ def test_the_record_describes_the_grid_and_has_no_detector(extractor, tmp_path):
     assert "meta" not in json.loads((tmp_path / "extractor.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "layer", "width"),
     [("vgg11", "features", 512), ("vgg19", "features.10", 256), ("resnet152", "layer3", 1024)],

@@ -94,6 +94,7 @@ def _from_states(captioner, memory, states, captions):
     return log_probs.gather(-1, captions[..., None])[..., 0].exp()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["bilinear", "linear"])
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_importance_equals_the_norm_of_finite_differences(tiny, images, fusion, network):

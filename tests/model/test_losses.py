@@ -162,6 +162,7 @@ def test_one_backward_pass_equals_separate_gradients(tiny, images):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeroed", ["mask", "caption"])
 @pytest.mark.parametrize("detach_mask", [True, False])
 @pytest.mark.parametrize("fusion", FUSIONS)
@@ -211,6 +212,7 @@ def test_rows_of_padding_do_not_change_the_losses(tiny, images):
     assert losses.tokens == expected.tokens
 
 
+@pytest.mark.slow
 def test_a_tiny_captioner_overfits_ten_captions_and_its_masks_learn_to_harm(tiny):
     torch.manual_seed(0)
     captioner = tiny(width=32, encoder_layers=1, decoder_layers=1, feed_forward=64).float().train()

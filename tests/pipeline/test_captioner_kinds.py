@@ -26,6 +26,7 @@ OTHER_KINDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fields"), OTHER_KINDS)
 def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor, kind, fields):
     settings = yaml.safe_load(copy.experiment.config_file.read_text())

@@ -119,6 +119,7 @@ def test_groups_that_divide_the_beams_are_accepted():
 NOT_YAML = "config file is not YAML: {path!r} "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -108,6 +108,7 @@ def leaf_of(config, name):
 
 # Only the field's own YAML is written here: dumping and reading all fields takes 20 times longer
 # and is what the next test does.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 @settings(max_examples=5)
 @given(data=st.data())
@@ -128,6 +129,7 @@ def nested(name, value):
     return yaml.safe_dump(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_configuration_reads_back_from_its_resolved_file(tmp_path_factory, data):

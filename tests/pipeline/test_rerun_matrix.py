@@ -296,6 +296,7 @@ def test_every_field_of_the_configuration_is_in_the_matrix():
     assert sorted(MATRIX) == sorted(config_fields())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", MATRIX)
 def test_the_matrix_changes_exactly_one_field_at_a_time(keys, field):
     under, overrides = keys.overrides(field, MATRIX[field][0])
@@ -303,6 +304,7 @@ def test_the_matrix_changes_exactly_one_field_at_a_time(keys, field):
     assert {name for name in before if before[name] != after[name]} == {field}
 
 
+@pytest.mark.slow
 def test_no_rerun_is_false_and_none_is_missed(keys):
     false, missed = [], []
     for field, (value, readers) in MATRIX.items():
@@ -353,6 +355,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
     assert found == {name: set(readers) for name, readers in READERS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "field",
     [name for name, (value, readers) in MATRIX.items() if readers and not isinstance(value, File)],

@@ -36,6 +36,7 @@ def test_other_formats_of_pillow_are_refused(tmp_path, name):
         open_image(tmp_path / "a.png")
 
 
+@pytest.mark.slow
 def test_images_are_opened_by_this_function_alone():
     openers = {
         path.relative_to(ROOT).as_posix()

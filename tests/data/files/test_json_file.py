@@ -17,6 +17,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(JSON_VALUES))
 def test_written_values_are_read_back_whole_or_item_by_item(tmp_path_factory, values):

@@ -90,6 +90,7 @@ def captions_with(
     return found
 
 
+@pytest.mark.slow
 def test_every_count_is_the_number_of_objects_that_fit_the_phrase(scenes):
     for scene in scenes:
         for caption in scene.captions:

@@ -51,6 +51,7 @@ def test_four_categories_have_different_companions():
     assert set(COMPANIONS) <= set(OBJECT_CATEGORIES) and set(COMPANIONS.values()) < set(CLUTTER)
 
 
+@pytest.mark.slow
 def test_clutter_is_independent_of_its_object_by_default(placed):
     scenes = placed(0.0)
     assert {category for _, clutter in scenes for category in clutter} == set(CLUTTER)
@@ -61,6 +62,7 @@ def test_clutter_is_independent_of_its_object_by_default(placed):
             assert is_clutter_probability(rate, len(chosen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [0.5, 1.0])
 def test_a_planted_companion_appears_only_with_its_object(placed, planted):
     for category, companion in COMPANIONS.items():

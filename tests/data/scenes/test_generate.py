@@ -146,6 +146,7 @@ def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
     return found
 
 
+@pytest.mark.slow
 def test_spurious_companions_are_planted_only_in_train(tmp_path):
     plain, spurious = tmp_path / "plain", tmp_path / "spurious"
     write_scenes(plain, count=80, seed=1, side=96)

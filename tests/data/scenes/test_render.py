@@ -31,6 +31,7 @@ def drawn(folder: Path, *, workers: int, count: int = 70) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_images_do_not_depend_on_the_number_of_processes(tmp_path):
     alone, two = (drawn(tmp_path / str(workers), workers=workers) for workers in (1, 2))
     assert len(alone) == 70 and alone == two

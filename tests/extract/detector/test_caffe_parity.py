@@ -160,6 +160,7 @@ def assert_selected_as_by_caffe(boxes, probabilities, rule):
     assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(36, 36), (10, 100), (10, 20), (90, 100)])
 @pytest.mark.parametrize("kind", ["random", "clustered"])
 @pytest.mark.parametrize("seed", range(5))

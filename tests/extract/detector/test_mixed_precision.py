@@ -25,6 +25,7 @@ def fast_and_uncompiled(monkeypatch):
     monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: 2.0)
 
 
+@pytest.mark.slow
 def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image):
     kept = matched = 0
     for seed in range(3):

@@ -67,6 +67,7 @@ def test_reordered_rows_continue_their_source_row_and_the_old_state_stays(captio
     assert torch.equal(captioner.step(torch.full((6,), 10), state).log_probs, straight)
 
 
+@pytest.mark.slow
 def test_a_batch_equals_single_images_in_both_passes(captioner, images):
     batched = scores(captioner, images.encoded(captioner), images.captions)
     for number in range(3):
@@ -108,6 +109,7 @@ def test_gradient_importance_is_zero_on_padding_alone(captioner, images):
     assert found[images.region_mask][:, :2].all()
 
 
+@pytest.mark.slow
 def test_beams_have_the_log_probability_of_teacher_forcing(captioner, images):
     memory = images.encoded(captioner)
     for number, beams in enumerate(search(captioner, memory, beam_size=3, max_length=6)):

@@ -230,6 +230,7 @@ def _diverse(captioner, memory, *, groups, size, max_length, diversity):
     return sorted((pair for group in beams for pair in group), key=lambda pair: -pair[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "size"), [(2, 2), (3, 1), (2, 3)])
 @pytest.mark.parametrize("diversity", [0.3, 2.0])
 def test_diverse_groups_equal_an_uncached_reference_search(tiny, images, groups, size, diversity):

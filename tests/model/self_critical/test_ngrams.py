@@ -55,6 +55,7 @@ def table(counts, documents):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(SENTENCES, min_size=1, max_size=4), SENTENCES)
 def test_weights_are_log_inverse_document_frequencies(corpus, asked):
     counts = Counter(

@@ -88,6 +88,7 @@ def bleu_4(pairs):
     return scorer.compute_score(option="closest", verbose=0)[1][3]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(CORPUS, st.data(), st.booleans(), st.booleans())
 def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
@@ -166,6 +167,7 @@ def test_empty_references_are_rejected():
     assert str(error.value) == "all references are empty; give each image captions"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_rewards_of_coco_captions_equal_pycocoevalcap():
     """500 captions of COCO: each image's captions against its others."""

@@ -82,6 +82,7 @@ def test_the_loss_counts_every_token_up_to_eos_once():
     assert loss.item() == pytest.approx(0.5 * 7 - 2.0 * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", ["leave_one_out", "greedy", "beam_mean"])
 @pytest.mark.parametrize("fusion", ["none", "max", "moving", "decay", "gate"])
 def test_the_gradient_equals_back_propagation_through_every_step(tiny, images, fusion, baseline):

@@ -133,6 +133,7 @@ def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain
         assert path.suffix == ".csv" or path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment, tmp_path):
     options = ("--artifacts", experiment.artifacts, "--set", "runtime.device=cpu", "--images", "2")
     answer = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")

@@ -105,6 +105,7 @@ def test_a_caption_without_words_shows_the_image():
 STARTS = {"png": b"\x89PNG", "JPG": b"\xff\xd8", "webp": b"RIFF", "pdf": b"%PDF", "svg": b"<?xml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "start"), STARTS.items())
 def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, suffix, start):
     Image.new("RGB", (100, 80)).save(tmp_path / "image.png")

@@ -64,6 +64,7 @@ def figures_of(trained):
     return json.loads((trained.directory / "figures.json").read_text())
 
 
+@pytest.mark.slow
 def test_training_prints_the_metrics_and_the_path_of_the_weights(trained):
     figures = figures_of(trained)
     first, *lines, last = trained.output.splitlines()

@@ -258,6 +258,7 @@ def test_status_prints_json(copy):
     }
 
 
+@pytest.mark.slow
 def test_another_beam_size_reruns_evaluation_alone(copy, without_meteor):
     before = copy.finished()
     answer = copy.a2("run", *settings("evaluate.beam_size=3"))
@@ -272,6 +273,7 @@ def test_another_beam_size_reruns_evaluation_alone(copy, without_meteor):
     assert [name.split("/")[0] for name in after.keys() - before.keys()] == ["evaluate"]
 
 
+@pytest.mark.slow
 def test_forced_training_reruns_that_stage_alone(copy):
     before = copy.finished()
     forced = copy.a2("train", "--force")

@@ -156,6 +156,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_leaves_no_files_and_says_that_the_command_restarts(tmp_path, how, code, workers):

@@ -18,6 +18,7 @@ def damaged(copied_scenes):
     return scenes, scenes.with_name("artefäcts"), settings(*overrides, "train.epochs=1")
 
 
+@pytest.mark.slow
 def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     experiment, damaged, without_meteor
 ):

@@ -80,6 +80,7 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     assert "problems" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "stage", "need"),
     [
@@ -319,6 +320,7 @@ def test_the_doctor_reports_unknown_memory(experiment, tmp_path, monkeypatch):
 # --- SPICE --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(new, monkeypatch):
     needs = (
         "will not run, exit code 3: SPICE needs Stanford CoreNLP 3.6.0; "

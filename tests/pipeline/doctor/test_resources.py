@@ -74,6 +74,7 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
 MANY = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overrides", "phases"), [(MANY, 1), (("scst.epochs=1",), 2)])
 def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, overrides, phases):
     with new(*overrides) as opened:

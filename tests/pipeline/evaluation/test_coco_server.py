@@ -117,6 +117,7 @@ def test_a_wrong_number_of_images_is_logged(infos, caplog):
     ]
 
 
+@pytest.mark.slow
 def test_the_server_s_number_of_images_is_not_logged(write, caplog):
     val = write("v.json", {"images": [{"id": n} for n in range(40_504)]})
     test = write("t.json", {"images": [{"id": n} for n in range(50_000, 90_775)]})

@@ -347,6 +347,7 @@ def test_nothing_is_decoded_without_java(run, without_java):
 # --- SPICE --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     copy, monkeypatch, without_meteor
 ):

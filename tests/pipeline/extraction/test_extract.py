@@ -71,6 +71,7 @@ def test_the_store_contains_the_regions_of_the_extractor(run, scenes, weights):
         np.testing.assert_allclose(store[image_id].features, alone.features, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_grid_extractor_fills_the_same_kind_of_store(new, scenes, tmp_path):
     images, _ = scenes
     torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "resnet18.pth")

@@ -63,6 +63,7 @@ def lines(store, tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_features_of_every_format_become_the_result_of_extract(opened, features, store, form):
     found = opened(features(form)).run("extract")
@@ -90,6 +91,7 @@ def test_every_format_trains_the_same_tensors(opened, features, store, tmp_path)
         assert tensors(features(form)) == expected
 
 
+@pytest.mark.slow
 def test_a_captioner_is_trained_and_evaluated_without_images(
     opened, features, tmp_path, without_meteor
 ):

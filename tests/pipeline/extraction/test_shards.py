@@ -29,6 +29,7 @@ from tests.pipeline.extraction.conftest import DETECT, IDS
 from tests.pipeline.training.runs import events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
 def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new, scenes, given):
     """A batch, of up to 16 images with given boxes, is in the shard of its first image."""

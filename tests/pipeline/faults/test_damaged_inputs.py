@@ -34,6 +34,7 @@ def flip_a_bit(path):
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", INPUTS)
 def test_a_flipped_bit_in_a_small_input_stops_the_stage_before_its_work(copy, stage):
     copy.delete(*{stage, "evaluate"} - {"train-scst"})
@@ -96,6 +97,7 @@ def replaced_while(monkeypatch, copied_scenes):
     return replace_while
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 20, 40])
 def test_images_replaced_during_extraction_are_never_part_of_a_result(
     experiment, copied_scenes, replaced_while, new, number

@@ -26,6 +26,7 @@ def both_sides(images):
     return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, targets
 
 
+@pytest.mark.slow
 @given(IMAGES)
 def test_bleu_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.bleu.bleu import Bleu
@@ -38,6 +39,7 @@ def test_bleu_equals_that_of_pycocoevalcap(images):
     assert pytest.approx(np.array(values), **EQUAL) == bleu_values(statistics).T
 
 
+@pytest.mark.slow
 @given(IMAGES)
 def test_cider_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.cider.cider import Cider
@@ -49,6 +51,7 @@ def test_cider_equals_that_of_pycocoevalcap(images):
     assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
 
 
+@pytest.mark.slow
 @given(IMAGES)
 def test_rouge_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.rouge.rouge import Rouge

@@ -118,6 +118,7 @@ def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
     assert scores.confidence["SPICE"][0] <= scores.metrics["SPICE"]
 
 
+@pytest.mark.slow
 def test_the_error_without_the_parser_names_the_command_that_downloads_it(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     message = 'SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'

@@ -56,6 +56,7 @@ def test_the_directory_contains_everything_that_captioning_needs(
             assert (directory / name).read_bytes() == (source / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_loss_falls_in_every_epoch(train, tmp_path):
     found = train(tmp_path / "few", "train.epochs=4", "train.batch_size=3")
     losses = [line["loss"] for line in metrics(found)]
@@ -137,6 +138,7 @@ def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
         assert all(0 <= entry.value <= math.log(2) for entry in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METRICS)
 def test_equal_settings_train_equal_networks(training, tmp_path, kind):
     train, uninterrupted = training(kind)
@@ -246,6 +248,7 @@ def test_reading_measurements_later_changes_nothing(
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["train.precision=bf16", "train.accumulate=4"])
 def test_precision_and_parts_change_the_losses_only_slightly(
     train, uninterrupted, tmp_path, choice
@@ -258,6 +261,7 @@ def test_precision_and_parts_change_the_losses_only_slightly(
     assert {tensor.dtype for tensor in tensors} == {torch.float32, torch.int64}
 
 
+@pytest.mark.slow
 def test_a_failed_compilation_warns_once_and_trains_uncompiled(
     train, uninterrupted, tmp_path, monkeypatch, caplog
 ):
@@ -295,6 +299,7 @@ def refused(train, directory, *overrides):
     return message, kept.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "read_interval", "said"),
     [

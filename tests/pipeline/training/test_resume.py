@@ -50,6 +50,7 @@ MANY_STOPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "step"), STOPS)
 def test_a_stopped_training_ends_as_an_uninterrupted_one(training, tmp_path, signals, kind, step):
     train, uninterrupted = training(kind)
@@ -67,6 +68,7 @@ def test_a_stopped_training_ends_as_an_uninterrupted_one(training, tmp_path, sig
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), MANY_STOPS)
 def test_a_training_stopped_many_times_ends_as_an_uninterrupted_one(
     training, tmp_path, signals, kind, workers
@@ -104,6 +106,7 @@ def test_every_recipe_resumes_exactly(training, tmp_path, signals, kind, choices
     assert_equal_results(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cross-entropy", "self-critical"])
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
     training, tmp_path, signals, caplog, kind
@@ -127,6 +130,7 @@ def test_dropout_is_on_in_the_compared_trainings(train, uninterrupted, tmp_path)
     assert metrics(other)[0]["loss"] != metrics(uninterrupted)[0]["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_stop_during_validation_ends_the_run_after_it(
     train, uninterrupted, tmp_path, monkeypatch, epoch
@@ -206,6 +210,7 @@ def test_a_second_signal_ends_the_run_without_saving(train, uninterrupted, tmp_p
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
     train, uninterrupted, tmp_path, signals, monkeypatch
 ):
@@ -294,6 +299,7 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
     ]
 
 
+@pytest.mark.slow
 def test_a_stopped_stage_ends_with_the_same_digest(experiment, tmp_path, signals):
     artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
     for step, sent in ((3, signal.SIGTERM), (4, signal.SIGINT), (6, signal.SIGTERM)):

@@ -247,6 +247,7 @@ def assert_same_losses(found, expected):
     assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("fusion", ["gate", "none"])
 def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):

@@ -56,6 +56,7 @@ def test_continued_masks_change_too_and_their_loss_is_reported(refine, tmp_path)
     assert metrics(found)[0]["mask_loss"] < 0  # a masked caption is less probable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [

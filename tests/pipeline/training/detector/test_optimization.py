@@ -79,6 +79,7 @@ def test_an_update_reports_five_losses_and_their_weighted_sum(started, parts_of)
     assert update.scalars == {**update.means, "lr": 0.25}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [2, 3, 4])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
     started, parts_of, monkeypatch, accumulate
@@ -229,6 +230,7 @@ def test_frozen_norms_keep_weight_and_statistics(started, parts_of, monkeypatch)
         assert torch.equal(tensor, before[name]) == (name in kept), name
 
 
+@pytest.mark.slow
 def test_bf16_gives_close_losses_and_keeps_parameters_in_float32(started, parts_of):
     found = {}
     for precision in ("fp32", "bf16"):

@@ -55,6 +55,7 @@ def scored(monkeypatch, *scores):
     )
 
 
+@pytest.mark.slow
 def test_the_directory_contains_weights_figures_and_names(uninterrupted_detector, labelled):
     assert {path.name for path in uninterrupted_detector.iterdir()} == {
         "detector.safetensors",
@@ -235,6 +236,7 @@ def test_training_starts_from_a_detector_and_keeps_the_heads_that_fit(
     }
 
 
+@pytest.mark.slow
 def test_weights_of_another_width_are_rejected(uninterrupted_detector, labelled):
     weights = uninterrupted_detector / "detector.safetensors"
     config = labelled.config(start=str(weights), width=16)
