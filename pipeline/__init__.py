@@ -1,1 +1,1 @@
-"""The stages and the command line; the only folder that knows all the others."""
+"""The stages and the command line; the only folder that imports all the others."""

@@ -1,7 +1,7 @@
 """Shards of a feature store, which several processes or machines fill independently.
 
 The shard of an image is the sha256 of its id modulo the number of shards, so that every process
-knows its part without communication. Shards are in folders such as `shard-00003-of-00008`.
+finds its part without communication. Shards are in folders such as `shard-00003-of-00008`.
 """
 
 import hashlib

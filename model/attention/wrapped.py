@@ -1,4 +1,4 @@
-"""Alignment of a `torch.nn.MultiheadAttention` of somebody else's captioner."""
+"""Alignment of a `torch.nn.MultiheadAttention` of an external captioner."""
 
 import torch
 from torch import Tensor, nn

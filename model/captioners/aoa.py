@@ -7,6 +7,7 @@ the query beside the attended values is the layer's input, not its projection.
 """
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,8 @@ from torch.nn import functional
 from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection
 from a2cap.model.attention.multi_head import column_major, merge_heads, split_heads
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.captioner import Memory, SpecialTokens
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import AoaConfig
 from a2cap.model.layers.dropout import Dropout
@@ -160,19 +161,7 @@ class AoaCaptioner(EncoderDecoder):
 
     decoder: AoaDecoder
 
-    def __init__(
-        self,
-        config: AoaConfig,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        super().__init__(
-            config,
-            RegionRefiner(config, feature_width=feature_width),
-            AoaDecoder(config, vocabulary_size=vocabulary_size),
-            feature_width=feature_width,
-            vocabulary_size=vocabulary_size,
-            special=special,
-        )
+    def __init__(self, config: AoaConfig, **sizes: Unpack[Sizes]):
+        encoder = RegionRefiner(config, feature_width=sizes["feature_width"])
+        decoder = AoaDecoder(config, vocabulary_size=sizes["vocabulary_size"])
+        super().__init__(config, encoder, decoder, **sizes)

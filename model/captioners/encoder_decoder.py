@@ -9,7 +9,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,14 @@ from a2cap.model.errors import ModelError
 
 BOX_VALUES = 5
 """Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
+
+
+class Sizes(TypedDict):
+    """What every captioner is made for: F, V with special tokens, and their ids."""
+
+    feature_width: int
+    vocabulary_size: int
+    special: NotRequired[SpecialTokens | None]
 
 
 @dataclass(frozen=True)

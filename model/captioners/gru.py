@@ -6,14 +6,15 @@ order), or into the GRU before the state (`order: bahdanau`).
 """
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory, SpecialTokens
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import GruConfig
 
@@ -95,19 +96,7 @@ class GruCaptioner(EncoderDecoder):
 
     decoder: GruDecoder
 
-    def __init__(
-        self,
-        config: GruConfig,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        super().__init__(
-            config,
-            LinearRegions(config, feature_width=feature_width),
-            GruDecoder(config, vocabulary_size=vocabulary_size),
-            feature_width=feature_width,
-            vocabulary_size=vocabulary_size,
-            special=special,
-        )
+    def __init__(self, config: GruConfig, **sizes: Unpack[Sizes]):
+        encoder = LinearRegions(config, feature_width=sizes["feature_width"])
+        decoder = GruDecoder(config, vocabulary_size=sizes["vocabulary_size"])
+        super().__init__(config, encoder, decoder, **sizes)

@@ -9,6 +9,7 @@ Their sampled initial memory is overwritten by Xavier's; ours is Xavier's from t
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +22,19 @@ from a2cap.model.attention.multi_head import (
     split_heads,
 )
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.captioner import Memory, SpecialTokens
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RegionFeatures
 from a2cap.model.config import M2Config
-from a2cap.model.errors import ModelError
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.kv_cache import KVCache
 from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
+from a2cap.model.layers.positions import (
+    MAX_POSITIONS,
+    require_positions,
+    sinusoidal_positions,
+)
 
 
 class MemoryLayer(nn.Module):
@@ -248,11 +252,7 @@ class MeshedDecoder(nn.Module):
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
         end = first + tokens.shape[1]
-        if end > MAX_POSITIONS:
-            raise ModelError(
-                f"a caption has {end} tokens, the decoder has {MAX_POSITIONS} positions; "
-                "shorten the captions"
-            )
+        require_positions(end)
         embedded: Tensor = self.embedding(tokens) + self.positions[first:end]
         return embedded
 
@@ -268,19 +268,7 @@ class M2Captioner(EncoderDecoder):
 
     decoder: MeshedDecoder
 
-    def __init__(
-        self,
-        config: M2Config,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        super().__init__(
-            config,
-            MemoryEncoder(config, feature_width=feature_width),
-            MeshedDecoder(config, vocabulary_size=vocabulary_size),
-            feature_width=feature_width,
-            vocabulary_size=vocabulary_size,
-            special=special,
-        )
+    def __init__(self, config: M2Config, **sizes: Unpack[Sizes]):
+        encoder = MemoryEncoder(config, feature_width=sizes["feature_width"])
+        decoder = MeshedDecoder(config, vocabulary_size=sizes["vocabulary_size"])
+        super().__init__(config, encoder, decoder, **sizes)

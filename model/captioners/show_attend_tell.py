@@ -6,13 +6,15 @@ for both initial states, a gate on the context (section 4.2.1), and a tanh in th
 bias that the softmax over regions undoes is left out.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, SpecialTokens
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import ShowAttendTellConfig
 from a2cap.model.layers.dropout import Dropout
@@ -108,20 +110,14 @@ class ShowAttendTellCaptioner(EncoderDecoder):
     decoder: ShowAttendTellDecoder
     penalty_names = ("doubly_stochastic",)
 
-    def __init__(
-        self,
-        config: ShowAttendTellConfig,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        special = special or SpecialTokens()
-        sizes = {"feature_width": feature_width, "vocabulary_size": vocabulary_size}
-        decoder = ShowAttendTellDecoder(config, **sizes, bos=special.bos)
-        super().__init__(
-            config, RegionFeatures(blind=config.blind), decoder, **sizes, special=special
+    def __init__(self, config: ShowAttendTellConfig, **sizes: Unpack[Sizes]):
+        decoder = ShowAttendTellDecoder(
+            config,
+            feature_width=sizes["feature_width"],
+            vocabulary_size=sizes["vocabulary_size"],
+            bos=(sizes.get("special") or SpecialTokens()).bos,
         )
+        super().__init__(config, RegionFeatures(blind=config.blind), decoder, **sizes)
 
     def penalties(
         self, attention: tuple[AlignedAttention, ...], region_mask: Tensor, is_token: Tensor

@@ -6,13 +6,15 @@ values are those of github.com/peteanderson80/Up-Down-Captioner at 0b4e8e5: no b
 forget gates that start open. Their first token is <eos>, ours <bos>.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory, SpecialTokens
-from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import UpDownConfig
 from a2cap.model.layers.dropout import Dropout
@@ -83,19 +85,9 @@ class UpDownCaptioner(EncoderDecoder):
 
     decoder: UpDownDecoder
 
-    def __init__(
-        self,
-        config: UpDownConfig,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        super().__init__(
-            config,
-            RegionFeatures(blind=config.blind),
-            UpDownDecoder(config, feature_width=feature_width, vocabulary_size=vocabulary_size),
-            feature_width=feature_width,
-            vocabulary_size=vocabulary_size,
-            special=special,
+    def __init__(self, config: UpDownConfig, **sizes: Unpack[Sizes]):
+        encoder = RegionFeatures(blind=config.blind)
+        decoder = UpDownDecoder(
+            config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
         )
+        super().__init__(config, encoder, decoder, **sizes)

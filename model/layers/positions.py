@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from a2cap.model.errors import ModelError
+
 MAX_POSITIONS = 512
 
 
@@ -12,3 +14,12 @@ def sinusoidal_positions(length: int, width: int) -> Tensor:
     # float64 until the end: late positions have large angles
     angle = torch.arange(length, dtype=torch.float64)[:, None] * rate
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).float()
+
+
+def require_positions(tokens: int) -> None:
+    """Raise ModelError if a caption has more tokens than positions."""
+    if tokens > MAX_POSITIONS:
+        raise ModelError(
+            f"a caption has {tokens} tokens, the decoder has {MAX_POSITIONS} positions; "
+            "shorten the captions"
+        )

@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from a2cap.pipeline.config import Config
 
 
+model_option = click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    type=FOLDER,
+    help="Use the trained captioner in this directory; repeat for an ensemble.",
+)
+
+
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of decoding to a command, which receives them as `config`."""
 
@@ -56,14 +66,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("images", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--model",
-    "models",
-    required=True,
-    multiple=True,
-    type=FOLDER,
-    help="Use the trained captioner in this directory; repeat for an ensemble.",
-)
+@model_option
 @click.option(
     "--boxes",
     type=FILE,

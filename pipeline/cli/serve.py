@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.caption import decoding_options
-from a2cap.pipeline.cli.options import FOLDER
+from a2cap.pipeline.cli.caption import decoding_options, model_option
 from a2cap.pipeline.engine.interruption import Interrupted
 
 if TYPE_CHECKING:
@@ -15,14 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--model",
-    "models",
-    required=True,
-    multiple=True,
-    type=FOLDER,
-    help="Use the trained captioner in this directory; repeat for an ensemble.",
-)
+@model_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -112,7 +112,7 @@ def _continues(stage: Stage, forced: StagePaths) -> bool:
         earlier = unfinished(forced.partial)
     except A2Error:
         return False
-    # one that was killed before it wrote its settings has not begun
+    # one that was killed before it wrote its settings has done no work
     return earlier is not None and earlier.key == stage.pre_image.key
 
 

@@ -160,17 +160,24 @@ def evaluate_captioner(
         grounding=known.ground(captions),
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         baseline=compared and replace(compared, name=config.baseline_name),
-        facts={
-            "Model": f"fusion {model.description.model.alignment.fusion}, "
-            f"digest {inputs['model'].digest[:12]}",
-            "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
-            # The resolved configuration is in the folder of the report.
-            "Command": "a2 evaluate -c config.yaml",
-        },
+        facts=_facts(config, inputs, model),
     )
     write_scores(directory, evaluation)
     write_report(directory / REPORT, evaluation, known.cards(shown))
     return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
+
+
+def _facts(
+    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
+) -> dict[str, str]:
+    """Return what the head of the report states."""
+    fusion, digest = model.description.model.alignment.fusion, inputs["model"].digest[:12]
+    return {
+        "Model": f"fusion {fusion}, digest {digest}",
+        "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
+        # The resolved configuration is in the folder of the report.
+        "Command": "a2 evaluate -c config.yaml",
+    }
 
 
 def _read_boxes(

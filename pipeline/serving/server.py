@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *arguments)
 
     def _is_ours(self) -> bool:
-        # another name that resolves to this machine is a page of somebody else
+        # another name that resolves to this machine is an external page
         port = self.server.server_port
         return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
 

@@ -14,11 +14,14 @@ from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 from a2cap.model.config import TransformerConfig
-from a2cap.model.errors import ModelError
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.kv_cache import KVCache
-from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
+from a2cap.model.layers.positions import (
+    MAX_POSITIONS,
+    require_positions,
+    sinusoidal_positions,
+)
 
 
 class TokenEmbedding(nn.Module):
@@ -43,11 +46,7 @@ class TokenEmbedding(nn.Module):
         Raises ModelError beyond the last position.
         """
         end = first_position + tokens.shape[1]
-        if end > MAX_POSITIONS:
-            raise ModelError(
-                f"a caption has {end} tokens, the decoder has {MAX_POSITIONS} positions; "
-                "shorten the captions"
-            )
+        require_positions(end)
         embedded: Tensor = self.words(tokens) * self.scale + self.positions[first_position:end]
         return embedded
 

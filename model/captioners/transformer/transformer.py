@@ -1,11 +1,11 @@
 """The A2 captioner (Fei, "Attention-Aligned Transformer for Image Captioning", AAAI 2022)."""
 
 from itertools import product
+from typing import Unpack
 
 from torch import nn
 
-from a2cap.model.captioner import SpecialTokens
-from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
 from a2cap.model.captioners.transformer.decoder import CaptionDecoder
 from a2cap.model.captioners.transformer.encoder import RegionEncoder
 from a2cap.model.config import TransformerConfig
@@ -17,22 +17,10 @@ class TransformerCaptioner(EncoderDecoder):
     encoder: RegionEncoder
     decoder: CaptionDecoder
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        feature_width: int,
-        vocabulary_size: int,
-        special: SpecialTokens | None = None,
-    ):
-        super().__init__(
-            config,
-            RegionEncoder(config, feature_width=feature_width),
-            CaptionDecoder(config, vocabulary_size=vocabulary_size),
-            feature_width=feature_width,
-            vocabulary_size=vocabulary_size,
-            special=special,
-        )
+    def __init__(self, config: TransformerConfig, **sizes: Unpack[Sizes]):
+        encoder = RegionEncoder(config, feature_width=sizes["feature_width"])
+        decoder = CaptionDecoder(config, vocabulary_size=sizes["vocabulary_size"])
+        super().__init__(config, encoder, decoder, **sizes)
 
     @property
     def compiled_methods(self) -> list[tuple[nn.Module, str]]:

@@ -78,7 +78,10 @@ function keepInAddress(form, update) {
   function read() {
     const state = new URLSearchParams(location.hash.slice(1));
     for (const control of controls) {
-      set(control, state.get(control.id) ?? initial.get(control.id));
+      const value = state.get(control.id) ?? initial.get(control.id);
+      // A number's control warns on the console of a text that is none.
+      const isText = control.type === "number" && Number.isNaN(Number(value));
+      set(control, isText ? initial.get(control.id) : value);
       // A select shows nothing if the address names an option that it lacks.
       if (control.selectedIndex === -1) set(control, initial.get(control.id));
     }

@@ -112,7 +112,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
             scored = self._captioner.score(memory, rollouts.captions)
             loss = self_critical_loss(scored.log_probs, rollouts.advantages)
         mask_loss, true_tokens = self._mask_loss(memory, batch)
-        # sums, not means: `step` divides when it knows the tokens of all ranks
+        # sums, not means: `step` divides by the tokens of all ranks
         torch.autograd.backward(loss + mask_loss * true_tokens)
         is_token = rollouts.captions != self._captioner.special.pad
         exists = is_token.any(dim=-1)  # beam search may find fewer captions than beams

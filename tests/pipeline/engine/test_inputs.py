@@ -134,6 +134,12 @@ def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, p
 def test_a_result_that_was_copied_without_its_manifest_is_not_checked(images, paths):
     made = run(paths, images)
     require_intact(made.directory, "total.txt", "another file")
+    manifest = (made.directory / "manifest.json").read_bytes()
     (made.directory / "manifest.json").unlink()
     (made.directory / "total.txt").write_text("8")
     require_intact(made.directory, "total.txt")
+    # the manifest alone makes the same file a damaged one
+    (made.directory / "manifest.json").write_bytes(manifest)
+    assert "total.txt' differs from its digest" in message_of(
+        require_intact, made.directory, "total.txt"
+    )
