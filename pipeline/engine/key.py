@@ -2,8 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
 
 KEY_LENGTH = 12
 """Hex digits of a key in a directory name: 48 bits, enough for the results of one project."""
@@ -20,6 +23,22 @@ def canonical_json(value: object) -> str:
 def digest_of(value: object) -> str:
     """Return the hex sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def key_fields(section: BaseModel, *, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """Return a section's fields as JSON values for `PreImage.params`.
+
+    A field declared with `json_schema_extra={"added": True}` is left out at its default: results
+    from before the field existed stay valid.
+    """
+    unchanged = {
+        name
+        for name, field in type(section).model_fields.items()
+        if isinstance(field.json_schema_extra, dict)
+        and field.json_schema_extra.get("added")
+        and getattr(section, name) == field.default
+    }
+    return section.model_dump(mode="json", by_alias=True, exclude=unchanged | set(exclude))
 
 
 @dataclass(frozen=True)

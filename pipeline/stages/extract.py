@@ -8,6 +8,7 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
@@ -32,7 +33,7 @@ def extract_stage(
         code_version=CODE_VERSION,
         params={
             "extract": {
-                **extraction.config.model_dump(mode="json", exclude=_WEIGHTS_FIELDS),
+                **key_fields(extraction.config, exclude=_WEIGHTS_FIELDS),
                 "precision": extraction.config.precision_in_key,
             }
         },

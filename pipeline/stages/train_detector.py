@@ -11,6 +11,7 @@ from a2cap.pipeline.engine.artifacts import (
     DETECTOR_NAMES,
     TRAIN_DETECTOR,
 )
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
@@ -40,7 +41,7 @@ def train_detector_stage(
     return Stage(
         name=TRAIN_DETECTOR,
         code_version=CODE_VERSION,
-        params={"detector": config.model_dump(mode="json", by_alias=True, exclude=_PATHS)},
+        params={"detector": key_fields(config, exclude=_PATHS)},
         inputs=dict(inputs),
         outputs=plain_outputs(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
         work=partial(_train, config, runtime),

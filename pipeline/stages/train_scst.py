@@ -6,6 +6,7 @@ from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_SCST
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
@@ -22,7 +23,7 @@ def train_scst_stage(
     return Stage(
         name=TRAIN_SCST,
         code_version=CODE_VERSION,
-        params={"scst": config.model_dump(mode="json", by_alias=True)},
+        params={"scst": key_fields(config)},
         inputs=inputs,
         outputs=plain_outputs(*CAPTIONER),
         work=partial(_refine, job, runtime),

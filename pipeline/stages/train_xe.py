@@ -7,6 +7,7 @@ from pathlib import Path
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
@@ -28,10 +29,7 @@ def train_stage(
     return Stage(
         name=TRAIN_XE,
         code_version=CODE_VERSION,
-        params={
-            "train": config.model_dump(mode="json", by_alias=True),
-            "model": model.model_dump(mode="json", by_alias=True),
-        },
+        params={"train": key_fields(config), "model": key_fields(model)},
         inputs=inputs,
         outputs=plain_outputs(*CAPTIONER),
         work=partial(_train, job, runtime),

@@ -5,8 +5,9 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
-from a2cap.pipeline.engine.key import KEY_LENGTH, PreImage, canonical_json
+from a2cap.pipeline.engine.key import KEY_LENGTH, PreImage, canonical_json, key_fields
 
 leaves = (
     st.none()
@@ -28,6 +29,17 @@ def test_canonical_json_ignores_the_order_of_fields_and_loads_back(params):
     backwards = dict(reversed(params.items()))
     assert canonical_json(params) == canonical_json(backwards)
     assert json.loads(canonical_json(params)) == params
+
+
+def test_a_field_added_later_is_in_the_key_unless_it_has_its_default():
+    class Settings(BaseModel):
+        lr: float = Field(1.0, serialization_alias="rate", json_schema_extra={"unit": "1"})
+        seed: int = 0
+        optimiser: str = Field("adam", json_schema_extra={"added": True})
+
+    assert key_fields(Settings(), exclude={"seed"}) == {"rate": 1.0}
+    changed = Settings(optimiser="sgd")
+    assert key_fields(changed) == {"rate": 1.0, "seed": 0, "optimiser": "sgd"}
 
 
 def test_the_key_survives_a_json_round_trip_of_the_pre_image():
