@@ -34,7 +34,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
 
 
 def test_only_the_command_line_imports_click():
-    assert {Path(name).parent.as_posix() for name in importers("click")} == {"pipeline/cli"}
+    assert {"/".join(Path(name).parts[:2]) for name in importers("click")} == {"pipeline/cli"}
 
 
 @pytest.mark.parametrize("path", SOURCE, ids=named)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.analyze import analyze
-from a2cap.pipeline.cli.caption import caption, submit
-from a2cap.pipeline.cli.compare import compare
-from a2cap.pipeline.cli.convert import convert
-from a2cap.pipeline.cli.detector import detector
-from a2cap.pipeline.cli.human import human
-from a2cap.pipeline.cli.karpathy import karpathy
+from a2cap.pipeline.cli.data.convert import convert
+from a2cap.pipeline.cli.data.detector import detector
+from a2cap.pipeline.cli.data.karpathy import karpathy
+from a2cap.pipeline.cli.data.scenes import scenes
+from a2cap.pipeline.cli.data.weights import weights
+from a2cap.pipeline.cli.images.caption import caption, submit
+from a2cap.pipeline.cli.images.serve import serve
+from a2cap.pipeline.cli.judging.analyze import analyze
+from a2cap.pipeline.cli.judging.compare import compare
+from a2cap.pipeline.cli.judging.human import human
 from a2cap.pipeline.cli.maintenance import clean, config, doctor, verify
 from a2cap.pipeline.cli.options import (
     EXIT_SKIPPED,
@@ -40,9 +43,6 @@ from a2cap.pipeline.cli.output import (
     print_shard,
     print_status,
 )
-from a2cap.pipeline.cli.scenes import scenes
-from a2cap.pipeline.cli.serve import serve
-from a2cap.pipeline.cli.weights import weights
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.caption import decoding_options, model_option
+from a2cap.pipeline.cli.images.caption import decoding_options, model_option
 from a2cap.pipeline.engine.interruption import Interrupted
 
 if TYPE_CHECKING:

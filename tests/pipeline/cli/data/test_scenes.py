@@ -12,13 +12,13 @@ import click
 import pytest
 
 from a2cap.data.scenes.generate import write_scenes
+from a2cap.pipeline.cli.data.scenes import scenes
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.cli.scenes import scenes
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.lock import reading
 from tests.pipeline.experiments import a2
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def contents(folder):

@@ -119,7 +119,7 @@ def caption(
     """
     require_existing({"--model": models, "--boxes": [boxes]})
     from a2cap.pipeline.captioning.caption_images import caption_files
-    from a2cap.pipeline.cli.image_arguments import may_be_many, named_images
+    from a2cap.pipeline.cli.images.image_arguments import may_be_many, named_images
 
     named = named_images(images, sys.stdin.buffer)
     paths = None

@@ -1,0 +1,1 @@
+"""Commands that convert, draw and download data and weights."""

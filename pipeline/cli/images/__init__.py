@@ -1,0 +1,1 @@
+"""Commands that caption images of the user's own."""

@@ -1,0 +1,1 @@
+"""Commands that judge captions and captioners."""
