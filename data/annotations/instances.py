@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar, cast
@@ -15,7 +16,6 @@ from a2cap.data.annotations.json_items import (
     key_member,
     list_member,
     pixel_numbers,
-    read_each,
     text_member,
 )
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
@@ -58,7 +58,7 @@ class Instances:
         width, height: of the image as EXIF turns it.
         """
         if self.problem is not None:
-            raise InputError(f"{self.problem}; fix or remove that box")
+            raise InputError(f"{self.problem}; fix or remove it")
         if self.size is not None and self.size != (width, height):
             raise InputError(
                 f"image of {width} x {height} pixels after EXIF rotation, its boxes expect "
@@ -127,30 +127,27 @@ def read_annotated(
     image: Callable[[object], ImageEntry],
     box: Callable[[dict[str, object], Sides], BoxEntry | None],
 ) -> tuple[dict[str, Annotated[ImageEntry, BoxEntry]], list[SkippedItem]]:
-    """Return the images by id with their boxes, converted by `image` and `box`, and the bad boxes.
+    """Return the images by id with their boxes, converted by `image` and `box`, and the bad items.
 
     `box` also gets the checked `bbox`, and returns None to leave the box out. Both may raise
-    BadItem. A bad box has the id of its image, or its position if that is not known. Raises
-    InputError with the position of a bad image, and if too many boxes are bad.
+    BadItem. A bad image or box has the id of its image, or its position if that is not known. All
+    images that share a file or an id are bad: their boxes cannot be told apart. Raises InputError
+    if too many images or boxes are bad.
     """
-    found: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
-    identities: dict[int | str, str] = {}
-
-    def add_image(item: object) -> None:
-        number, identity = key_member(item, "id"), image_id(text_member(item, "file_name"))
-        if number in identities or identity in found:
-            raise BadItem(f"duplicate image {identity!r}")
-        found[identity], identities[number] = Annotated(image(item)), identity
-
-    read_each(list_member(document, "images"), add_image, path=path, key="images")
-    annotations, bad = list_member(document, "annotations"), []
+    items, annotations = list_member(document, "images"), list_member(document, "annotations")
+    found: dict[str, Annotated[ImageEntry, BoxEntry]]
+    found, owners, bad_images = _read_images(items, image)
+    bad_boxes = []
     for index, item in enumerate(annotations):
         position = owner = f"annotations[{index}]"
         try:
             number = key_member(item, "image_id")
-            if number not in identities:
+            if number not in owners:
+                owners[number] = position  # an unknown image is listed once
                 raise BadItem(f"box of an unknown image: {number!r:.40}")
-            owner = identities[number]
+            owner = owners[number]
+            if owner not in found:
+                continue
             order = integer_member(item, "id")
             x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
             entry = box(cast("dict[str, object]", item), (x, y, width, height))
@@ -158,9 +155,38 @@ def read_annotated(
                 found[owner].boxes.append((order, entry))
         except BadItem as error:
             reason = str(error) if owner == position else f"{position}: {error}"
-            bad.append(SkippedItem(owner, reason))
-    check_skip_limit(bad, len(annotations), f"boxes of {str(path)!r}")
-    return found, bad
+            bad_boxes.append(SkippedItem(owner, reason))
+    check_skip_limit(bad_images, len(items), f"images of {str(path)!r}")
+    check_skip_limit(bad_boxes, len(annotations), f"boxes of {str(path)!r}")
+    return found, [*bad_boxes, *bad_images]
+
+
+def _read_images(
+    items: Sequence[object], image: Callable[[object], ImageEntry]
+) -> tuple[dict[str, Annotated[ImageEntry, BoxEntry]], dict[int | str, str], list[SkippedItem]]:
+    """Return the images by image id, the image id or position of each `id`, and the bad images."""
+    found: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
+    owners: dict[int | str, str] = {}
+    bad: dict[str, str] = {}
+    for index, item in enumerate(items):
+        owner = position = f"images[{index}]"
+        number: int | str | None = None
+        with suppress(BadItem):
+            number = key_member(item, "id")
+        try:
+            owner = image_id(text_member(item, "file_name"))
+            if owner in found:
+                raise BadItem(f"duplicate image {owner!r}")
+            found[owner] = Annotated(image(item))
+            key = key_member(item, "id")
+            if key in owners:
+                bad[owners[key]] = f"{position}: duplicate id {key!r}"
+                raise BadItem(f"duplicate id {key!r}")
+        except (BadItem, InputError) as error:
+            bad[owner] = str(error) if owner == position else f"{position}: {error}"
+        if number is not None:
+            owners.setdefault(number, owner)
+    return found, owners, [SkippedItem(owner, reason) for owner, reason in bad.items()]
 
 
 def _stated_size(item: object) -> tuple[int, int] | None:

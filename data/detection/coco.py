@@ -35,9 +35,10 @@ def read_coco(
 ) -> DetectionData:
     """Read the images of a COCO instances file, including those without boxes.
 
-    images: folder of their files; those without a file or with a bad box are skipped. only: ids of
-    the images to read. Raises InputError with the position of another item that cannot be read, if
-    too many images are skipped, if none is left, and if an id of `only` is not in the file.
+    images: folder of their files; those without a file, with a bad entry or with a bad box are
+    skipped. only: ids of the images to read. Raises InputError with the position of a bad category
+    or attribute, if too many images are skipped, if none is left, and if an id of `only` is not in
+    the file.
     """
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
@@ -56,15 +57,16 @@ def read_coco(
         wanted = frozenset(only)
         entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
     found = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
-    # an image with a bad box too: without the box, its object would be learnt as background
-    reasons = {item.image_id: item.reason for item in bad if only is None or item.image_id in only}
-    reasons |= {
+    reasons = {
         identity: f"no file {entry.image.file!r}"
         for identity, entry in entries.items()
         if identity not in found
     }
+    # an image with a bad box too: without the box, its object would be learnt as background
+    reasons |= {item.image_id: item.reason for item in bad if only is None or item.image_id in only}
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
-    check_usable(skipped, total=len(entries), annotations=instances, images=images)
+    total = len(entries.keys() | reasons.keys())
+    check_usable(skipped, total=total, annotations=instances, images=images)
     labelled = []
     read = repeated = 0
     for identity in sorted(found.keys() - reasons.keys()):

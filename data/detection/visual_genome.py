@@ -20,7 +20,6 @@ from a2cap.data.annotations.json_items import (
     list_member,
     member,
     pixel_numbers,
-    read_each,
 )
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.labels import (
@@ -68,17 +67,19 @@ def read_visual_genome(
     """Read the images of objects.json that have a listed object; skip the others.
 
     images: folder of ID.jpg, or of folders VG_100K* of them. object_names, attribute_names: files
-    for `read_name_list`. only: ids of the images to read. Raises InputError with the position of an
-    item that cannot be read, if too many files are missing, if no object is listed, and if an id of
-    `only` is not in the file.
+    for `read_name_list`. only: ids of the images to read. Raises InputError if too many images have
+    no file or a bad item, if no object is listed, and if an id of `only` is not in the file.
     """
     classes, listed = read_name_list(object_names), read_name_list(attribute_names)
     wanted = None if only is None else frozenset(only)
     folders = (images, *sorted(images.glob("VG_100K*")))
     files = {file.stem: file for folder in folders for file in folder.glob("*.jpg")}
-    reader = _Reader(classes, listed, files, _read_attributes(attributes, wanted), wanted)
-    read_each(read_json_list(objects), reader.add, path=objects, key="images")
-    check_usable(reader.skipped, total=len(reader.seen), annotations=objects, images=images)
+    reader = _Reader(classes, listed, files, *_read_attributes(attributes, wanted), wanted)
+    for index, item in enumerate(read_json_list(objects)):
+        reader.add(item, f"images[{index}]")
+    bad = {of: why for of, why in reader.skipped.items() if wanted is None or of in wanted}
+    skipped = [SkippedItem(of, reason) for of, reason in bad.items()]
+    check_usable(skipped, total=len(reader.seen | bad.keys()), annotations=objects, images=images)
     if not reader.images:
         raise InputError(
             f"no object of {str(objects)!r} is listed in {str(object_names)!r}; check that list"
@@ -87,7 +88,10 @@ def read_visual_genome(
         classes=classes.names,
         attributes=listed.names,
         images=tuple(reader.images[identity] for identity in sorted(reader.images)),
-        skipped=(*reader.skipped, *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reader.unknown)),
+        skipped=(
+            *skipped,
+            *(SkippedItem(of, NO_KNOWN_OBJECT) for of in reader.unknown if of not in bad),
+        ),
         dropped={reason: reader.dropped[reason] for reason in _REASONS},
     )
     return data if wanted is None else data.subset(wanted)
@@ -114,23 +118,29 @@ def split_attribute(text: str) -> tuple[str, ...]:
     return (name,) if name == "black and white" else tuple(map(str.strip, name.split(" and ")))
 
 
-def _read_attributes(path: Path, wanted: frozenset[str] | None) -> _Attributes:
+def _read_attributes(
+    path: Path, wanted: frozenset[str] | None
+) -> tuple[_Attributes, dict[str, str]]:
+    """Return the attributes, and the reasons of bad items by image id or position."""
     # Read item by item: the file takes twice its size in memory as text, more as objects.
     found: _Attributes = {}
-
-    def add(item: object) -> None:
-        number, entries = key_member(item, "image_id"), list_member(item, "attributes")
-        if wanted is not None and _identity(number) not in wanted:
-            return
-        of_image = found.setdefault(number, {})
-        for entry in entries:
-            number, names = key_member(entry, "object_id"), _attribute_names(entry)
-            # an object may occur several times; millions of attributes have a few thousand names
-            if names:
-                of_image.setdefault(number, []).extend(map(sys.intern, names))
-
-    read_each(read_json_list(path), add, path=path, key="images")
-    return found
+    bad: dict[str, str] = {}
+    for index, item in enumerate(read_json_list(path)):
+        owner = position = f"{path.name} images[{index}]"
+        try:
+            number = key_member(item, "image_id")
+            owner = _identity(number)
+            if wanted is not None and owner not in wanted:
+                continue
+            of_image = found.setdefault(number, {})
+            for entry in list_member(item, "attributes"):
+                of, names = key_member(entry, "object_id"), _attribute_names(entry)
+                # an object may occur twice; millions of attributes have a few thousand names
+                if names:
+                    of_image.setdefault(of, []).extend(map(sys.intern, names))
+        except (BadItem, InputError) as error:
+            bad[owner] = str(error) if owner == position else f"{position}: {error}"
+    return found, bad
 
 
 def _attribute_names(entry: object) -> list[str]:
@@ -144,40 +154,47 @@ def _attribute_names(entry: object) -> list[str]:
 
 @dataclass
 class _Reader:
-    """Reader of objects.json, image by image; unknown: images without a listed object."""
+    """Reader of objects.json, image by image.
+
+    skipped: reason by image id or position; unknown: images without a listed object.
+    """
 
     classes: NameList
     listed: NameList
     files: Mapping[str, Path]
     attributes: _Attributes
+    skipped: dict[str, str]
     wanted: frozenset[str] | None
     seen: set[str] = field(default_factory=set)
     images: dict[str, LabelledImage] = field(default_factory=dict)
-    skipped: list[SkippedItem] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def add(self, item: object) -> None:
-        """Read one image of the file; BadItem if it is malformed."""
-        number, objects = key_member(item, "image_id"), list_member(item, "objects")
-        identity = _identity(number)
-        if self.wanted is not None and identity not in self.wanted:
-            return
-        if identity in self.seen:
-            raise BadItem(f"duplicate image {identity!r}")
-        self.seen.add(identity)
+    def add(self, item: object, position: str) -> None:
+        """Read one image of the file, or skip it with a reason."""
+        owner = position
         try:
-            file, (width, height) = self._file(str(number))
-        except BadItem as error:
-            self.skipped.append(SkippedItem(identity, str(error)))
-            return
+            number = key_member(item, "image_id")
+            owner = _identity(number)
+            if self.wanted is not None and owner not in self.wanted:
+                return
+            if owner in self.seen:
+                self.images.pop(owner, None)
+                raise BadItem(f"{position}: duplicate image {owner!r}")
+            self.seen.add(owner)
+            if owner not in self.skipped:
+                self._add(owner, number, list_member(item, "objects"))
+        except (BadItem, InputError) as error:
+            self.skipped.setdefault(owner, str(error))
+
+    def _add(self, identity: str, number: int | str, objects: list[object]) -> None:
+        file, (width, height) = self._file(str(number))
         labels = []
         for index, entry in enumerate(objects):
             try:
                 labels += self._labels(entry, self.attributes.get(number, {}))
             except BadItem as error:
-                self.skipped.append(SkippedItem(identity, f"objects[{index}]: {error}"))
-                return
+                raise BadItem(f"objects[{index}]: {error}") from error
         image = labelled_image(identity, file, width=width, height=height, labels=labels)
         self.dropped[WITHOUT_AREA] += len(labels) - len(image.boxes)
         if len(image.boxes):

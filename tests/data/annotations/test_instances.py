@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.instances import read_instances
-from tests.data.messages import bad_item, message_of, written
+from tests.data.messages import message_of, written
 
 
 def box(order=1, image=42, **changes):
@@ -92,7 +92,7 @@ def test_a_bad_box_makes_only_the_boxes_of_its_image_unusable(tmp_path, caplog, 
     found["000000000007"].require_usable(1, 1)
     if isinstance(annotation, dict) and annotation.get("image_id") == 42:
         assert message_of(found["000000000042"].require_usable, 1, 1) == (
-            f"annotations[1]: {reason}; fix or remove that box"
+            f"annotations[1]: {reason}; fix or remove it"
         )
     else:
         found["000000000042"].require_usable(1, 1)
@@ -115,13 +115,22 @@ def test_too_many_bad_boxes_are_rejected(tmp_path):
             {"id": 1, "file_name": "../a.jpg"},
             "image path leaves the image folder: '../a.jpg'; give it without '..'",
         ),
-        ({"id": 42, "file_name": "a.jpg"}, "duplicate image 'a'"),
+        ({"id": 42, "file_name": "a.jpg"}, "duplicate id 42"),
         ({"id": 1, "file_name": "42.jpg"}, "duplicate image '000000000042'"),
     ],
 )
-def test_a_bad_image_is_rejected_with_its_position(tmp_path, image, reason):
-    path = instances(tmp_path, images=[{"id": 42, "file_name": "42.jpg"}, image])
-    assert message_of(read_instances, path) == bad_item(path, "images[1]", reason)
+def test_a_bad_image_makes_only_its_own_boxes_unusable(tmp_path, caplog, image, reason):
+    good = [{"id": number, "file_name": f"{number}.jpg"} for number in (42, 7)]
+    path = instances(tmp_path, box(), box(2, image=1), images=[*good, image])
+    found = read_instances(path)
+    found["000000000007"].require_usable(1, 1)
+    if "duplicate" in reason:  # both images are bad, their boxes cannot be told apart
+        assert message_of(found["000000000042"].require_usable, 1, 1) == (
+            f"images[2]: {reason}; fix or remove it"
+        )
+    else:
+        found["000000000042"].require_usable(1, 1)
+        assert caplog.messages == [f"skipped images[2] of {str(path)!r}: {reason}"]
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,51 @@ def test_a_bad_box_skips_only_its_image(tmp_path, annotation, reason):
 
 
 @pytest.mark.parametrize(
+    ("entry", "owner", "reason"),
+    [
+        ({"id": 1}, None, "no key 'file_name'"),
+        ({"file_name": "1.jpg", "width": 9, "height": 9}, "1", "no key 'id'"),
+        (image(1, id=[1]), "1", "'id' is neither an integer nor a string"),
+        (image(1, width="9"), "1", "'width' is not an integer"),
+        ({"id": 1, "file_name": "1.jpg", "width": 9}, "1", "no key 'height'"),
+        (image(1, height=0), "1", "image of 100 x 0 pixels"),
+        (image(1, file_name="42.jpg"), "42", "duplicate image '000000000042'"),
+    ],
+)
+def test_a_bad_image_is_skipped_alone_with_its_boxes(tmp_path, entry, owner, reason):
+    boxes = [box(number, image) for number, image in enumerate((1, 1, 42, 7))]
+    path = instances(tmp_path, *boxes, images=[image(42), image(7), entry])
+    owner = "images[2]" if owner is None else owner.zfill(12)
+    found = read(path)
+    kept = {"000000000042", "000000000007"} - {owner}
+    assert {image.image_id for image in found.images} == kept
+    position = "images[2]: " if owner != "images[2]" else ""
+    expected = [SkippedItem(owner, f"{position}{reason}")]
+    if entry.get("id") != 1:  # the boxes of an unknown id are listed once
+        expected.insert(0, SkippedItem("annotations[0]", "box of an unknown image: 1"))
+    assert set(found.skipped) == set(expected)
+
+
+def test_images_that_share_an_id_are_both_skipped(tmp_path):
+    path = instances(tmp_path, box(), images=[image(42), image(7), image(8, id=42)])
+    found = read(path)
+    assert [image.image_id for image in found.images] == ["000000000007"]
+    reason = "images[2]: duplicate id 42"
+    skipped = {SkippedItem(owner.zfill(12), reason) for owner in ("42", "8")}
+    assert set(found.skipped) == skipped
+
+
+def test_more_bad_images_than_the_limit_are_rejected(tmp_path):
+    path = instances(tmp_path, images=[image(42), *({"id": n} for n in range(11))])
+    assert message_of(read, path).startswith(
+        f"11 of 12 images of {str(path)!r} cannot be used, at most 10 may be left out: "
+        "'images[1]' (no key 'file_name'), "
+    )
+
+
+@pytest.mark.parametrize(
     ("key", "item", "reason"),
     [
-        ("images", {"id": 1}, "no key 'file_name'"),
-        ("images", image(1, file_name="42.jpg"), "duplicate image '000000000042'"),
-        ("images", image(1, width="9"), "'width' is not an integer"),
-        ("images", {"id": 1, "file_name": "1.jpg", "width": 9}, "no key 'height'"),
-        ("images", image(1, height=0), "image of 100 x 0 pixels"),
         ("categories", {"id": True, "name": "x"}, "'id' is not an integer"),
         ("categories", {"id": 42, "name": 3}, "'name' is not a string"),
         ("categories", {"id": 3, "name": "x"}, "duplicate id 3"),

@@ -15,7 +15,7 @@ from a2cap.data.detection.visual_genome import (
     split_attribute,
     split_object_name,
 )
-from tests.data.messages import bad_item, message_of, written
+from tests.data.messages import message_of, written
 
 OBJECTS = "dog,puppy\ntraffic light\nstop sign,stopsign\nlight"
 ATTRIBUTES = "gray,grey\nred\nblack and white\nwet\nsmall"
@@ -225,13 +225,19 @@ def test_a_list_without_any_object_of_the_file_is_rejected(files):
         ({"objects": []}, "no key 'image_id'"),
         ({"image_id": 62}, "no key 'objects'"),
         ({"image_id": 62.5, "objects": []}, "'image_id' is neither an integer nor a string"),
-        (image(), "duplicate image '000000000061'"),
+        (image(), "images[2]: duplicate image '000000000061'"),
         (image(number="../62"), LEAVES),
     ],
 )
-def test_a_malformed_image_is_rejected_with_its_position(files, item, reason):
-    message = message_of(files.read, [image(entry("dog")), item])
-    assert message == bad_item(files.folder / "objects.json", "images[1]", reason)
+def test_a_malformed_image_is_skipped_alone(files, item, reason):
+    files.image("62.jpg")
+    files.image("63.jpg")
+    found = files.read([image(entry("dog"), number=n) for n in (63, 61)] + [item])
+    skipped = {"duplicate": "000000000061", "no key 'objects'": "000000000062"}
+    owner = next((of for start, of in skipped.items() if start in reason), "images[2]")
+    kept = {"000000000061", "000000000063"} - {owner}
+    assert {image.image_id for image in found.images} == kept
+    assert found.skipped == (SkippedItem(owner, reason),)
 
 
 NOT_PIXELS = "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"
@@ -261,11 +267,22 @@ def test_a_malformed_object_skips_only_its_image(files, objects, reason):
         ([{"image_id": 61}], "no key 'attributes'"),
         ([{"image_id": 61, "attributes": [{}]}], "no key 'object_id'"),
         ([attributes_of((1, {"attributes": "red"}))], "'attributes' is not a list"),
+        ([{"attributes": []}], "no key 'image_id'"),
     ],
 )
-def test_malformed_attributes_are_rejected(files, attributes, reason):
-    message = message_of(files.read, [image()], attributes)
-    assert message == bad_item(files.folder / "attributes.json", "images[0]", reason)
+def test_an_image_with_malformed_attributes_is_skipped(files, attributes, reason):
+    files.image("62.jpg")
+    dogs = [image(entry("dog"), number=number) for number in (61, 62)]
+    found = files.read(dogs, attributes)
+    position = "attributes.json images[0]"
+    if reason == "no key 'image_id'":
+        assert len(found.images) == 2
+        assert found.skipped == (SkippedItem(position, reason),)
+    else:
+        assert [image.image_id for image in found.images] == ["000000000062"]
+        assert found.skipped == (SkippedItem("000000000061", f"{position}: {reason}"),)
+    only = files.read(dogs, attributes, only={"000000000062"})
+    assert only.skipped == ()  # the bad item belongs to no requested image
 
 
 def test_a_file_of_another_layout_is_rejected(files):

@@ -202,7 +202,7 @@ def test_a_box_that_cannot_be_read_skips_only_its_image(run, scenes):
     assert (skipped.image_id, len(store_of(run))) == (IDS[4], 19)
     assert re.fullmatch(
         r"annotations\[\d+\]: 'bbox' is not four numbers of pixels: \[5, 5, 'wide', 10\]; "
-        "fix or remove that box",
+        "fix or remove it",
         skipped.reason,
     )
 
