@@ -46,6 +46,7 @@ from a2cap.pipeline.stages import (
     train_scst,
 )
 from a2cap.pipeline.stages import train_xe as train
+from a2cap.pipeline.training.continuation import continued
 from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.weights.detectors import weights_file
 
@@ -191,7 +192,7 @@ class Experiment:
         why = difference(before.pre_image, stage.pre_image) if before else ["no earlier result"]
         if paths.partial.is_dir():
             return Status(name, "partial", paths.partial, why)
-        return Status(name, "to run", None, why)
+        return Status(name, "to run", None, [*why, stage.note] if stage.note else why)
 
     def result(self, name: str, *, needed_by: str) -> Outcome:
         """Return the finished result of a stage; raise UnfinishedStageError if it has none."""
@@ -323,20 +324,23 @@ class Experiment:
         inputs = self._optional_files("detector", **files, start=config.start)
         for field, images in image_files(config).items():
             inputs[field] = self._hashes.images(getattr(config, field), images)
-        return train_detector.train_detector_stage(
+        stage = train_detector.train_detector_stage(
             config, inputs=inputs, runtime=self.config.runtime
         )
+        folder = self.artifacts / TRAIN_DETECTOR
+        return continued(stage, folder, config, score="AP50", rate_falls=True)
 
     def _train(self) -> Stage:
         config = self.config
         inputs = self._results(TRAIN_XE, features=EXTRACT, captions=PREPROCESS)
-        return train.train_stage(config.train, config.model, inputs=inputs, runtime=config.runtime)
+        stage = train.train_stage(config.train, config.model, inputs=inputs, runtime=config.runtime)
+        return continued(stage, self.artifacts / TRAIN_XE, config.train, score="CIDEr")
 
     def _train_scst(self) -> Stage:
         inputs = self._results(TRAIN_SCST, features=EXTRACT, captions=PREPROCESS, model=TRAIN_XE)
-        return train_scst.train_scst_stage(
-            self.config.scst, inputs=inputs, runtime=self.config.runtime
-        )
+        config = self.config.scst
+        stage = train_scst.train_scst_stage(config, inputs=inputs, runtime=self.config.runtime)
+        return continued(stage, self.artifacts / TRAIN_SCST, config, score="CIDEr")
 
     def _evaluate(self) -> Stage:
         config, data = self.config.evaluate, self.config.data

@@ -8,7 +8,14 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, MANIFEST, METRICS, PREPROCESS
+from a2cap.pipeline.engine.artifacts import (
+    EPOCHS,
+    EVALUATE,
+    EXTRACT,
+    MANIFEST,
+    METRICS,
+    PREPROCESS,
+)
 from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
@@ -109,6 +116,6 @@ def _split_of(manifest: Manifest) -> str:
 
 
 def _validation(model: Path) -> float | None:
-    path = model / "metrics.jsonl"
+    path = model / EPOCHS
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return max((float(json.loads(line)["CIDEr"]) for line in lines), default=None)

@@ -204,7 +204,7 @@ def _verify_checkpoint(path: Path, data: bool) -> VerifiedItem:
     # in unfinished work the checkpoint is the way back, in a finished training a by-product
     partial = next((parent for parent in path.parents if parent.name.endswith(".partial")), None)
     if partial is None:
-        remedy = "delete it: a finished training does not need it"
+        remedy = "delete it: only more epochs would need it"
     else:
         command = "a2 detector train" if partial.parent.name == TRAIN_DETECTOR else "a2 train"
         remedy = f'run "{command}", which resumes from the checkpoint before it, or restarts'

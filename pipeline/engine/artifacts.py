@@ -21,6 +21,9 @@ FEATURES, EXTRACTOR = "features.lmdb", "extractor.json"
 VOCABULARY, CAPTIONS = "vocabulary.json", "captions.h5"
 REFERENCES, DOCUMENT_FREQUENCIES = "references.json", "document_frequencies.npz"
 
+# trainings
+EPOCHS, CHECKPOINTS, TENSORBOARD = "metrics.jsonl", "checkpoints", "tensorboard"
+
 # train-xe, train-scst
 CAPTIONER = ("model.safetensors", "model.json", VOCABULARY, EXTRACTOR)
 
@@ -33,3 +36,8 @@ ATTENTION = "attention.h5"
 PER_IMAGE = "per_picture.json"
 FURTHER_MODEL = "model."
 """Prefix of the input names of an ensemble's second and later captioners."""
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"

@@ -1,8 +1,10 @@
 """Reasons for a rerun: differences between two pre-images, named by their config fields."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.manifest import Manifest, read_manifest
@@ -41,12 +43,20 @@ def difference(before: PreImage, after: PreImage) -> list[str]:
     return lines
 
 
+def finished_results(folder: Path) -> dict[Path, Manifest]:
+    """Map the finished results in `folder` to their manifests, the newest first."""
+    found = {}
+    for path in folder.glob(f"*/{MANIFEST}"):
+        # .partial, .replaced and .removed are no results; `a2 verify` lists unreadable manifests
+        with suppress(A2Error):
+            if not path.parent.suffix:
+                found[path.parent] = read_manifest(path.parent)
+    return dict(sorted(found.items(), key=lambda item: item[1].finished, reverse=True))
+
+
 def latest(folder: Path) -> Manifest | None:
     """Return the manifest of the most recently finished result in `folder`, or None."""
-    directories = (path.parent for path in folder.glob(f"*/{MANIFEST}"))
-    # .partial, .replaced and .removed are no results
-    found = [read_manifest(directory) for directory in directories if not directory.suffix]
-    return max(found, key=lambda manifest: manifest.finished, default=None)
+    return next(iter(finished_results(folder).values()), None)
 
 
 def _leaves(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -29,16 +29,21 @@ def key_fields(section: BaseModel, *, exclude: Collection[str] = ()) -> dict[str
     """Return a section's fields as JSON values for `PreImage.params`.
 
     A field declared with `json_schema_extra={"added": True}` is left out at its default: results
-    from before the field existed stay valid.
+    from before the field existed stay valid. One with `{"no_effect": True}` always has its default.
     """
-    unchanged = {
-        name
-        for name, field in type(section).model_fields.items()
-        if isinstance(field.json_schema_extra, dict)
-        and field.json_schema_extra.get("added")
-        and getattr(section, name) == field.default
-    }
+    added = _defaults(section, "added").items()
+    unchanged = {name for name, default in added if getattr(section, name) == default}
+    section = section.model_copy(update=_defaults(section, "no_effect"))
     return section.model_dump(mode="json", by_alias=True, exclude=unchanged | set(exclude))
+
+
+def _defaults(section: BaseModel, mark: str) -> dict[str, Any]:
+    """Return the defaults of the fields that are declared with this mark."""
+    return {
+        name: field.default
+        for name, field in type(section).model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get(mark)
+    }
 
 
 @dataclass(frozen=True)

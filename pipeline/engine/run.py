@@ -202,8 +202,13 @@ def prepare(stage: Stage, paths: StagePaths) -> None:
     if earlier is not None:
         logger.info("%s: resuming an earlier run", stage.name)
         return
-    logger.info("%s: starting", stage.name)
+    if paths.forced:
+        stage = replace(stage, note="", begin=None)
+    logger.info("%s: %s", stage.name, stage.note or "starting")
     paths.partial.mkdir(parents=True, exist_ok=True)
+    # before the pre-image: without it, a killed copy is made again
+    if stage.begin is not None:
+        stage.begin(paths.partial)
     content = json.dumps(stage.pre_image.as_dict(), indent=1)
     write_durably(paths.partial / _PRE_IMAGE, content.encode())
 

@@ -34,6 +34,8 @@ class Stage:
     outputs: name of a declared output -> function from its path to its logical digest.
     work: bound to its own config model and inputs, so that it cannot read any other setting.
     shards: set if the stage can run in shards; their number is not part of the key.
+    note: how a first run starts, for status and log; begin: copies an earlier result's work into
+    its partial directory. With --force, both are ignored.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Stage:
     outputs: Mapping[str, Callable[[Path], str]]
     work: Work
     shards: ShardWork | None = None
+    note: str = ""
+    begin: Callable[[Path], None] | None = None
 
     @property
     def pre_image(self) -> PreImage:

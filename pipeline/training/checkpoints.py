@@ -22,6 +22,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import fsync, rename_durably, write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.tensors import save_tensors
+from a2cap.pipeline.engine.artifacts import checkpoint_name
 from a2cap.pipeline.engine.inputs import check_inputs
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Checkpoints:
 
     def directory(self, step: int) -> Path:
         """Return the directory of a step's checkpoint."""
-        return self._folder / f"step-{step:08d}"
+        return self._folder / checkpoint_name(step)
 
     def save(
         self,
@@ -66,7 +67,7 @@ class Checkpoints:
         # left by a run that was killed during a save
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)
-        partial = self._folder / f".step-{step:08d}.partial"
+        partial = self._folder / f".{checkpoint_name(step)}.partial"
         partial.mkdir()
         save_tensors(partial / TENSORS, tensors)
         _save_state(partial / STATE, state)

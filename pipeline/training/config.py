@@ -33,8 +33,8 @@ class TrainingConfig(Section):
     """Learning rate."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm; null does not clip."""
-    checkpoint_every: Count = 1000
-    """Steps between checkpoints; one is also written at the end of each epoch."""
+    checkpoint_every: Annotated[Count, Field(json_schema_extra={"no_effect": True})] = 1000
+    """Steps between checkpoints; one is also written at the end of each epoch. Not in the key."""
     max_validation_images: Annotated[
         Count | None, Field(serialization_alias="validation_pictures")
     ] = None

@@ -17,6 +17,7 @@ import torch
 
 from a2cap.data.batches.loader import loader_error
 from a2cap.data.errors import A2Error, LoaderError
+from a2cap.pipeline.engine.artifacts import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
@@ -96,7 +97,7 @@ class Training(Generic[Part]):
         if ranks.is_main:
             warn_about_emulation(task.config.precision, self._device)
         self._environment = environment(self._device, ranks=ranks.count)
-        self._checkpoints = Checkpoints(directory / "checkpoints", command=task.command)
+        self._checkpoints = Checkpoints(directory / CHECKPOINTS, command=task.command)
         self._record = record
         self.position = Position()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.files.atomic import write_durably
+from a2cap.pipeline.engine.artifacts import EPOCHS, TENSORBOARD
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.training.optimizer import Update
 
@@ -19,7 +20,7 @@ class TrainingRecord:
     """The record of one training, written by the main rank."""
 
     def __init__(self, directory: Path, events: EventLog, board: Any) -> None:
-        self._metrics = directory / "metrics.jsonl"
+        self._metrics = directory / EPOCHS
         self._board = board
         self._last_event = time.monotonic()
         self.events = events
@@ -56,5 +57,5 @@ def training_record(directory: Path, events: EventLog) -> Iterator[TrainingRecor
     """Open the record of a training, with a TensorBoard writer in `directory`."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(directory / "tensorboard")) as board:
+    with SummaryWriter(str(directory / TENSORBOARD)) as board:
         yield TrainingRecord(directory, events, board)

@@ -141,6 +141,7 @@ READ_BY_OTHERS = {
     "extract.max_side": BOTH,
     "extract.roi_size": BOTH,
     "extract.seed": CALIBRATE,
+    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
 }
 """Field -> the stages that read it, if they are not those of its section."""
 

@@ -37,8 +37,8 @@ class TrainConfig(CaptionerTrainingConfig):
     (image, caption) pairs, as in M2; `batch_size` then counts pairs."""
     compile: bool = False
     """Compile the layers with torch.compile; if that fails, warn and train uncompiled. Part of the
-    key, since compiled dropout draws other random numbers. Resume is then not always exact: the
-    compiled code depends on the batch sizes seen first."""
+    key, since compiled dropout draws other random numbers. Resume and more epochs are then not
+    always exact: the compiled code depends on the batch sizes seen first."""
     max_regions: Count | None = None
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
     schedule: Literal["noam", "constant"] = "noam"

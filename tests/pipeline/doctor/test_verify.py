@@ -277,7 +277,7 @@ def test_an_exchanged_store_differs_from_the_manifest(artifacts, store):
 
 # --- checkpoints --------------------------------------------------------------------------------
 
-NOT_NEEDED = "delete it: a finished training does not need it"
+NOT_NEEDED = "delete it: only more epochs would need it"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])

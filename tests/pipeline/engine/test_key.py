@@ -42,6 +42,13 @@ def test_a_field_added_later_is_in_the_key_unless_it_has_its_default():
     assert key_fields(changed) == {"rate": 1.0, "seed": 0, "optimiser": "sgd"}
 
 
+def test_a_field_without_effect_always_has_its_default_in_the_key():
+    class Settings(BaseModel):
+        every: int = Field(10, json_schema_extra={"no_effect": True})
+
+    assert key_fields(Settings(every=3)) == {"every": 10}
+
+
 def test_the_key_survives_a_json_round_trip_of_the_pre_image():
     image = PreImage("train-xe", 1, {"train": {"lr": 1.0}}, {"features": "abc"})
     assert len(image.key) == KEY_LENGTH

@@ -1,0 +1,99 @@
+"""Going on from finished trainings of the same settings with fewer epochs.
+
+No update depends on how long a training lasts, so a longer one begins with exactly the epochs of a
+shorter one, whose last checkpoint holds all that the next epoch needs.
+"""
+
+import json
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from a2cap.pipeline.engine.artifacts import CHECKPOINTS, EPOCHS, TENSORBOARD, checkpoint_name
+from a2cap.pipeline.engine.explain import finished_results
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.stage import Stage
+from a2cap.pipeline.training.config import TrainingConfig
+
+LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
+"""Fields that no update depends on; the rate of a detector depends on `epochs`."""
+
+
+def continued(
+    stage: Stage, folder: Path, config: TrainingConfig, *, score: str, rate_falls: bool = False
+) -> Stage:
+    """Return the training stage with what the finished results in `folder` have done of it.
+
+    A training that would end at the same epoch as a finished one gets that one's key; one that
+    would last longer begins with its checkpoints. score: the figure that patience waits for;
+    rate_falls: True if the learning rate depends on the number of epochs.
+    """
+    after = stage.pre_image
+    if (folder / after.key).is_dir():
+        return stage
+    found = {0: stage}  # by epochs done
+    for directory, manifest in finished_results(folder).items():
+        before = manifest.pre_image
+        if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
+            continue
+        lines = _epochs(directory)
+        scores = [line[score] for line in lines]
+        end = last_epoch(scores, config)
+        if rate_falls and _without(LENGTH_FIELDS[1:], before) != _without(LENGTH_FIELDS[1:], after):
+            found[0] = replace(
+                stage, note=f"starts over: the rate of {directory.name} fell over other epochs"
+            )
+        elif lines and end == len(lines):
+            return replace(stage, params=before.params)
+        elif lines and end is None and not _has_checkpoints(directory, lines, scores):
+            found[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
+        elif lines and end is None:
+            note = f"continues from epoch {len(lines)} of {directory.name}"
+            found[len(lines)] = replace(stage, note=note, begin=partial(copy_training, directory))
+    return found[max(found)]
+
+
+def last_epoch(scores: Sequence[float], config: TrainingConfig) -> int | None:
+    """Return the epoch after which a training with these scores ends; None: after a later one."""
+    best, stale = -1.0, 0
+    for epoch, score in enumerate(scores, start=1):
+        best, stale = (score, 0) if score > best else (best, stale + 1)
+        if epoch >= config.epochs or stale >= config.patience:
+            return epoch
+    return None
+
+
+def _has_checkpoints(
+    directory: Path, lines: Sequence[Mapping[str, float]], scores: Sequence[float]
+) -> bool:
+    """Return True if the checkpoints of the last and of the best epoch exist."""
+    steps = (lines[-1]["step"], lines[scores.index(max(scores))]["step"])
+    return all((directory / CHECKPOINTS / checkpoint_name(int(step))).is_dir() for step in steps)
+
+
+def copy_training(directory: Path, to: Path) -> None:
+    """Copy the state and the record of a finished training."""
+    with reading(directory):
+        for name in (CHECKPOINTS, TENSORBOARD):
+            shutil.copytree(directory / name, to / name, dirs_exist_ok=True)
+        shutil.copyfile(directory / EPOCHS, to / EPOCHS)
+
+
+def _without(names: Collection[str], image: PreImage) -> PreImage:
+    sections = {
+        section: {name: value for name, value in fields.items() if name not in names}
+        for section, fields in image.params.items()
+        if isinstance(fields, Mapping)
+    }
+    return replace(image, params=sections)
+
+
+def _epochs(directory: Path) -> list[dict[str, float]]:
+    """Read the line of each epoch; none if the file is damaged."""
+    try:
+        return [json.loads(line) for line in (directory / EPOCHS).read_text().splitlines()]
+    except (OSError, ValueError):
+        return []

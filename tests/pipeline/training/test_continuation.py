@@ -1,0 +1,144 @@
+"""Tests of going on: more epochs begin with those of a finished training."""
+
+import json
+import signal
+
+import pytest
+
+from a2cap.pipeline.engine.artifacts import EPOCHS, checkpoint_name
+from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.manifest import Manifest
+from a2cap.pipeline.engine.stage import Stage
+from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.training.continuation import continued, copy_training, last_epoch
+from a2cap.pipeline.training.detector.config import DetectorConfig
+from tests.pipeline.training.runs import assert_equal_results, events, outcome
+
+SCORES = [0.1, 0.3, 0.2, 0.3, 0.4]
+
+
+def stage_of(config):
+    section = "train" if isinstance(config, TrainConfig) else "detector"
+    return Stage(section, 1, {section: key_fields(config)}, {}, {}, work=None)
+
+
+def finish(folder, config, *, checkpoints=True):
+    """Write what the finished training of a configuration leaves; return the name of its folder."""
+    image = stage_of(config).pre_image
+    directory = folder / image.key
+    scores = SCORES[: last_epoch(SCORES, config)]
+    lines = [
+        json.dumps({"epoch": n, "step": 2 * n, "CIDEr": score, "AP50": score})
+        for n, score in enumerate(scores, start=1)
+    ]
+    for number in range(1, len(scores) + 1):
+        name = checkpoint_name(2 * number) if checkpoints else f"deleted {number}"
+        (directory / "checkpoints" / name).mkdir(parents=True)
+    (directory / EPOCHS).write_text("\n".join(lines))
+    Manifest(image, {}, 0, 1.0, 1.0, {}).write(directory)
+    return directory.name
+
+
+def after(folder, before, now, **options):
+    """Return the stage of a configuration after the training of another, and that one's name."""
+    name = finish(folder, before, **options)
+    score = "CIDEr" if isinstance(now, TrainConfig) else "AP50"
+    found = continued(stage_of(now), folder, now, score=score, rate_falls=score == "AP50")
+    return found, name
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"epochs": 3}, {"epochs": 3, "patience": 9}),  # not used up
+        ({"epochs": 9, "patience": 2}, {"epochs": 4, "patience": 2}),  # ended after 4 epochs
+        ({"epochs": 9, "patience": 2}, {"epochs": 99, "patience": 2}),
+        ({"epochs": 3, "patience": 2}, {"epochs": 3, "checkpoint_every": 7}),
+    ],
+)
+def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path, before, now):
+    found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
+    assert (found.pre_image.key, found.note) == (name, "")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "epoch"),
+    [
+        ({"epochs": 3}, {"epochs": 4}, 3),
+        ({"epochs": 3, "checkpoint_every": 7}, {"epochs": 4, "patience": 8}, 3),
+        ({"epochs": 9, "patience": 2}, {"epochs": 9, "patience": 3}, 4),
+    ],
+)
+def test_a_longer_training_continues_from_the_last_epoch(tmp_path, before, now, epoch):
+    found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
+    assert found.note == f"continues from epoch {epoch} of {name}"
+    assert found.pre_image == stage_of(TrainConfig(**now)).pre_image
+    assert found.begin is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"epochs": 3}, {"epochs": 4, "lr": 2.0}),
+        ({"epochs": 3}, {"epochs": 2}),
+        ({"epochs": 4, "patience": 9}, {"epochs": 9, "patience": 1}),  # would end after 3
+    ],
+)
+def test_another_or_a_shorter_training_starts_from_scratch(tmp_path, before, now):
+    found, _ = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
+    assert (found.pre_image, found.note) == (stage_of(TrainConfig(**now)).pre_image, "")
+    assert found.begin is None
+
+
+def test_a_training_that_cannot_continue_says_why(tmp_path):
+    deleted, name = after(
+        tmp_path / "a", TrainConfig(epochs=3), TrainConfig(epochs=4), checkpoints=False
+    )
+    assert (deleted.note, deleted.begin) == (f"starts over: {name} lacks its checkpoints", None)
+    falling, name = after(tmp_path / "b", DetectorConfig(epochs=3), DetectorConfig(epochs=4))
+    assert falling.note == f"starts over: the rate of {name} fell over other epochs"
+    assert falling.begin is None
+
+
+def test_the_longest_of_several_trainings_continues(tmp_path):
+    finish(tmp_path, TrainConfig(epochs=2))
+    finish(tmp_path, TrainConfig(epochs=1))
+    (tmp_path / "0123456789ab").mkdir()
+    (tmp_path / "0123456789ab" / "manifest.json").write_text("damaged")
+    found, name = after(tmp_path, TrainConfig(epochs=3), TrainConfig(epochs=4))
+    assert found.note == f"continues from epoch 3 of {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cross-entropy", "self-critical"])
+def test_a_continued_training_ends_as_one_long_run_even_if_it_is_stopped(
+    training, tmp_path, signals, kind
+):
+    train, uninterrupted = training(kind)
+    first = train(tmp_path / "first", "train.epochs=1", "scst.epochs=1", "train.checkpoint_every=5")
+    found = tmp_path / "continued"
+    found.mkdir()
+    copy_training(first, found)
+    signals[0, 9] = [signal.SIGTERM]
+    assert outcome(lambda: train(found)) == signal.SIGTERM
+    signals.clear()
+    train(found)
+    assert [event["step"] for event in events(found, "resume")] == [6, 9]
+    assert_equal_results(found, uninterrupted)
+
+
+def test_the_stage_continues_from_the_finished_result(copy, caplog):
+    name = copy.directory("train-xe").name
+    with copy.experiment.open("train.epochs=9", artifacts=copy.artifacts) as opened:
+        assert opened.status("train-xe").why == [
+            "train.epochs 8 -> 9",
+            f"continues from epoch 8 of {name}",
+        ]
+        caplog.set_level("INFO")
+        result = opened.run("train-xe")
+        assert opened.status("train-xe").state == "done"
+    assert f"train-xe: continues from epoch 8 of {name}" in caplog.messages
+    lines = (result.directory / EPOCHS).read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 10))
+    with copy.experiment.open("train.checkpoint_every=3", artifacts=copy.artifacts) as opened:
+        assert opened.result("train-xe", needed_by="a test").directory.name == name
