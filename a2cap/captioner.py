@@ -32,7 +32,8 @@ class Caption:
 
     pixels: (H, W, 3) uint8 RGB. regions: what the captioner saw, with boxes (R, 4) in pixels.
     beams: captions with log-probabilities in nats, best first. attention: at each token of the best
-    caption, `original` and `aligned` (L, R); None if the captioner has none.
+    caption, `original` and `aligned` (L, R), and `layers`, those of each layer (H, L, R); None if
+    the captioner has none.
     """
 
     pixels: NDArray[np.uint8]
@@ -60,17 +61,18 @@ class Caption:
         """Boxes of the regions, (R, 4) x1 y1 x2 y2 in pixels."""
         return self.regions.boxes
 
-    def figure(self) -> "Figure":
-        """Draw the attention at each token; raise InputError for a captioner without attention.
+    def figure(self, *, layer: int | None = None, head: int | None = None) -> "Figure":
+        """Draw the attention at each token, of all layers and heads or of one, counted from 1.
 
-        The figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
+        Raises InputError for a captioner without attention, and for no such layer or head. The
+        figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
         """
         from a2cap.pipeline.captioning.attention_figure import attention_figure
 
         if self.attention is None:
             raise InputError("nothing to draw: this captioner has no attention to regions")
         captioned = CaptionedImage(self.beams, self.regions, self.attention)
-        return attention_figure(self.pixels, captioned, self.attention)
+        return attention_figure(self.pixels, captioned, self.attention, layer=layer, head=head)
 
 
 class Captioner:

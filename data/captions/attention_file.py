@@ -29,13 +29,41 @@ class CaptionAttention:
 
     original, aligned: (L, R) float32; rows of aligned sum to more than 1 unless renormalised.
     keep: (L, R) float32, the mask m in (0, 1); None without alignment, aligned is then the
-    original. gate: (L,) float32; None if the fusion has no gate.
+    original. gate: (L,) float32; None if the fusion has no gate. layers: the same per layer
+    with an axis of the H heads before all others, lowest first; not in a file.
     """
 
     original: NDArray[np.float32]
     aligned: NDArray[np.float32]
     keep: NDArray[np.float32] | None = None
     gate: NDArray[np.float32] | None = None
+    layers: tuple["CaptionAttention", ...] = ()
+
+    def of(self, layer: int | None, head: int | None = None) -> "CaptionAttention":
+        """Return the attention of a layer or of one of its heads; without a layer, the whole.
+
+        Both are counted from 1. Raises InputError for one that does not exist.
+        """
+        if layer is None and head is None:
+            return self
+        if layer is None:
+            raise InputError(f"head {head} of which layer; name the layer too")
+        _check_number("layer", layer, len(self.layers))
+        chosen = self.layers[layer - 1]
+        if head is not None:
+            _check_number(f"head in layer {layer}", head, len(chosen.original))
+        heads = slice(None) if head is None else slice(head - 1, head)
+        return CaptionAttention(
+            chosen.original[heads].mean(axis=0),
+            chosen.aligned[heads].mean(axis=0),
+            None if chosen.keep is None else chosen.keep[heads].mean(axis=0),
+            None if chosen.gate is None else chosen.gate[heads].mean(axis=0),
+        )
+
+
+def _check_number(noun: str, number: int, count: int) -> None:
+    if not 1 <= number <= count:
+        raise InputError(f"no such {noun}: {number}; choose from 1 to {count}")
 
 
 def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) -> None:
@@ -49,7 +77,8 @@ def write_attention(path: Path, images: Iterable[tuple[str, CaptionAttention]]) 
         for image_id, attention in images:
             image_ids.append(image_id)
             shapes.append(attention.original.shape)
-            for name, values in vars(attention).items():
+            for name in (*_PER_REGION, "gate"):
+                values = getattr(attention, name)
                 # without a mask, `aligned` is the same as `original`
                 is_copy = name == "aligned" and attention.keep is None
                 if values is not None and not is_copy:

@@ -1,6 +1,7 @@
 """Attention of a captioner at each word of given captions, and its grounding."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
-from a2cap.model.captioner import Captioner, StepAttention, trace_attention
+from a2cap.model.alignment import AlignedAttention
+from a2cap.model.captioner import Captioner, trace_attention
 from a2cap.pipeline.captioning.grounding import CategoryNames, Grounding, ground
 
 
@@ -25,10 +27,12 @@ def attention_of_captions(
     vocabulary: Vocabulary,
     *,
     device: torch.device,
+    layers: bool = False,
 ) -> Iterator[tuple[str, CaptionAttention]]:
     """Yield (image id, attention at each word of its caption) in the order of the batches.
 
-    The attention is averaged over layers, heads and captioners of an ensemble.
+    The attention is averaged over layers, heads and captioners of an ensemble; with `layers`, that
+    of each layer and head is there too.
     """
     for batch in batches:
         on_device = batch.to(device)
@@ -43,8 +47,13 @@ def attention_of_captions(
         if not steps:  # a captioner without attention
             return
         regions = batch.region_mask.sum(dim=1).tolist()
-        found = _split_by_image(steps, lengths, regions)
-        yield from zip(batch.image_ids, found, strict=True)
+        averaged = _stack([AlignedAttention(s.original, s.aligned, s.keep, s.gate) for s in steps])
+        # every layer's steps; none unless they are wanted, as they are many
+        heads = list(map(_stack, zip(*(s.layers for s in steps), strict=True))) if layers else []
+        for row, image_id in enumerate(batch.image_ids):
+            cells = (row, lengths[row], regions[row])
+            of_layers = tuple(_of_image(layer, *cells) for layer in heads)
+            yield image_id, replace(_of_image(averaged, *cells), layers=of_layers)
 
 
 def ground_captions(
@@ -72,25 +81,29 @@ def ground_captions(
     return {image_id: one for image_id, one in found.items() if one is not None}
 
 
-def _split_by_image(
-    steps: Sequence[StepAttention], lengths: Sequence[int], regions: Sequence[int]
-) -> Iterator[CaptionAttention]:
-    original = _stack([step.original for step in steps])
-    aligned = _stack([step.aligned for step in steps])
-    keep = _stack([step.keep for step in steps if step.keep is not None])
-    gate = _stack([step.gate for step in steps if step.gate is not None])
-    for row, (words, count) in enumerate(zip(lengths, regions, strict=True)):
-        cells = (row, slice(words), slice(count))
-        yield CaptionAttention(
-            original=original[cells],
-            aligned=aligned[cells],
-            keep=keep[cells] if keep.size else None,
-            gate=gate[row, :words, 0] if gate.size else None,  # one gate for all regions
-        )
+def _stack(steps: Sequence[AlignedAttention]) -> CaptionAttention:
+    """Stack L steps of (B, ..., R) to (B, ..., L, R)."""
+
+    def join(found: Sequence[Tensor]) -> NDArray[np.float32]:
+        joined: NDArray[np.float32] = torch.stack(list(found), dim=-2).float().cpu().numpy()
+        return joined
+
+    keep = [step.keep for step in steps if step.keep is not None]
+    gate = [step.gate for step in steps if step.gate is not None]
+    return CaptionAttention(
+        join([step.original for step in steps]),
+        join([step.used for step in steps]),
+        join(keep) if keep else None,
+        join(gate) if gate else None,
+    )
 
 
-def _stack(steps: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Stack L steps of (B, R) to (B, L, R); return an empty array for no steps."""
-    if not steps:
-        return np.zeros(0, dtype=np.float32)
-    return torch.stack(list(steps), dim=1).float().cpu().numpy()
+def _of_image(stacked: CaptionAttention, row: int, words: int, count: int) -> CaptionAttention:
+    """Return the part of one image; its gate is the same for all regions."""
+    cells = (row, ..., slice(words), slice(count))
+    return CaptionAttention(
+        stacked.original[cells],
+        stacked.aligned[cells],
+        None if stacked.keep is None else stacked.keep[cells],
+        None if stacked.gate is None else stacked.gate[row, ..., :words, 0],
+    )

@@ -75,17 +75,24 @@ class FigurePaths:
         return path
 
 
-def write_figure(path: Path, image: NamedImage, captioned: CaptionedImage) -> None:
+def write_figure(
+    path: Path,
+    image: NamedImage,
+    captioned: CaptionedImage,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
     """Draw the attention at each word of the top-scoring caption; the suffix sets the format.
 
-    Raises A2Error for a captioner without attention.
+    layer, head: as in `attention_figure`. Raises A2Error for a captioner without attention.
     """
     if captioned.attention is None:
         raise A2Error(
             "nothing to draw: this captioner has no attention to regions; leave --figure out"
         )
     pixels = read_image(image.path)[:, :, ::-1]
-    figure = attention_figure(pixels, captioned, captioned.attention)
+    figure = attention_figure(pixels, captioned, captioned.attention, layer=layer, head=head)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         # matplotlib's font lacks some scripts; it then draws a box in place of a word
@@ -95,12 +102,19 @@ def write_figure(path: Path, image: NamedImage, captioned: CaptionedImage) -> No
 
 
 def attention_figure(
-    pixels: NDArray[np.uint8], captioned: CaptionedImage, attention: CaptionAttention
+    pixels: NDArray[np.uint8],
+    captioned: CaptionedImage,
+    attention: CaptionAttention,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
 ) -> Figure:
     """Draw the image with its caption, and below it two panels per word, six words per row.
 
-    pixels: (H, W, 3) uint8 RGB. Without alignment there is one panel per word.
+    pixels: (H, W, 3) uint8 RGB. layer, head: counted from 1, draw that layer or head in place of
+    the mean. Without alignment there is one panel per word.
     """
+    attention = attention.of(layer, head)
     caption = captioned.beams[0].caption
     words = caption.split()
     kinds = {"original": _shares(attention.original)}

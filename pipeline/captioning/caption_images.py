@@ -122,7 +122,7 @@ class ImageCaptioner:
         ]
 
     def add_attention(self, captioned: CaptionedImage) -> CaptionedImage:
-        """Add the attention at each word of the top-scoring caption."""
+        """Add the attention at each word of the top-scoring caption, of each layer and head too."""
         from a2cap.pipeline.captioning.attention import attention_of_captions  # loads h5py
 
         traced = attention_of_captions(
@@ -131,6 +131,7 @@ class ImageCaptioner:
             {"0": captioned.beams[0].caption},
             self._loaded.vocabulary,
             device=self._device,
+            layers=True,
         )
         return replace(captioned, attention=next((found for _, found in traced), None))
 

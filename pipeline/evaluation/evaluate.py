@@ -13,7 +13,7 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
-from a2cap.data.captions.attention_file import AttentionFile, write_attention
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
@@ -55,7 +55,7 @@ from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import plain_cards
+from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, embedded_bytes, plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -103,6 +103,31 @@ class _Captioning:
             write_attention(path, advance_after_each(found, progress.advance))
         return AttentionFile(path)
 
+    def layers(
+        self, captions: Mapping[str, str], image_ids: Sequence[str]
+    ) -> dict[str, tuple[CaptionAttention, ...]]:
+        """Return the attention of each layer and head, of as many images as a report embeds.
+
+        image_ids: from the worst to the best caption; both ends come first.
+        """
+        count, model = len(image_ids), self.model
+        ends = [image_ids[n // 2 if n % 2 == 0 else count - 1 - n // 2] for n in range(count)]
+        traced = attention_of_captions(
+            model.captioner,
+            self.batches(ends),
+            captions,
+            model.vocabulary,
+            device=self.device,
+            layers=True,
+        )
+        found, left = {}, MAX_LAYER_BYTES
+        for image_id, attention in traced:
+            left -= sum(embedded_bytes(layer) for layer in attention.layers)
+            if left < 0:
+                break
+            found[image_id] = attention.layers
+        return found
+
 
 def evaluate_captioner(
     config: EvaluateConfig,
@@ -141,13 +166,14 @@ def evaluate_captioner(
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
-    attention = None
+    attention, layers = None, {}
     if config.attention != "none":
         chosen = shown if config.attention == "report" else list(captions)
         attention = captioning.write_attention(directory / ATTENTION, captions, chosen)
+        layers = captioning.layers(captions, shown)
     instances = inputs.get("instances")
     boxes = {} if instances is None else _read_boxes(instances.path, store, references)
-    known = EvaluationImages(store, model.description.max_regions, images, boxes, attention)
+    known = EvaluationImages(store, model.description.max_regions, images, boxes, attention, layers)
     evaluation = Evaluation(
         f"Captions of the {config.split} split",
         captions,

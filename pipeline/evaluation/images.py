@@ -1,11 +1,11 @@
 """Images of an evaluation: files, annotated boxes, regions, and the attention to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from a2cap.data.annotations.instances import Instances
-from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.pipeline.captioning.attention import ground_captions
@@ -19,7 +19,8 @@ class EvaluationImages:
 
     max_regions: largest number of regions that the captioner attends to, None for all.
     files: image id -> image, None if it is missing. instances: annotated boxes of some images.
-    attention: to the regions at each token, None if it was not computed.
+    attention: to the regions at each token, None if it was not computed. layers: image id -> the
+    same of each layer, of some images.
     """
 
     store: FeatureStore
@@ -27,6 +28,7 @@ class EvaluationImages:
     files: Mapping[str, Path | None]
     instances: Mapping[str, Instances]
     attention: AttentionFile | None
+    layers: Mapping[str, tuple[CaptionAttention, ...]] = field(default_factory=dict)
 
     def regions(self, image_id: str) -> Regions:
         """Return the regions that the captioner was given."""
@@ -42,8 +44,6 @@ class EvaluationImages:
         """Yield the report's image cards one by one, so that they are never all in memory."""
         for image_id in image_ids:
             regions = self.regions(image_id)
-            # With evaluate.attention = report, only some images have attention.
-            has_attention = self.attention is not None and image_id in self.attention
             card = ImageCard(
                 image=self.files.get(image_id),
                 width=regions.width,
@@ -51,10 +51,16 @@ class EvaluationImages:
                 boxes=regions.boxes,
                 names=self._names(image_id, regions),
                 scores=regions.scores,
-                attention=self.attention[image_id] if self.attention and has_attention else None,
+                attention=self._attention(image_id),
                 truth=self.instances.get(image_id),
             )
             yield image_id, card
+
+    def _attention(self, image_id: str) -> CaptionAttention | None:
+        # With evaluate.attention = report, only some images have attention.
+        if self.attention is None or image_id not in self.attention:
+            return None
+        return replace(self.attention[image_id], layers=self.layers.get(image_id, ()))
 
     def _names(self, image_id: str, regions: Regions) -> list[str]:
         """Return each region's category: from its annotation, else the detector's class."""

@@ -20,6 +20,10 @@ THUMBNAIL_SIDE = 320
 FIXED_POINT = 1 << 14
 """Attention is embedded in 16 bits as multiples of 1 / FIXED_POINT; its largest value is e."""
 
+MAX_LAYER_BYTES = 8 << 20
+"""Bytes of a page for the attention of each layer and head: 50 images of 36 regions with A2's six
+layers of eight heads."""
+
 _JPEG_QUALITY = 78
 _ORIENTATION, _QUARTER_TURNED = 0x0112, 5
 
@@ -56,7 +60,15 @@ class ImageCard:
             "truth": {"boxes": _corners(self.truth.boxes), "names": list(self.truth.names)}
             if self.truth
             else None,
-            "attention": None if self.attention is None else _attention(self.attention, caption),
+            "attention": self.attention
+            and {
+                "tokens": caption.split(),
+                **_rows(self.attention),
+                "layers": [
+                    {"heads": len(layer.original), **_rows(layer)}
+                    for layer in self.attention.layers
+                ],
+            },
         }
 
 
@@ -96,16 +108,21 @@ def thumbnail(image: Path | None) -> str | None:
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
 
 
-def _attention(attention: CaptionAttention, caption: str) -> dict[str, object]:
-    """Return the tokens and their rows of attention; aligned and keep only with alignment."""
+def _rows(attention: CaptionAttention) -> dict[str, object]:
+    """Return the rows of attention, those of a head together; aligned only with a mask."""
     is_aligned = attention.keep is not None
     return {
-        "tokens": caption.split(),
         "original": _packed(attention.original),
         "aligned": _packed(attention.aligned) if is_aligned else None,
         "keep": None if attention.keep is None else _packed(attention.keep),
-        "gate": None if attention.gate is None else _rounded(attention.gate, 3),
+        "gate": None if attention.gate is None else _rounded(attention.gate.ravel(), 3),
     }
+
+
+def embedded_bytes(attention: CaptionAttention) -> int:
+    """Return the bytes of a page that the rows of attention take, without the gate."""
+    matrices = 1 if attention.keep is None else 3
+    return matrices * attention.original.size * 8 // 3  # base64 of 16 bits
 
 
 def _packed(values: NDArray[np.float32]) -> str:

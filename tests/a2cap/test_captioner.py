@@ -77,7 +77,9 @@ def test_many_images_are_captioned_in_their_order(model, experiment, monkeypatch
 
 def test_the_figure_has_two_panels_per_token(captioner, scene, boxes):
     found = captioner(scene, boxes=boxes)
-    assert len(found.figure().axes) == 1 + 2 * len(found.tokens)
+    for chosen in ({}, {"layer": 1, "head": 2}):
+        assert len(found.figure(**chosen).axes) == 1 + 2 * len(found.tokens)
+    assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
 
 
 def test_a_caption_without_attention_has_no_figure(captioner, scene, boxes):

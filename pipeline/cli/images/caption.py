@@ -86,6 +86,10 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     "a folder for NAME.png of each image.",
 )
 @click.option(
+    "--layer", type=click.IntRange(min=1), help="Draw this decoder layer, not the mean over all."
+)
+@click.option("--head", type=click.IntRange(min=1), help="Draw this head of --layer, not the mean.")
+@click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=16,
@@ -100,6 +104,8 @@ def caption(
     beams: int | None,
     as_json: bool,
     figure: Path | None,
+    layer: int | None,
+    head: int | None,
     batch_size: int,
     config: "Config",
 ) -> None:
@@ -117,6 +123,8 @@ def caption(
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
       a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
     """
+    if (layer and not figure) or (head and not layer):
+        raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
     require_existing({"--model": models, "--boxes": [boxes]})
     from a2cap.pipeline.captioning.caption_images import caption_files
     from a2cap.pipeline.cli.images.image_arguments import may_be_many, named_images
@@ -147,7 +155,7 @@ def caption(
             click.echo(_line(image.path, found, beams, as_json=as_json))
             if paths is not None:
                 path = paths.for_image(image.path)
-                write_figure(path, image, found)
+                write_figure(path, image, found, layer=layer, head=head)
                 click.echo(f"figure: {path}", err=True)  # standard output has the captions alone
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)

@@ -9,9 +9,8 @@ const DIMMED = 0.75; // opacity over what is not attended, if the peak is PEAK t
 const SPREAD = 1.5; // times even: below, no region stands out
 const PEAK = 4; // times even: a weaker peak dims less, in proportion
 
-// Unpacks rows of attention, one per token, from 16-bit multiples of 1 / FIXED_POINT.
+// Returns a function from a row's number to that row of attention, from 16-bit multiples of 1 / FIXED_POINT.
 function unpack(text, width) {
-  if (text === null) return null;
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const values = new DataView(bytes.buffer);
   return (row) =>
@@ -122,24 +121,44 @@ function addRegionLabels(views, detail) {
   choose(null);
 }
 
-// Returns a function from a token's position to its attention, as values and as shares of 1; without
-// a position, to the mean over all tokens.
-function tokenReader({ attention, boxes }) {
-  const [original, aligned, keep] = ["original", "aligned", "keep"].map((name) =>
-    unpack(attention[name], boxes.length),
-  );
-  const { tokens, gate } = attention;
-  const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
-  const at = (row, position) => row && (position === null ? mean(tokens.map((_, i) => row(i))) : row(position));
-  return (position) => {
-    const values = [at(original, position), at(aligned, position)].filter(Boolean);
-    return {
-      token: position === null ? "" : tokens[position],
-      values,
-      shares: values.map(shares),
-      keep: at(keep, position),
-      gate: position === null ? null : gate?.[position],
-    };
+// Layer and head that the page shows, from 0; without a head all of the layer's, without a layer the mean.
+const chosenHead = () => byId("head").value.split(".").filter(Boolean).map((number) => number - 1);
+const headName = ([layer, head]) => `layer ${layer + 1}` + (head === undefined ? "" : `, head ${head + 1}`);
+
+// Fills the choice of layers and heads with those of the first image that has them.
+function offerHeads() {
+  const script = [...details.values()].find(({ textContent }) => textContent.includes('"layers":[{'));
+  const layers = script ? JSON.parse(script.textContent).attention.layers : [];
+  byId("head-label").hidden = layers.length * (layers[0]?.heads ?? 0) < 2;
+  layers.forEach(({ heads }, layer) => {
+    const all = heads > 1 ? [...Array(heads).keys()].map((head) => [layer, head]) : [];
+    for (const one of [[layer], ...all]) {
+      addText(byId("head"), "option", headName(one)).value = one.map((number) => number + 1).join(".");
+    }
+  });
+}
+
+// Returns the attention of the chosen layer and head at a token, as values and as shares of 1;
+// without a position the mean over all tokens. Few images have layers: the others show the mean.
+function attentionAt(position, { attention, boxes }, isAligned) {
+  const { tokens } = attention;
+  const [layer, head] = chosenHead();
+  const source = attention.layers[layer] ?? { ...attention, heads: 1 };
+  const heads = source.heads > 1 && head !== undefined ? [head] : [...Array(source.heads).keys()];
+  const positions = position === null ? [...tokens.keys()] : [position];
+  const rows = heads.flatMap((one) => positions.map((token) => one * tokens.length + token));
+  const mean = (found) => found[0].map((_, i) => found.reduce((sum, row) => sum + row[i], 0) / found.length);
+  const at = (text) => text && mean(rows.map(unpack(text, boxes.length)));
+  const original = at(source.original);
+  // A layer without alignment uses the original.
+  const values = isAligned ? [original, at(source.aligned) ?? original] : [original];
+  return {
+    token: position === null ? "" : tokens[position],
+    from: layer === undefined ? "" : attention.layers[layer] ? headName([layer, head]) : "mean, the page has no layers of this image",
+    values,
+    shares: values.map(shares),
+    keep: at(source.keep),
+    gate: position === null || !source.gate ? null : mean(rows.map((row) => [source.gate[row]]))[0],
   };
 }
 
@@ -199,7 +218,7 @@ function fillTable(table, detail, found) {
     const row = document.createElement("tr");
     addText(row, "th", [index + 1, detail.names[index]].filter(Boolean).join(" · ")).scope = "row";
     for (const values of found.values) addText(row, "td", values[index].toFixed(3));
-    if (found.keep) addText(row, "td", found.keep[index].toFixed(3));
+    if (found.values.length > 1) addText(row, "td", found.keep ? found.keep[index].toFixed(3) : "–");
     return row;
   });
   table.tBodies[0].replaceChildren(...rows);
@@ -213,12 +232,12 @@ function summarise(found, detail) {
     const name = detail.names[top] ? ` (${detail.names[top]})` : "";
     return `${percent(row[top])} on region ${top + 1}${name}`;
   };
-  const parts = [`“${found.token}”: ${at(found.shares[0])}`];
+  const parts = [`“${found.token}”${found.from && ` (${found.from})`}: ${at(found.shares[0])}`];
   if (found.shares.length > 1) {
     const sum = found.values[1].reduce((a, b) => a + b, 0);
     parts.push(`aligned ${at(found.shares[1])}`, `Σαᵃ ${sum.toFixed(2)}`);
   }
-  if (found.gate !== undefined && found.gate !== null) parts.push(`gate g ${found.gate.toFixed(2)}`);
+  if (found.gate !== null) parts.push(`gate g ${found.gate.toFixed(2)}`);
   return parts.join("; ");
 }
 
@@ -228,13 +247,12 @@ function addTokens(card, views, detail) {
   const attended = card.querySelector(".attended"), table = attended.querySelector("table");
   const readout = attended.querySelector(".readout");
   const heading = card.querySelector(".caption");
-  const read = tokenReader(detail);
   const isAligned = views.length > 1;
   let pinned = null;
 
   function show(position) {
     tokens.forEach((token, i) => token.classList.toggle("shown", i === position));
-    const found = read(position);
+    const found = attentionAt(position, detail, isAligned);
     fillTable(table, detail, found);
     if (position === null) {
       readout.textContent = `Mean over ${tokens.length} tokens; point at one, or step through them with the arrow keys`;
@@ -283,6 +301,7 @@ function addTokens(card, views, detail) {
   });
   for (const cell of table.querySelectorAll(".aligned")) cell.hidden = !isAligned;
   attended.hidden = false;
+  card.addEventListener("head", () => show(pinned));
   show(null);
 }
 

@@ -92,10 +92,11 @@
   let found = [];
   const show = makeList(draw);
 
-  const display = ["boxes", "truth", "view-as"];
+  const display = ["boxes", "truth", "view-as", "head"];
 
   function update(control) {
     showBoxes();
+    if (control?.id === "head") for (const card of byId("list").children) card.dispatchEvent(new Event("head"));
     if (display.includes(control?.id)) return; // drawing again would lose pinned tokens
     const key = byId("key").value;
     const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
@@ -144,6 +145,7 @@
 
   const hasTruth = [...details.values()].some((script) => !script.textContent.includes('"truth":null'));
   byId("truth-label").hidden = !hasTruth;
+  offerHeads();
   byId("how").hidden = details.size === 0;
   byId("saved").textContent = new Date(document.lastModified).toISOString().slice(0, 10);
   byId("saved").parentElement.hidden = false;

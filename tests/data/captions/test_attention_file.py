@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -9,13 +11,14 @@ RNG = np.random.default_rng(0)
 SHAPES = {"000000000042": (3, 2), "été/7": (0, 4), "7": (2, 5)}
 
 
-def attention(words, regions, *, keep=True, gate=True):
-    original = RNG.random((words, regions), dtype=np.float32)
+def attention(*shape, keep=True, gate=True):
+    """Make up attention of (words, regions), or of (heads, words, regions)."""
+    original = RNG.random(shape, dtype=np.float32)
     return CaptionAttention(
         original,
         original * 1.5 if keep else original,
-        RNG.random((words, regions), dtype=np.float32) if keep else None,
-        RNG.random(words, dtype=np.float32) if gate else None,
+        RNG.random(shape, dtype=np.float32) if keep else None,
+        RNG.random(shape[:-1], dtype=np.float32) if gate else None,
     )
 
 
@@ -36,11 +39,24 @@ def test_written_attention_is_read_in_half_precision(tmp_path, keep, gate):
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_equal_attention_gives_equal_bytes(tmp_path):
+def test_a_layer_and_a_head_are_chosen_by_number():
+    layers = tuple(attention(2, 3, 4) for _ in range(2))
+    whole = replace(attention(3, 4), layers=layers)
+    assert whole.of(None) is whole
+    assert (whole.of(2, 1).aligned == layers[1].aligned[0]).all()
+    np.testing.assert_allclose(whole.of(1).keep, layers[0].keep.mean(axis=0))
+    np.testing.assert_allclose(whole.of(1).gate, layers[0].gate.mean(axis=0))
+    assert message_of(whole.of, 3) == "no such layer: 3; choose from 1 to 2"
+    assert message_of(whole.of, 1, 3) == "no such head in layer 1: 3; choose from 1 to 2"
+    assert message_of(whole.of, None, 3) == "head 3 of which layer; name the layer too"
+
+
+def test_equal_attention_gives_equal_bytes_without_its_layers(tmp_path):
     given = [(name, attention(*shape)) for name, shape in SHAPES.items()]
+    layered = [(name, replace(one, layers=(one,))) for name, one in given]
     contents = []
-    for name in ("one.h5", "other.h5"):
-        write_attention(tmp_path / name, given)
+    for name, found in (("one.h5", given), ("other.h5", layered)):
+        write_attention(tmp_path / name, found)
         contents.append((tmp_path / name).read_bytes())
     assert contents[0] == contents[1]
 

@@ -33,7 +33,8 @@ def captions(store, model):
 
 def attended(captioner, store, captions, model, *, batch_size=50):
     batches = image_batches(store.path, list(captions), batch_size=batch_size)
-    found = attention_of_captions(captioner, batches, captions, model.vocabulary, device=CPU)
+    words = model.vocabulary
+    found = attention_of_captions(captioner, batches, captions, words, device=CPU, layers=True)
     return dict(found)
 
 
@@ -47,6 +48,16 @@ def test_attention_has_a_row_per_word_and_a_column_per_region(model, store, capt
         np.testing.assert_allclose(attention.original.sum(axis=1), 1, rtol=1e-5)
         assert ((attention.keep > 0) & (attention.keep < 1)).all()
         assert (attention.aligned >= attention.original).all()
+
+
+def test_the_mean_over_layers_and_heads_is_the_attention(model, store, captions):
+    heads = model.description.model.heads
+    for attention in attended(model.captioner, store, captions, model).values():
+        for field in ("original", "aligned", "keep", "gate"):
+            layers = [getattr(layer, field) for layer in attention.layers]
+            assert {len(layer) for layer in layers} == {heads}
+            mean = np.mean(layers, axis=(0, 1))
+            np.testing.assert_allclose(getattr(attention, field), mean, atol=1e-6)
 
 
 def test_batches_do_not_change_the_attention(model, store, captions):

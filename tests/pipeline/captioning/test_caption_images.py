@@ -235,7 +235,7 @@ def test_images_with_names_that_are_not_utf8_are_captioned(experiment, model, tm
 
 def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_path):
     image, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(image, "--figure", tmp_path / "new" / "out.png")
+    answer = a2_words(image, "--figure", tmp_path / "new" / "out.png", "--layer", 1, "--head", 2)
     assert answer.stdout == f"{image}: {text}\n"
     assert answer.stderr == f"figure: {tmp_path / 'new' / 'out.png'}\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out.png"]
@@ -263,6 +263,13 @@ def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, nam
         f"a2: --figure names one file for many images: {str(path)!r}; "
         "name a folder (a name without the suffix of an image)\n"
     )
+
+
+@pytest.mark.parametrize("options", [["--layer", 1], ["--figure", "x.png", "--head", 1]])
+def test_a_head_needs_its_layer_and_a_layer_a_figure(a2_words, options):
+    answer = a2_words("a.jpg", *options)
+    assert answer.exit_code == 2
+    assert "--layer needs --figure, and --head needs --layer; add the option" in answer.stderr
 
 
 def test_attention_is_returned_only_on_request(experiment, model, boxes):

@@ -104,11 +104,19 @@ def test_the_attention_at_each_token_of_every_caption_is_saved(experiment):
         assert attention[image_id].aligned.shape == shape
 
 
-@pytest.mark.parametrize(("attention", "saved"), [("all", 4), ("report", 2), ("none", None)])
-def test_attention_is_saved_for_the_configured_images(run, attention, saved):
+@pytest.mark.parametrize(
+    ("attention", "room", "saved", "layered"),
+    [("all", 8 << 20, 4, 2), ("report", 0, 2, 0), ("none", 8 << 20, None, 0)],
+)
+def test_attention_is_saved_for_the_configured_images(
+    run, monkeypatch, attention, room, saved, layered
+):
+    monkeypatch.setattr(evaluation, "MAX_LAYER_BYTES", room)
     run(EvaluateConfig(beam_size=1, attention=attention, report_images=2))
     path = run.directory / "attention.h5"
     assert (len(AttentionFile(path)) if path.exists() else None) == saved
+    report = (run.directory / "report.html").read_text()
+    assert report.count('"layers":[{"heads":2,') == layered
 
 
 def test_attention_is_an_output_and_boxes_an_input_only_if_attention_is_saved(experiment):

@@ -148,6 +148,7 @@ def test_the_attention_is_embedded_row_by_row_in_sixteen_bits(written, photo):
         packed = np.frombuffer(base64.b64decode(attention[name]), dtype="<u2")
         expected = getattr(ATTENTION, name).ravel()
         np.testing.assert_allclose(packed / FIXED_POINT, expected, atol=1 / FIXED_POINT)
+    assert attention["layers"] == []
 
 
 def test_without_alignment_the_original_attention_is_embedded_alone(written, photo):

@@ -30,6 +30,11 @@ ATTENTION = CaptionAttention(
     gate=np.array([0.125, 0.5, 0.75], dtype=np.float32),
 )
 PLAIN = CaptionAttention(ORIGINAL, ORIGINAL)
+HEADS = np.stack([ORIGINAL, ORIGINAL[:, ::-1]])
+LAYERS = (
+    CaptionAttention(HEADS, HEADS),
+    CaptionAttention(HEADS, HEADS, np.stack([ORIGINAL, ORIGINAL]), HEADS[:, :, 0]),
+)
 TRUTH = Instances(np.array([[12, 18, 58, 52]], dtype=np.float32), ("dog",))
 WORDS = ("dog", "cat", "bus")
 GROUPS = score_word_groups(
@@ -63,7 +68,7 @@ def report(tmp_path_factory):
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
     cards = {
-        0: card(photo, ATTENTION, truth=TRUTH),
+        0: card(photo, replace(ATTENTION, layers=LAYERS), truth=TRUTH),
         1: card(photo, PLAIN),
         2: card(None, ATTENTION),
     }
@@ -179,6 +184,26 @@ def test_pointing_at_a_token_shows_both_kinds_of_attention_side_by_side(page):
     boxes = [look.bounding_box() for look in card.locator(".view").all()]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+
+
+def test_a_layer_or_a_head_is_shown_in_place_of_the_mean(page):
+    card = page.locator(".card").first
+    readout, cells = card.locator(".readout"), card.locator("tbody tr").first.locator("th, td")
+    card.locator(".token", has_text="here").click()
+    page.select_option("#head", label="layer 1, head 2")
+    assert "head=1.2" in page.evaluate("location.hash")
+    assert readout.inner_text() == (
+        "“here” (layer 1, head 2): 80 % on region 1 (dog); aligned 80 % on region 1 (dog); Σαᵃ 1.00"
+    )
+    assert cells.all_inner_texts() == ["1 · dog", "0.800", "0.800", "–"]
+    page.select_option("#head", label="layer 2")
+    assert readout.inner_text().endswith("Σαᵃ 1.00; gate g 0.45")
+    assert cells.all_inner_texts() == ["1 · dog", "0.450", "0.450", "0.100"]
+    other = page.locator(".card").nth(1)
+    other.locator(".token", has_text="here").click()
+    assert "(mean, the page has no layers of this image): 80 %" in (
+        other.locator(".readout").inner_text()
+    )
 
 
 def test_boxes_are_drawn_on_request_with_category_and_share(page):
