@@ -1,5 +1,6 @@
 # Every target runs from .venv, which the first one creates; it needs python >= 3.11 and make.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SOURCES := a2cap pipeline extract model data tests benchmarks
 
@@ -7,13 +8,13 @@ SOURCES := a2cap pipeline extract model data tests benchmarks
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "a2 needs python >= 3.11: set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "installing into .venv; the first time takes some minutes"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --upgrade pip
-	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 demo: install

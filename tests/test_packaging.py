@@ -73,6 +73,16 @@ def test_the_module_runs_as_the_command():
     assert answer == f"a2, version {a2cap.__version__}\n"
 
 
+def test_the_constraints_without_cuda_differ_in_the_build_alone():
+    plain, cpu = (
+        (ROOT / name).read_text(encoding="utf-8").splitlines()
+        for name in ("constraints.txt", "constraints-cpu.txt")
+    )
+    pins = [line.removesuffix("+cpu") for line in cpu if "==" in line]
+    assert "-c constraints.txt" in cpu
+    assert pins == [line for line in plain if line.startswith("torch")]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """Build the sdist from the tracked files, and the wheel from it; return both names of files."""
