@@ -5,13 +5,16 @@ from pathlib import Path
 
 import torch
 
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.pipeline.captioning.saved_captioner import (
     EXTRACTOR,
+    VOCABULARY,
     LoadedCaptioner,
+    load_description,
     load_model,
     require_files,
 )
@@ -23,11 +26,10 @@ def load_captioner(
     models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
 ) -> LoadedCaptioner[Captioner]:
     """Load a trained directory, or several as an ensemble; raise A2Error if they do not fit."""
-    loaded = [load_model(directory, device=device) for directory in models]
-    if not loaded:
+    if not models:
         raise InputError("no trained model is named; name one or more directories")
-    for directory, other in zip(models[1:], loaded[1:], strict=True):
-        _check_compatible(directory, other, models[0], loaded[0])
+    require_compatible(models)
+    loaded = [load_model(directory, device=device) for directory in models]
     first = loaded[0]
     captioner: Captioner = first.captioner
     if len(loaded) > 1:
@@ -35,30 +37,42 @@ def load_captioner(
     return LoadedCaptioner(captioner, first.vocabulary, first.description)
 
 
-def _check_compatible(
-    directory: Path,
-    model: LoadedCaptioner[Captioner],
-    first_directory: Path,
-    first: LoadedCaptioner[Captioner],
-) -> None:
-    """Raise InputError if a model cannot be in an ensemble with the first one."""
-    properties = {
-        "vocabulary": (model.vocabulary.digest[:12], first.vocabulary.digest[:12]),
-        "region width": (model.description.region_width, first.description.region_width),
-        "max_regions": (model.description.max_regions, first.description.max_regions),
-    }
-    for name, (found, expected) in properties.items():
-        if found != expected:
-            raise InputError(
-                f"{name} of {str(directory)!r} is {found}, that of {str(first_directory)!r} is "
-                f"{expected}; {_ADVICE}"
-            )
+def require_compatible(models: Sequence[Path]) -> None:
+    """Raise A2Error if trained directories cannot form an ensemble; load no tensors."""
+    for directory in models[1:]:
+        _check_compatible(directory, models[0])
+
+
+def require_vocabulary(directory: Path, first: Path) -> None:
+    """Raise A2Error if two folders, of captioners or preprocessing, have different vocabularies."""
+    found, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
+    _require_equal("vocabulary", found.digest[:12], expected.digest[:12], directory, first)
+
+
+def _check_compatible(directory: Path, first: Path) -> None:
+    """Raise A2Error if a captioner cannot be in an ensemble with the first one."""
+    (description, _), (of_first, _) = map(load_description, (directory, first))
+    require_vocabulary(directory, first)
+    widths = description.region_width, of_first.region_width
+    _require_equal("region width", *widths, directory, first)
+    limits = description.max_regions, of_first.max_regions
+    _require_equal("max_regions", *limits, directory, first)
     # the same width does not mean the same features
-    different = _extractor(directory).differences(_extractor(first_directory))
+    different = _extractor(directory).differences(_extractor(first))
     if different:
         raise InputError(
-            f"regions of {str(directory)!r} and {str(first_directory)!r} come from different "
+            f"regions of {str(directory)!r} and {str(first)!r} come from different "
             f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
+        )
+
+
+def _require_equal(
+    name: str, found: object, expected: object, directory: Path, first: Path
+) -> None:
+    if found != expected:
+        raise InputError(
+            f"{name} of {str(directory)!r} is {found}, that of {str(first)!r} is {expected}; "
+            f"{_ADVICE}"
         )
 
 

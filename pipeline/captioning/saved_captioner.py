@@ -91,10 +91,9 @@ def require_files(directory: Path, *names: str) -> None:
             )
 
 
-def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[EncoderDecoder]:
-    """Load a trained captioner; raise A2Error for files that are missing or do not match."""
+def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
+    """Load what a captioner states about itself; raise A2Error for files that do not match."""
     require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
-    require_intact(directory, *CAPTIONER)
     try:
         description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
     except ValidationError as error:
@@ -109,6 +108,14 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
             f"{vocabulary.digest[:12]}, the model was trained with "
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
+    return description, vocabulary
+
+
+def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[EncoderDecoder]:
+    """Load a trained captioner; raise A2Error for files that are missing or do not match."""
+    require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
+    require_intact(directory, *CAPTIONER)
+    description, vocabulary = load_description(directory)
     with skip_init():
         captioner = new_captioner(description)
     try:

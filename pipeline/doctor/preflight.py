@@ -12,6 +12,7 @@ from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder
+from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
 from a2cap.pipeline.engine.artifacts import (
@@ -194,10 +195,24 @@ def _baseline(run: PlannedRun, stage: str) -> str:
 
 
 def _ensemble(run: PlannedRun, stage: str) -> str:
-    """Check that the further captioners of an ensemble exist."""
+    """Check that the captioners of an ensemble exist and fit each other and the experiment."""
     folders = run.config.evaluate.ensemble
-    found = [str(captioner_folder(folder, "evaluate.ensemble")) for folder in folders]
-    return ", ".join(found) or "none"
+    if not folders:
+        return "none"
+    found = [captioner_folder(folder, "evaluate.ensemble") for folder in folders]
+    own = _finished(run, run.experiment.training[-1])
+    require_compatible([*own, *found])
+    for preprocessed in _finished(run, PREPROCESS):  # known long before the captioner is
+        require_vocabulary(found[0], preprocessed)
+    return ", ".join(map(str, found))
+
+
+def _finished(run: PlannedRun, stage: str) -> list[Path]:
+    """Return the folder of a stage's result, none while it does not exist."""
+    try:
+        return [run.experiment.result(stage, needed_by=EVALUATE).directory]
+    except A2Error:  # what keeps the stage from running is another need's problem
+        return []
 
 
 def _instances(run: PlannedRun, stage: str) -> str:

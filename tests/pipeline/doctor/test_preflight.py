@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
 from a2cap.pipeline.cli.maintenance import _marks
 from a2cap.pipeline.config import load_config, override
@@ -152,6 +153,32 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch, wit
         f"Permission denied: {path!r}; check the path and its permissions",
         NO_JAVA,
     ]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
+    experiment, tmp_path, trained
+):
+    ignored = shutil.ignore_patterns("manifest.json")
+    member = shutil.copytree(experiment.directory("train-xe"), tmp_path / "member", ignore=ignored)
+    words = Vocabulary.load(member / "vocabulary.json").words
+    other = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
+    other.save(member / "vocabulary.json")
+    description = json.loads((member / "model.json").read_text())
+    first = "train-xe" if trained else "preprocess"  # known before the captioner is
+    expected = description["vocabulary_digest"]
+    description["vocabulary_digest"] = other.digest
+    (member / "model.json").write_text(json.dumps(description))
+    (member / "model.safetensors").write_bytes(b"never read")
+    changed = "train.seed=0" if trained else "train.seed=5"
+    opened = experiment.open(override("evaluate.ensemble", (member,)), changed)
+    check = found(opened, "evaluate", "ensemble")
+    assert (check.state, check.found) == (
+        "problem",
+        f"vocabulary of {str(member)!r} is {other.digest[:12]}, that of "
+        f"{str(experiment.directory(first))!r} is {expected[:12]}; an ensemble needs captioners that "
+        "were trained on the same features and vocabulary",
+    )
 
 
 def test_word_groups_must_be_readable(new, tmp_path):
