@@ -6,6 +6,7 @@ See caffe.proto of BVLC/caffe, and protobuf.dev/programming-guides/encoding for 
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,10 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _LAYER, _NAME, _BLOBS = 100, 1, 7
 _NORMALISATION, _EPSILON = 139, 3
 _LEGACY_SIZES, _DATA, _SHAPE = (1, 2, 3, 4), 5, 7
+
+# A byte of the file could otherwise become an object of a hundred: loading takes about four times
+# the file. A ResNet-101 has 700 arrays; caffe itself allows 32 sizes.
+_MOST_ARRAYS, _MOST_SIZES = 10_000, 32
 
 _HEADS = {
     "rpn_conv/3x3": "proposal_generator.rpn_head.conv",
@@ -68,17 +73,26 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
 def read_blobs(data: memoryview) -> Blobs:
     """Read the arrays of every layer with weights."""
     found: Blobs = {}
+    left = _MOST_ARRAYS
     for layer in _messages(data, _LAYER):
-        names = [bytes(name) for name in _messages(layer, _NAME)]
-        arrays = [_array(blob) for blob in _messages(layer, _BLOBS)]
-        for settings in _messages(layer, _NORMALISATION):
-            epsilons = [np.frombuffer(value, "<f4") for value in _messages(settings, _EPSILON)]
-            arrays += [epsilon.astype(np.float32) for epsilon in epsilons]
-        if names and arrays:
-            found[names[0].decode("utf-8", "replace")] = arrays
+        name = next(_messages(layer, _NAME), None)
+        arrays = list(islice(_arrays(layer), left))
+        left -= len(arrays)
+        if not left:
+            raise _DamagedError(f"it has {_MOST_ARRAYS:,} arrays or more")
+        if name is not None and arrays:
+            found[bytes(name).decode("utf-8", "replace")] = arrays
     if not found:
         raise _DamagedError("no layer has weights")
     return found
+
+
+def _arrays(layer: memoryview) -> Iterator[NDArray[np.float32]]:
+    """Yield the blobs of a layer, then the epsilon of a normalisation that states one."""
+    yield from map(_array, _messages(layer, _BLOBS))
+    for settings in _messages(layer, _NORMALISATION):
+        for epsilon in _messages(settings, _EPSILON):
+            yield np.frombuffer(epsilon, "<f4").astype(np.float32)
 
 
 def _array(blob: memoryview) -> NDArray[np.float32]:
@@ -88,7 +102,7 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
     values: list[NDArray[np.float32]] = []
     for number, value in _fields(blob):
         if number == _SHAPE and isinstance(value, memoryview):
-            shape = list(_sizes(value))
+            shape = list(islice(_sizes(value), _MOST_SIZES + 1))
         elif number in _LEGACY_SIZES and isinstance(value, int):
             legacy[number] = value
         elif number == _DATA and isinstance(value, memoryview):
@@ -101,7 +115,7 @@ def _array(blob: memoryview) -> NDArray[np.float32]:
     while not shape and len(sizes) > 1 and sizes[0] == 1:
         sizes = sizes[1:]
     # an empty blob may claim any other sizes, which NumPy could not represent
-    if math.prod(sizes) != len(data) or not len(data):
+    if len(sizes) > _MOST_SIZES or math.prod(sizes) != len(data) or not len(data):
         raise _DamagedError(f"{len(data)} numbers do not fill {sizes}")
     return data.reshape(sizes)
 

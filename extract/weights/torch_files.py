@@ -3,6 +3,7 @@
 import pickle
 import re
 from pathlib import Path
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +18,9 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     Raises WeightsError where the file is damaged, or refers to anything but tensors in plain
     containers; no code of it is run.
     """
+    size = path.stat().st_size
     try:
+        _require_stored(path, size)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
@@ -35,7 +38,22 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
         raise WeightsError(
             f"torch file {path.name!r} has no tensors by name; name a file with a state dict"
         )
+    claimed = sum(tensor.nbytes for tensor in model.values())
+    if claimed > 2 * size:  # of strides 0; tied weights occur twice
+        raise WeightsError(
+            f"torch file {path.name!r} is damaged: its tensors claim {claimed:,} bytes, the file "
+            f"has {size:,}; download it again"
+        )
     return {str(key): tensor.float() for key, tensor in model.items()}
+
+
+def _require_stored(path: Path, size: int) -> None:
+    """Raise ValueError if an archive expands to more than its size; `torch.save` never packs."""
+    if is_zipfile(path):
+        with ZipFile(path) as archive:
+            expanded = sum(member.file_size for member in archive.infolist())
+        if expanded > size:
+            raise ValueError(f"it expands to {expanded:,} bytes from {size:,}")
 
 
 def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -94,6 +94,12 @@ def test_an_epsilon_of_its_own_is_read(write):
             layer(b"bn_conv1", floats(6), floats(2), SHAPE + floats(1, 1)),
             "can only convert an array",
         ),
+        (b"\x0a" + b"\xff" * 9 + b"\x01", f"a field of {2**64 - 1} bytes ends after"),
+        pytest.param(
+            10_000 * layer(b"ip", floats(1)), "it has 10,000 arrays or more", id="many arrays"
+        ),
+        # 40 sizes of 1 for one number
+        (layer(b"ip", b"\x3a\x2a\x0a\x28" + b"\x01" * 40 + floats(1)), "1 numbers do not fill"),
         # a normalisation without its count
         (layer(b"bn_conv1", floats(6), floats(2)), "layer 'bn_conv1' has 2 blobs, not 3"),
     ],

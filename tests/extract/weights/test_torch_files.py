@@ -1,4 +1,5 @@
 import os
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -58,3 +59,30 @@ def test_a_file_without_tensors_by_name_is_refused(tmp_path, content):
     message = "torch file 'a.pth' has no tensors by name; name a file with a state dict"
     with pytest.raises(WeightsError, match=message):
         load_torch_file(save(content, tmp_path / "a.pth"))
+
+
+def test_an_archive_that_expands_beyond_its_size_is_refused_before_it_is_read(tmp_path):
+    plain = save({"w": torch.zeros(100_000)}, tmp_path / "plain.pth")
+    with ZipFile(plain) as stored, ZipFile(tmp_path / "a.pth", "w", ZIP_DEFLATED) as packed:
+        for member in stored.namelist():
+            packed.writestr(member, stored.read(member))
+        expanded = sum(member.file_size for member in stored.infolist())
+    size = (tmp_path / "a.pth").stat().st_size
+    with pytest.raises(WeightsError) as error:
+        load_torch_file(tmp_path / "a.pth")
+    assert str(error.value) == (
+        f"torch file 'a.pth' is damaged: it expands to {expanded:,} bytes from {size:,}; "
+        "download it again"
+    )
+
+
+@TWO_FORMS
+def test_tensors_that_claim_more_than_the_file_are_refused(tmp_path, archive):
+    few = torch.ones(1, dtype=torch.float16).expand(1_000_000_000)  # 2 GB, of strides 0
+    path = save({"w": few}, tmp_path / "a.pth", archive=archive)
+    with pytest.raises(WeightsError) as error:
+        load_torch_file(path)
+    assert str(error.value) == (
+        "torch file 'a.pth' is damaged: its tensors claim 2,000,000,000 bytes, the file has "
+        f"{path.stat().st_size:,}; download it again"
+    )
