@@ -3,9 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
-
-from tests.test_structure import MAY_IMPORT, ROOT, SOURCE, imported_names, named
+from tests.test_structure import MAY_IMPORT, ROOT, SOURCE, imported_names, named, tree
 
 MAY_IMPORT_OPENCV = {"data/scenes/render.py", "data/scenes/drawing.py"}
 
@@ -17,7 +15,7 @@ def importers(package):
 
 def imported_at_load(path):
     """Return the packages that a module imports when it is loaded, not in its functions."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = tree(path).body
     names = [str(node.module) for node in body if isinstance(node, ast.ImportFrom)]
     names += [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     return {name.split(".")[0] for name in names}
@@ -37,18 +35,19 @@ def test_only_the_command_line_imports_click():
     assert {"/".join(Path(name).parts[:2]) for name in importers("click")} == {"pipeline/cli"}
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=named)
-def test_no_module_prints(path):
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    called = [node.func for node in nodes if isinstance(node, ast.Call)]
-    assert "print" not in [function.id for function in called if isinstance(function, ast.Name)]
+def prints(path):
+    """Return whether a module calls print."""
+    called = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    return "print" in [function.id for function in called if isinstance(function, ast.Name)]
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=named)
-def test_every_module_has_a_docstring(path):
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert docstring
-    assert docstring.split("\n\n")[0].strip().endswith((".", ":"))
+def test_no_module_prints():
+    assert [named(path) for path in SOURCE if prints(path)] == []
+
+
+def test_every_module_has_a_docstring():
+    first = {path: (ast.get_docstring(tree(path)) or "").split("\n\n")[0] for path in SOURCE}
+    assert [named(p) for p, text in first.items() if not text.strip().endswith((".", ":"))] == []
 
 
 def test_no_module_has_a_vague_name():

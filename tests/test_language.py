@@ -11,9 +11,7 @@ import pytest
 
 from a2cap.pipeline.cli.main import cli
 from tests.test_docs_pages import PAGES
-from tests.test_structure import SOURCE, named
-
-MODULES = SOURCE
+from tests.test_structure import SOURCE, named, tree
 
 BANNED = {
     r"pictures?": "image",
@@ -77,12 +75,9 @@ def commands(command=cli, name="a2"):
             yield from commands(one, f"{name} {below}")
 
 
-COMMANDS = dict(commands())
-
-
 def messages(path):
     """Yield the texts that a module raises or logs, values left out."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Raise(exc=ast.Call() as call):
                 pass
@@ -109,7 +104,7 @@ def texts(node):
 
 def functions(path):
     """Yield the functions of a module, properties left out: those are nouns."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
             names = {getattr(one, "id", getattr(one, "attr", "")) for one in node.decorator_list}
             if not names & {"property", "cached_property"}:
@@ -144,25 +139,28 @@ def test_another_opening_is_found(text):
     assert not is_imperative(text)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_plain_english(name):
-    command = COMMANDS[name]
-    found = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
-    assert [banned for text in found for banned in banned_words(text)] == []
-    assert is_imperative(command.help or "")
+def test_help_is_plain_english():
+    for name, command in commands():
+        found = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
+        assert [banned for text in found for banned in banned_words(text)] == [], name
+        assert is_imperative(command.help or ""), name
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_messages_are_plain_english(path):
-    assert [banned for text in messages(path) for banned in banned_words(text)] == []
+def test_messages_are_plain_english():
+    found = {named(path): banned_words("\n".join(messages(path))) for path in SOURCE}
+    assert {name: banned for name, banned in found.items() if banned} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_docstrings_of_functions_begin_with_a_verb(path):
-    found = [(node.name, ast.get_docstring(node)) for node in functions(path)]
-    assert [(name, text[:60]) for name, text in found if text and not is_imperative(text)] == []
+def test_docstrings_of_functions_begin_with_a_verb():
+    found = [
+        (f"{named(path)}:{node.lineno}", text[:60])
+        for path in SOURCE
+        for node in functions(path)
+        if (text := ast.get_docstring(node)) and not is_imperative(text)
+    ]
+    assert found == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=named)
-def test_pages_are_plain_english(path):
-    assert banned_words(prose(path.read_text(encoding="utf-8"))) == []
+def test_pages_are_plain_english():
+    found = {named(page): banned_words(prose(page.read_text(encoding="utf-8"))) for page in PAGES}
+    assert {name: banned for name, banned in found.items() if banned} == {}

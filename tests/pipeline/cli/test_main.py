@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -16,24 +15,27 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
 from tests.pipeline.experiments import a2, settings
 
-README = Path(__file__).parents[3] / "README.md"
 COMMANDS = {"": cli, **cli.commands}
 
 
 # --- help ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "a2")
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_the_help_of_every_command_ends_with_an_example(name, option):
-    answer = a2(*name.split(), option)
-    assert answer.exit_code == 0
-    assert answer.stdout.startswith(f"Usage: a2 {name}".strip())
-    _, _, example = answer.stdout.rpartition("\n\n")
-    first, *lines = example.splitlines()
-    assert first == "  Example:"
-    assert lines
-    assert lines[0].startswith(f"    a2 {name}".rstrip())
+def test_the_help_of_every_command_ends_with_an_example_that_parses(option):
+    for name in COMMANDS:
+        answer = a2(*name.split(), option)
+        assert answer.exit_code == 0
+        assert answer.stdout.startswith(f"Usage: a2 {name}".strip())
+        first, *lines = answer.stdout.rpartition("\n\n")[2].replace("\\\n", " ").splitlines()
+        assert first == "  Example:", name
+        assert lines[0].startswith(f"    a2 {name}".rstrip())
+        for line in lines:
+            program, *words = shlex.split(line)
+            assert program == "a2"
+            above = click.Context(cli, **cli.context_settings)
+            called, command, rest = cli.resolve_command(above, words)
+            command.make_context(called, rest, parent=above)
 
 
 def test_help_lists_every_command_in_a_section_with_a_short_summary():
@@ -45,26 +47,6 @@ def test_help_lists_every_command_in_a_section_with_a_short_summary():
     text = a2("--help").stdout
     assert "\nOwn images:\n  caption     Caption image files with a trained captioner.\n" in text
     assert "..." not in text.partition("Run:")[2]
-
-
-def examples():
-    for name in COMMANDS:
-        text = a2(*name.split(), "--help").stdout.rpartition("Example:\n")[2]
-        lines = text.replace("\\\n", " ").splitlines()
-        yield from (" ".join(line.split()) for line in lines)
-
-
-@pytest.mark.parametrize("example", list(examples()))
-def test_every_example_parses(example):
-    program, *words = shlex.split(example)
-    assert program == "a2"
-    name, command, rest = cli.resolve_command(click.Context(cli), words)
-    command.make_context(name, rest, resilient_parsing=False)
-
-
-@pytest.mark.parametrize("name", cli.commands)
-def test_every_command_is_in_the_readme(name):
-    assert f"a2 {name}" in README.read_text(encoding="utf-8")
 
 
 def test_help_imports_no_heavy_package():
