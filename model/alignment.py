@@ -164,24 +164,27 @@ class AlignedAttention:
 
     original, used: (B, H, Q, R), softmax weights and the weights applied; keep: (B, H, Q, R), the
     mask m, None in a layer without one; gate: (B, H, Q, 1), None unless the aligned pass fuses by
-    a gate.
+    a gate; chosen: (B, H, Q, R), one-hot locations of hard attention, None of an expected context.
     """
 
     original: Tensor
     used: Tensor
     keep: Tensor | None = None
     gate: Tensor | None = None
+    chosen: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class DecoderPass:
     """One of A2's two passes: the aligned one trains the captioner, the perturbed one the masks.
 
-    schedule_step: int64 scalar, optimiser updates so far, for the exponential decay (Eq. 8).
+    schedule_step: int64 scalar, optimiser updates so far, for the exponential decay (Eq. 8);
+    expected: True if hard attention reads the expected context, as it does in the perturbed pass.
     """
 
     schedule_step: Tensor
     perturbed: bool = False
+    expected: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ _FROZEN = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
 )
 
+_ADDED = Field(json_schema_extra={"added": True})
+"""Mark of a field that earlier results lack: at its default it is in no stage key."""
+
 
 class AlignmentConfig(BaseModel):
     """Alignment of attention over regions with the importance that the mask network finds."""
@@ -174,8 +177,28 @@ class UpDownConfig(BaseModel):
         return 16 * self.width + self.embedding + (2 * self.attention_width + 3) * regions
 
 
+class HardAttentionConfig(BaseModel):
+    """Hard attention of Show, Attend and Tell (section 4.1)."""
+
+    model_config = _FROZEN
+
+    decode: Literal["expectation", "argmax", "sample"] = "expectation"
+    """Context outside of cross-entropy training: the weighted sum of all regions, as in the results
+    of the authors; the most attended region; or a region drawn again at each pass."""
+
+    baseline: Literal["moving", "soft"] = "moving"
+    """Reward that a sample is compared with: the moving average of log p per token, or log p of the
+    same caption with soft attention, one more decoder pass and far less variance at the start."""
+
+    lambda_r: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the REINFORCE term; 1 is unbiased, the authors' code has 0.1."""
+
+    lambda_e: Annotated[float, Field(ge=0)] = 0.002
+    """Weight of the attention's entropy; raise it if the attention stays on one region."""
+
+
 class ShowAttendTellConfig(BaseModel):
-    """Sizes and options of Show, Attend and Tell (Xu et al. 2015), soft attention.
+    """Sizes and options of Show, Attend and Tell (Xu et al. 2015), soft or hard attention.
 
     The defaults are those of the authors' COCO model.
     """
@@ -203,8 +226,15 @@ class ShowAttendTellConfig(BaseModel):
     output: Literal["tanh", "linear"] = "tanh"
     """Activation of the deep output: tanh as in the authors' code, linear as printed."""
 
+    attention: Annotated[Literal["soft", "hard"], _ADDED] = "soft"
+    """soft reads the weighted sum of the regions; hard samples one region per token in training."""
+
+    hard: Annotated[HardAttentionConfig, _ADDED] = HardAttentionConfig()
+    """Options of hard attention."""
+
     doubly_stochastic: Annotated[float, Field(ge=0)] = 1.0
-    """Lambda of the penalty on regions whose attention over a caption does not sum to 1."""
+    """Lambda of soft attention's penalty on regions whose attention over a caption does not sum to
+    1."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropout rate in the initial state's network and before and after the deep output."""
@@ -215,9 +245,21 @@ class ShowAttendTellConfig(BaseModel):
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2."""
 
+    @model_validator(mode="after")
+    def _check_distribution(self) -> Self:
+        fusion = self.alignment.fusion
+        if self.attention == "hard" and fusion != "none" and not self.alignment.renormalise_aligned:
+            raise ValueError(
+                "hard attention samples from a distribution, and the weights of alignment.fusion "
+                f"do not sum to 1: {fusion!r}; set alignment.renormalise_aligned to true, or "
+                "alignment.fusion to none"
+            )
+        return self
+
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
-        return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + 3) * regions
+        weights = 6 if self.attention == "hard" else 3
+        return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + weights) * regions
 
 
 class GruConfig(BaseModel):

@@ -5,6 +5,8 @@ arXiv:1409.0473) or a dot product (Luong et al. 2015, section 3.1, arXiv:1508.04
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +29,12 @@ def attend(
     queries: Tensor,
     hidden: Tensor,
     decoder_pass: DecoderPass,
+    choose: Callable[[Tensor], Tensor | None] | None = None,
 ) -> tuple[Tensor, AlignedAttention]:
     """Turn scores into weights over the regions (Eq. 1), align them and sum the values.
 
-    scores: (B, H, Q, R); queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and mask network.
-    Returns (B, H, Q, d) and the attention.
+    scores: (B, H, Q, R); queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and mask network;
+    choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the attention.
     """
     is_padding = ~regions.region_mask[:, None, None, :]
     weights = at_least_float32(scores).masked_fill(is_padding, -math.inf).softmax(dim=-1)
@@ -46,14 +49,17 @@ def attend(
             region_mask=regions.region_mask,
             decoder_pass=decoder_pass,
         )
-    return attention.used.to(regions.values.dtype) @ regions.values, attention
+    if choose is not None and not (decoder_pass.perturbed or decoder_pass.expected):
+        attention = replace(attention, chosen=choose(attention.used))
+    applied = attention.used if attention.chosen is None else attention.chosen
+    return applied.to(regions.values.dtype) @ regions.values, attention
 
 
 class SingleHeadAttention(nn.Module):
     """Attention of one head, w' tanh(key + query) or query' key; its values are the regions.
 
     key: from regions (B, R, F) to (B, R, width), computed once per image; query: from states (B, K,
-    hidden_width) to (B, K, width); scale: factor of a dot product.
+    hidden_width) to (B, K, width); scale: factor of a dot product; choose: of hard attention.
     """
 
     def __init__(
@@ -67,11 +73,13 @@ class SingleHeadAttention(nn.Module):
         region_width: int,
         alignment: AlignmentConfig,
         scale: float = 1.0,
+        choose: nn.Module | None = None,
     ):
         super().__init__()
         self.key = key
         self.query = query
         self.scale = scale
+        self.choose = choose
         # a bias would shift all scores alike, which the softmax undoes
         self.score = nn.Linear(width, 1, bias=False) if additive else None
         self.alignment: Alignment | None = None
@@ -111,5 +119,6 @@ class SingleHeadAttention(nn.Module):
             queries=queries[:, None],
             hidden=by_image,
             decoder_pass=decoder_pass,
+            choose=self.choose,
         )
         return context.reshape(len(hidden), -1), attention

@@ -144,6 +144,11 @@ class EncoderDecoder(nn.Module):
         return []
 
     @property
+    def moving_averages(self) -> list[Tensor]:
+        """Buffers that each training pass updates from its own captions, none by default."""
+        return []
+
+    @property
     def has_masks(self) -> bool:
         """Report whether any layer is aligned, which gives a mask loss."""
         return any(True for _ in self.mask_parameters())
@@ -181,9 +186,7 @@ class EncoderDecoder(nn.Module):
         """
         self._check_tokens(tokens, (len(state.memory) * state.rows_per_image,))
         with frozen(self.mask_parameters()):
-            decoded, tensors = self.decoder.step(
-                tokens, state.tensors, state.memory, DecoderPass(self.schedule_step)
-            )
+            decoded, tensors = self.decoder.step(tokens, state.tensors, state.memory, self._pass())
         layers = tuple(map(_by_row, decoded.attention)) if attention else ()
         return StepOutput(
             self.log_probs(decoded.states),
@@ -199,7 +202,7 @@ class EncoderDecoder(nn.Module):
         """
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
         with frozen(self.mask_parameters()):
-            decoded = self.decoder(tokens.flatten(0, 1), memory, DecoderPass(self.schedule_step))
+            decoded = self.decoder(tokens.flatten(0, 1), memory, self._pass())
         return self.log_probs(decoded.states).reshape(*tokens.shape, -1)
 
     def log_probs(self, states: Tensor) -> Tensor:
@@ -216,7 +219,7 @@ class EncoderDecoder(nn.Module):
         none.
         """
         below = self._decode_below_masks(memory, captions)
-        return self._score(memory, captions, below, perturbed=perturbed)
+        return self._score(memory, captions, self._pass(perturbed=perturbed), below)
 
     def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
         """Score captions in the aligned and in the perturbed pass.
@@ -224,24 +227,36 @@ class EncoderDecoder(nn.Module):
         Both drop the same units below the first mask, so their difference shows the masks.
         """
         below = self._decode_below_masks(memory, captions)
-        aligned = self._score(memory, captions, below, perturbed=False)
-        return aligned, self._score(memory, captions, below, perturbed=True)
+        aligned = self._score(memory, captions, self._pass(), below)
+        return aligned, self._score(memory, captions, self._pass(perturbed=True), below)
+
+    @torch.no_grad()
+    def expected_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
+        """Return what `score` does, (B, K, L), with soft attention in place of hard attention."""
+        return self._score(memory, captions, self._pass(expected=True)).log_probs
+
+    def _pass(self, **fields: bool) -> DecoderPass:
+        return DecoderPass(self.schedule_step, **fields)
 
     def _decode_below_masks(self, memory: Memory, captions: Tensor) -> DecoderOutput | None:
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
         tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
-        return self.decoder.below_masks(tokens, memory, DecoderPass(self.schedule_step))
+        return self.decoder.below_masks(tokens, memory, self._pass())
 
     def _score(
-        self, memory: Memory, captions: Tensor, below: DecoderOutput | None, *, perturbed: bool
+        self,
+        memory: Memory,
+        captions: Tensor,
+        decoder_pass: DecoderPass,
+        below: DecoderOutput | None = None,
     ) -> ScoredCaptions:
         is_token = captions != self.special.pad
         tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+        perturbed = decoder_pass.perturbed
         with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
             if perturbed:
                 memory = self._detach(memory)
                 below = below and replace(below, states=below.states.detach())
-            decoder_pass = DecoderPass(self.schedule_step, perturbed=perturbed)
             decoded = self.decoder(tokens, memory, decoder_pass, below)
             # The output layer is the largest product: skip it on padding.
             logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
@@ -251,15 +266,15 @@ class EncoderDecoder(nn.Module):
             reduction="none",
         )
         scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
-        penalties = (
-            {} if perturbed else self.penalties(decoded.attention, memory.region_mask, is_token)
-        )
-        return ScoredCaptions(scattered, decoded.attention, penalties)
+        found = ScoredCaptions(scattered, decoded.attention)
+        if perturbed or decoder_pass.expected:
+            return found
+        return replace(found, penalties=self.penalties(found, memory, captions))
 
     def penalties(
-        self, attention: tuple[AlignedAttention, ...], region_mask: Tensor, is_token: Tensor
+        self, scored: ScoredCaptions, memory: Memory, captions: Tensor
     ) -> dict[str, Tensor]:
-        """Return further losses of theta by name, in nats per token; is_token: (B, K, L)."""
+        """Return further losses of theta by name, in nats per token; captions: (B, K, L)."""
         return {}
 
     def _detach(self, memory: Memory) -> Memory:

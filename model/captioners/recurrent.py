@@ -97,4 +97,4 @@ def _over_captions(steps: tuple[AlignedAttention, ...]) -> AlignedAttention:
         values = [getattr(step, name) for step in steps]
         return None if values[0] is None else torch.stack(values, dim=3).flatten(2, 3)
 
-    return AlignedAttention(*map(joined, ("original", "used", "keep", "gate")))
+    return AlignedAttention(*map(joined, vars(steps[0])))

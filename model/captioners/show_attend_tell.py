@@ -1,6 +1,6 @@
-"""Show, Attend and Tell with soft attention (Xu et al. 2015, arXiv:1502.03044).
+"""Show, Attend and Tell with soft or hard attention (Xu et al. 2015, arXiv:1502.03044).
 
-Equations are those of the paper, sections 3.1 and 4.2. What it leaves open follows the authors'
+Equations are those of the paper, sections 3.1 and 4. What it leaves open follows the authors'
 code, github.com/kelvinxu/arctic-captions: two layers before the attention's tanh, one hidden layer
 for both initial states, a gate on the context (section 4.2.1), and a tanh in the deep output. One
 bias that the softmax over regions undoes is left out.
@@ -11,9 +11,10 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import AlignedAttention, DecoderPass
+from a2cap.model.alignment import DecoderPass
+from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory, SpecialTokens
+from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import ShowAttendTellConfig
@@ -41,6 +42,7 @@ class ShowAttendTellDecoder(RecurrentDecoder):
             hidden_width=width,
             region_width=feature_width,
             alignment=config.alignment,
+            choose=Locations(config.hard) if config.attention == "hard" else None,
         )
         self.gate = nn.Linear(width, 1) if config.gate == "scalar" else None
         self.initial = nn.Linear(feature_width, feature_width)
@@ -104,11 +106,14 @@ def _key(feature_width: int, config: ShowAttendTellConfig) -> nn.Module:
 
 
 class ShowAttendTellCaptioner(EncoderDecoder):
-    """Region features and the decoder, with the doubly stochastic penalty."""
+    """Region features and the decoder, with the losses of its attention.
+
+    Soft attention has the doubly stochastic penalty, hard attention those of REINFORCE; the masks
+    of hard attention are trained with expected contexts.
+    """
 
     config: ShowAttendTellConfig
     decoder: ShowAttendTellDecoder
-    penalty_names = ("doubly_stochastic",)
 
     def __init__(self, config: ShowAttendTellConfig, **sizes: Unpack[Sizes]):
         decoder = ShowAttendTellDecoder(
@@ -118,14 +123,35 @@ class ShowAttendTellCaptioner(EncoderDecoder):
             bos=(sizes.get("special") or SpecialTokens()).bos,
         )
         super().__init__(config, RegionFeatures(blind=config.blind), decoder, **sizes)
+        self.hard = LocationLosses(config.hard) if config.attention == "hard" else None
+        self.penalty_names = ("doubly_stochastic",) if self.hard is None else self.hard.names
+
+    @property
+    def moving_averages(self) -> list[Tensor]:
+        """The baseline of hard attention, if it is a moving average."""
+        return [] if self.hard is None else list(self.hard.buffers())
 
     def penalties(
-        self, attention: tuple[AlignedAttention, ...], region_mask: Tensor, is_token: Tensor
+        self, scored: ScoredCaptions, memory: Memory, captions: Tensor
     ) -> dict[str, Tensor]:
+        """Return the losses of the attention, per token of the batch."""
+        is_token = captions != self.special.pad
+        if self.hard is None:
+            return {"doubly_stochastic": self._doubly_stochastic(scored, memory, is_token)}
+        if not self.training:  # nothing is sampled
+            return dict.fromkeys(self.hard.names, scored.log_probs.new_zeros(()))
+        is_soft = self.config.hard.baseline == "soft"
+        soft = self.expected_log_probs(memory, captions) if is_soft else None
+        losses: dict[str, Tensor] = self.hard(scored.log_probs, scored.attention[0], is_token, soft)
+        return losses
+
+    def _doubly_stochastic(
+        self, scored: ScoredCaptions, memory: Memory, is_token: Tensor
+    ) -> Tensor:
         """Return lambda sum_i (1 - sum_t alpha_ti)^2 of each caption, per token of the batch."""
         # of the attention before alignment, whose rows are distributions
-        original = attention[0].original[:, 0].reshape(*is_token.shape, -1)
+        original = scored.attention[0].original[:, 0].reshape(*is_token.shape, -1)
         attended = (original * is_token[..., None]).sum(dim=2)  # -> (B, K, R)
-        counted = region_mask[:, None] & is_token.any(dim=-1, keepdim=True)
+        counted = memory.region_mask[:, None] & is_token.any(dim=-1, keepdim=True)
         total = ((1 - attended).square() * counted).sum() / is_token.sum().clamp(min=1)
-        return {"doubly_stochastic": self.config.doubly_stochastic * total}
+        return self.config.doubly_stochastic * total

@@ -48,11 +48,20 @@ KINDS = {
 """Kind -> its settings at a tiny size, with the given fields."""
 
 
+def _hard(*, alignment, **fields):
+    normalised = alignment.model_copy(update={"renormalise_aligned": True})
+    return KINDS["show-attend-tell"](attention="hard", alignment=normalised, **fields)
+
+
+VARIANTS = {"hard attention": _hard}
+"""Option that changes the network -> settings of its kind with it."""
+
+
 def make(kind, *, alignment=None, **fields):
     """Make a captioner whose predictions differ clearly between tokens and regions."""
     torch.manual_seed(0)
     captioner = make_captioner(
-        KINDS[kind](alignment=AlignmentConfig(**(alignment or {})), **fields),
+        {**KINDS, **VARIANTS}[kind](alignment=AlignmentConfig(**(alignment or {})), **fields),
         feature_width=FEATURE_WIDTH,
         vocabulary_size=VOCABULARY_SIZE,
     ).double()

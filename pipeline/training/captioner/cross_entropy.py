@@ -109,6 +109,9 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
             # losses are means over tokens, so parts count by their share of the tokens
             values += self._backward(part, count / max(tokens, 1))
         lr = learning_rate(self._config, number, width=self._captioner.config.width)
+        for average in self._captioner.moving_averages:
+            # equal on all ranks, as a checkpoint holds that of rank 0
+            average.copy_(self._ranks.sum(average.clone()) / self._ranks.count)
         image_ids = tuple(name for part in parts for name in part.image_ids)
         norm = self._reduce_gradients()
         self._pending.append(_PendingUpdate(number, image_ids, values, tokens, lr, norm))

@@ -8,14 +8,14 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import gradient_importance
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
-from tests.model.kinds import FUSIONS, KINDS, make
+from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
 from tests.model.searching import encode_alone, search
 
 STEP = 50_000
 """Schedule step at which every fusion differs from the others."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *VARIANTS])
 def kind(request):
     return request.param
 
@@ -120,8 +120,8 @@ def test_beams_have_the_log_probability_of_teacher_forcing(captioner, images):
             assert beam.log_prob == pytest.approx(scored, abs=1e-9)
 
 
-def test_a_loaded_captioner_equals_the_saved_one(captioner, images):
-    loaded = make(captioner.config.kind, alignment=captioner.config.alignment.model_dump())
+def test_a_loaded_captioner_equals_the_saved_one(captioner, kind, images):
+    loaded = make(kind, alignment=captioner.config.alignment.model_dump())
     with torch.no_grad():
         for parameter in loaded.parameters():
             parameter.zero_()
@@ -194,6 +194,7 @@ def test_a_blind_captioner_ignores_the_features(kind, images):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_masks_learn_to_harm_a_captioner_that_overfits_one_tiny_batch(kind):
     """Start from the initial values that users get, in float32."""
     torch.manual_seed(0)

@@ -1,5 +1,7 @@
 """Show, Attend and Tell (Xu et al. 2015) against its equations in numpy and float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -92,8 +94,9 @@ def penalty(attention, lengths, *, regions=None, weight=1.0):
     images, _, longest, width = attention.shape
     is_token = torch.arange(longest) < lengths[..., None]
     region_mask = torch.arange(width) < torch.tensor(regions or [width] * images)[:, None]
-    layer = type("Layer", (), {"original": attention.flatten(1, 2)[:, None]})
-    per_token = captioner.penalties((layer,), region_mask, is_token)["doubly_stochastic"]
+    layer = SimpleNamespace(original=attention.flatten(1, 2)[:, None])
+    scored, memory = SimpleNamespace(attention=(layer,)), SimpleNamespace(region_mask=region_mask)
+    per_token = captioner.penalties(scored, memory, is_token.long())["doubly_stochastic"]
     return (per_token * is_token.sum()).item()
 
 
