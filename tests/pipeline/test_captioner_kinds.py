@@ -6,8 +6,9 @@ import pytest
 import torch
 import yaml
 
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.engine.key import key_fields
 from tests.model.kinds import KINDS
 from tests.pipeline.experiments import a2
 
@@ -65,6 +66,14 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
     assert caption.exit_code == 0, caption.output
     assert caption.stdout.startswith(f"{image}: ")
     assert figure.is_file()
+
+
+def test_options_added_to_a_kind_are_in_no_key_at_their_default():
+    old = {"kind", "width", "embedding", "attention_width", "attention_layers", "gate", "output"}
+    old |= {"doubly_stochastic", "dropout", "blind", "alignment"}
+    assert set(key_fields(ShowAttendTellConfig())) == old
+    hard = KINDS["show-attend-tell"](attention="hard", alignment=AlignmentConfig(fusion="none"))
+    assert set(key_fields(hard)) == {*old, "attention"}
 
 
 def test_the_files_of_a_transformer_name_no_kind_and_are_read_as_one(experiment):

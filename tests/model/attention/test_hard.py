@@ -52,7 +52,7 @@ def gradient(value, captioner):
 
 
 def estimate(*, moving=0.0, **fields):
-    """Return relative bias and variance of the gradient of both losses, times the tokens, over all paths."""
+    """Return relative bias and variance of the gradient over all paths, times the tokens."""
     captioner, encoded = hard(**fields)
     both = [of_path(captioner, encoded, path) for path in PATHS]
     exact = gradient(sum(locations.exp() * words for words, locations in both), captioner)
