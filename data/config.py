@@ -44,6 +44,9 @@ class DataConfig(Section):
     word_groups: Path | None = None
     """Groups of words that are scored separately: {"colours": ["red", …], …}."""
 
+    scenes: Path | None = None
+    """instances.json of generated scenes: their objects judge the truth of each caption."""
+
 
 class PreprocessConfig(Section):
     """Encoding of captions as token ids."""

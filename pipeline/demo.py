@@ -38,6 +38,7 @@ def run_demo(
         override("data.annotations", drawn / "dataset_coco.json"),
         override("data.instances", drawn / "instances.json"),
         override("data.word_groups", drawn / "words.json"),
+        override("data.scenes", drawn / "instances.json"),
     )
     fields = (*data, _ONE_THREAD, *overrides)
     # both captioners read the same features and captions

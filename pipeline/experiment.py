@@ -352,7 +352,9 @@ class Experiment:
         for number, folder in enumerate(config.ensemble, start=2):
             inputs[f"{FURTHER_MODEL}{number}"] = self._captioner(folder)
         inputs |= self._optional_files("evaluate", baseline=config.baseline)
-        inputs |= self._optional_files("data", instances=instances, word_groups=data.word_groups)
+        inputs |= self._optional_files(
+            "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
+        )
         return evaluate.evaluate_stage(
             config, inputs=inputs, images=self.images, runtime=self.config.runtime
         )

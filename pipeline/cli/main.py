@@ -225,6 +225,7 @@ def evaluate(
         allow_missing=allow_missing,
         spice=config.evaluate.spice,
         word_groups=config.data.word_groups,
+        scenes=config.data.scenes,
         images=images,
         report_images=config.evaluate.report_images,
     )

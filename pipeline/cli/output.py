@@ -109,10 +109,7 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """Print one line per metric; metrics that did not run come last, with the reason."""
-    from a2cap.pipeline.metrics.score import METRICS
-
-    for name in METRICS:
-        if name in metrics:
-            click.echo(f"{name:<8} {metrics[name]:.4f}")
+    for name, value in metrics.items():
+        click.echo(f"{name:<8} {value:.4f}")
     for name, reason in not_run.items():
         click.echo(f"{name:<8} not run: {reason}")

@@ -12,6 +12,7 @@ from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder
+from a2cap.data.scenes.truth import read_scenes
 from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
@@ -232,6 +233,14 @@ def _word_groups(run: PlannedRun, stage: str) -> str:
     return ", ".join(read_word_groups(require_file(path, "data.word_groups")))
 
 
+def _scenes(run: PlannedRun, stage: str) -> str:
+    """Check that the objects of generated scenes, by which truth is judged, can be read."""
+    path = run.config.data.scenes
+    if path is None:
+        return "none"
+    return f"of {len(read_scenes(require_file(path, 'data.scenes'))):,} images"
+
+
 def _labels(run: PlannedRun, stage: str) -> str:
     """Check that the labels, names and id lists of a detector's training exist."""
     return ", ".join(str(path) for _, path in input_files(run.config.detector))
@@ -337,6 +346,7 @@ _NEEDS: dict[str, dict[str, _Look]] = {
         "baseline": _baseline,
         "instances": _instances,
         "word groups": _word_groups,
+        "scenes": _scenes,
         "ensemble": _ensemble,
         "images": _images,
         "device": _device,
@@ -346,5 +356,16 @@ _NEEDS: dict[str, dict[str, _Look]] = {
 # Skipped if the stage's result exists: most load torch or read much, and only work that is still to
 # be done needs a folder in which it may write.
 _OF_WORK = frozenset(
-    {"features", "weights", "start", "boxes", "instances", "device", "memory", "disk", "folder"}
+    {
+        "features",
+        "weights",
+        "start",
+        "boxes",
+        "instances",
+        "scenes",
+        "device",
+        "memory",
+        "disk",
+        "folder",
+    }
 )

@@ -16,6 +16,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
 from a2cap.pipeline.report.comparison import Comparison, Difference, ImageComparison
 from a2cap.pipeline.report.summary import in_order
@@ -181,5 +182,5 @@ def _difference(name: str, first: float, second: float, resampled: Floats) -> Di
     resampled = resampled[np.isfinite(resampled)]  # a resample may lack all words of a group
     low, high = interval(resampled)
     # Ties are not better: two equal runs have 0 %.
-    better = float(np.mean(resampled > 0))
+    better = float(np.mean(resampled < 0 if name in LOWER_IS_BETTER else resampled > 0))
     return Difference(name, first, second, second - first, low, high, better)

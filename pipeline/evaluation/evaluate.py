@@ -21,6 +21,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
+from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
@@ -54,6 +55,7 @@ from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_st
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, embedded_bytes, plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
@@ -156,13 +158,15 @@ def evaluate_captioner(
     references, skipped = read_split(config.split, inputs)
     # Whatever may be refused is read before minutes of decoding.
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
+    scenes = read_scenes(inputs["scenes"].path) if "scenes" in inputs else None
     compared = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
 
     beams = captioning.decode(list(references))
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / RESULTS, captions)
     tokens = _tokens(captions)
-    scores = score(tokens, references, no_spice=no_spice)
+    judged = None if scenes is None else judge_captions(tokens, scenes)
+    scores = score(tokens, references, no_spice=no_spice, judged=judged)
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
@@ -185,6 +189,7 @@ def evaluate_captioner(
         beams=beams,
         grounding=known.ground(captions),
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
+        judged=judged or {},
         baseline=compared and replace(compared, name=config.baseline_name),
         facts=_facts(config, inputs, model),
     )
@@ -231,13 +236,15 @@ def score_results(
     allow_missing: bool = False,
     spice: bool = False,
     word_groups: Path | None = None,
+    scenes: Path | None = None,
     images: Path | None = None,
     report_images: int = 0,
 ) -> Evaluation:
     """Score a results file and write `metrics.json` and `report.html` into `output`.
 
     results: COCO results. references: COCO captions, Karpathy layout or references.json.
-    word_groups: groups of words that are scored separately. images: folder of the images, of which
+    word_groups: groups of words that are scored separately. scenes: instances.json of generated
+    scenes, to judge what the captions state. images: folder of the images, of which
     the report shows at most `report_images`. Raises InputError if captions and references are of
     different images (`allow_missing` permits missing captions), or if `output` contains scores and
     `force` is not set.
@@ -249,6 +256,7 @@ def score_results(
         )
     groups = read_word_groups(word_groups) if word_groups else {}
     files = find_images(require_folder(images, "--images")) if images else {}
+    objects = read_scenes(scenes) if scenes else None
     captions = read_results(results)
     raw = read_references(references)
     # Before tokenisation, so that unusable captions never start a JVM.
@@ -257,16 +265,18 @@ def score_results(
     reference_tokens = read_reference_tokens(references)
     # References of images without a caption must not count in CIDEr's document frequencies.
     known = {image_id: reference_tokens[image_id] for image_id in captions}
-    sources = [results, references, *([word_groups] if word_groups else [])]
+    judged = None if objects is None else judge_captions(tokens, objects)
+    sources = [path for path in (results, references, word_groups, scenes) if path]
     evaluation = Evaluation(
         f"Captions of {results.name}",
         captions,
         {image_id: raw[image_id] for image_id in captions},
-        score(tokens, known, no_spice=spice_obstacle(requested=spice)),
+        score(tokens, known, no_spice=spice_obstacle(requested=spice), judged=judged),
         skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
         statistics=caption_statistics(tokens),
         provenance={f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
         word_groups=score_word_groups(tokens, known, groups) if groups else None,
+        judged=judged or {},
         facts={
             "Model": f"captions of {results.name}",
             "Data": references.name,

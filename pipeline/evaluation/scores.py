@@ -53,6 +53,8 @@ def _image_scores(evaluation: Evaluation, image_id: str) -> dict[str, object]:
         "spice": scores.spice_per_image.get(image_id, {}),
         **{family: rows[image_id] for family, rows in scores.statistics.items()},
     }
+    if image_id in evaluation.judged:
+        content["false_words"] = evaluation.judged[image_id].false_words
     if groups:
         counts = groups.per_image[image_id]
         content["word_groups"] = {name: found.as_json() for name, found in counts.items()}

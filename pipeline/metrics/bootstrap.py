@@ -13,6 +13,7 @@ import numpy as np
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.meteor import meteor_values
 from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.truth import TRUTH, truth_values
 
 RESAMPLES = 1000
 """With 1,000, each end of a 95 % interval depends on 25 resamples."""
@@ -27,6 +28,7 @@ Families = Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]]
 SUMMED: Families = {
     "BLEU": (("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"), bleu_values),
     "METEOR": (("METEOR",), lambda sums: meteor_values(sums)[..., None]),
+    "truth": (TRUTH, truth_values),
 }
 """Metrics that are computed from sums over images."""
 
@@ -53,8 +55,8 @@ def resample(statistics: Mapping[str, Floats], families: Families = SUMMED) -> d
 
 
 def interval(values: Floats) -> tuple[float, float]:
-    """Return the ends of the 95 % interval of resampled values."""
-    low, high = np.percentile(values, [2.5, 97.5])
+    """Return the ends of the 95 % interval of resampled values; values of 0 / 0 do not count."""
+    low, high = np.percentile(values[np.isfinite(values)], [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of captioning papers: BLEU, METEOR, ROUGE-L, CIDEr and SPICE.
+"""Metrics of captioning papers: BLEU, METEOR, ROUGE-L, CIDEr and SPICE; truth of known scenes.
 
 Values equal those of pycocoevalcap 1.2 (`COCOEvalCap`) to 1e-6. Unlike there, n-grams are counted
 as arrays, the JVMs of METEOR and SPICE run in parallel with each other and the rest, and nothing is
@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from a2cap.data.errors import InputError
+from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
@@ -22,9 +23,10 @@ from a2cap.pipeline.metrics.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
-"""All metrics of `metrics.json`, in the order of tables."""
+"""Metrics of any captions, in the order of tables; those of TRUTH come last."""
 
 # metrics.json contains this text, so its wording is part of the file format.
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
@@ -44,8 +46,8 @@ class Scores:
     per_image: image id -> metric -> value.
     not_run: metric -> reason why it has no value.
     confidence: metric -> ends of its 95 % bootstrap interval.
-    statistics: family ("BLEU", "METEOR") -> image id -> numbers whose sums over images give its
-    metrics; the other metrics are means of `per_image`.
+    statistics: family ("BLEU", "METEOR", "truth") -> image id -> numbers whose sums over images
+    give its metrics; the other metrics are means of `per_image`.
     spice: SPICE category (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
     over the images whose references have it. spice_per_image: image id -> category -> F-score, None
     if the references do not have it.
@@ -87,16 +89,22 @@ def score(
     references: Tokens,
     *,
     no_spice: str | None = NOT_REQUESTED,
+    judged: Mapping[str, Judgement] | None = None,
 ) -> Scores:
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: PTB tokens, from `tokenize`, of the same images. no_spice: why SPICE,
-    which parses every caption, is left out; None to compute it. Raises JavaError if a metric fails:
-    scores without it would look finished.
+    which parses every caption, is left out; None to compute it. judged: the captions of generated
+    scenes, from `judge_captions`. Raises JavaError if a metric fails: scores without it would look
+    finished.
     """
     captions = _paired(candidates, references)
     not_run = {"SPICE": no_spice} if no_spice else {}
-    return _scores(captions.image_ids, _measure(captions, without=not_run), not_run)
+    found = _measure(captions, without=not_run)
+    if judged is not None:
+        counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
+        found["truth"] = _summed("truth", counts)
+    return _scores(captions.image_ids, found, not_run)
 
 
 def spice_obstacle(*, requested: bool = True) -> str | None:
@@ -178,12 +186,15 @@ def _scores(
     values = {name: column for one in found.values() for name, column in one.values.items()}
     statistics = {family: measurement.statistics for family, measurement in found.items()}
     parts = [row for measurement in found.values() for row in measurement.parts]
-    names = [name for name in METRICS if name in overall]
+    # A family of truth without a statement has no value, here and in single images.
+    names = [name for name in (*METRICS, *TRUTH) if np.isfinite(overall.get(name, np.nan))]
     resampled = resample(statistics)
     return Scores(
         metrics={name: overall[name] for name in names},
         per_image={
-            image_id: {name: float(values[name][row]) for name in names}
+            image_id: {
+                name: float(values[name][row]) for name in names if np.isfinite(values[name][row])
+            }
             for row, image_id in enumerate(image_ids)
         },
         not_run=not_run,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
@@ -44,8 +45,9 @@ class Evaluation:
     captions, references: by image id, in the order of display. skipped: image id -> reason.
     statistics: of the captions. provenance: name -> value, in the order of display.
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
-    captions that were read from a file. baseline: another evaluation to compare with. facts: model,
-    data and command in the header of the report, name -> value.
+    captions that were read from a file. judged: captions of generated scenes. baseline: another
+    evaluation to compare with. facts: model, data and command in the header of the report,
+    name -> value.
     """
 
     title: str
@@ -58,6 +60,7 @@ class Evaluation:
     beams: Mapping[str, Sequence["Beam"]] = field(default_factory=dict)
     grounding: Mapping[str, Grounding] = field(default_factory=dict)
     word_groups: WordGroupScores | None = None
+    judged: Mapping[str, Judgement] = field(default_factory=dict)
     baseline: Baseline | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -109,9 +112,11 @@ def _as_json(image_id: str, evaluation: Evaluation, metrics: Sequence[str]) -> d
     """Return an image for the page's script, with scores in the order of `metrics`."""
     grounding = evaluation.grounding.get(image_id)
     scores = evaluation.scores.per_image[image_id]
+    judged = evaluation.judged.get(image_id)
     return {
         "id": image_id,
         "caption": evaluation.captions[image_id],
+        **({"false": judged.false_words} if judged else {}),
         "references": list(evaluation.references[image_id]),
         "beams": [
             [beam.caption, _rounded(beam.score)] for beam in evaluation.beams.get(image_id, ())

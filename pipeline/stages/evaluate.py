@@ -34,7 +34,8 @@ def evaluate_stage(
     """Return the stage for one trained captioner or an ensemble.
 
     inputs: `features`, `captions`, `model`, `model.2` and so on for an ensemble; optionally
-    `baseline`, `instances` to measure the grounding of attention, and `word_groups`.
+    `baseline`, `instances` to measure the grounding of attention, `word_groups`, and `scenes` to
+    judge the truth of captions.
     images: for the report only, so they are not inputs.
     """
     # Imported late, with NumPy: the commands of other stages load this module too.

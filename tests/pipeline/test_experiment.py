@@ -215,7 +215,8 @@ def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "field", ["data.annotations", "data.instances", "data.word_groups", "evaluate.baseline"]
+    "field",
+    ["data.annotations", "data.instances", "data.word_groups", "data.scenes", "evaluate.baseline"],
 )
 def test_a_missing_input_file_is_reported_with_its_field(experiment, tmp_path, field):
     named = override(field, tmp_path / "none.json")

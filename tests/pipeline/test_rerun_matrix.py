@@ -83,6 +83,7 @@ CHANGED_FILES = {
     "data.split": (Split("random(0.5/0.25/0.25, 2)", "random(0.5/0.25/0.25, 1)"), PREPROCESS),
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
     "data.word_groups": (File("words.json"), ("evaluate",)),
+    "data.scenes": (File("other instances.json"), ("evaluate",)),
     "extract.weights": (File("detector.safetensors"), EXTRACT),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),

@@ -32,11 +32,30 @@
       // A person's caption is the best alternative text.
       addImage(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
     }
+    markFalse(part(".caption"), item.false ?? []);
     addZoom(card, part(".zoom"));
     drawScores(part, item);
     for (const reference of item.references) addText(part(".references"), "li", reference);
     drawBeams(part(".beams"), item.beams);
     return card;
+  }
+
+  // Marks the words of false statements about a generated scene.
+  function markFalse(heading, positions) {
+    if (!positions.length) return;
+    if (!heading.querySelector(".token")) {
+      const words = heading.textContent.split(" ");
+      heading.replaceChildren();
+      for (const word of words) {
+        addText(heading, "span", word, "word");
+        heading.append(" ");
+      }
+    }
+    for (const position of positions) {
+      const word = heading.querySelectorAll(".token, .word")[position];
+      word.classList.add("false");
+      word.title = "false of this image";
+    }
   }
 
   function addZoom(card, button) {

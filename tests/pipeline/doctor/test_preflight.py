@@ -87,6 +87,7 @@ def test_a_single_problem_is_raised_as_it_is(new, overrides, kind):
     [
         ("data.split_list", "preprocess", "annotations"),
         ("data.word_groups", "evaluate", "word groups"),
+        ("data.scenes", "evaluate", "scenes"),
         ("data.instances", "evaluate", "instances"),
         ("evaluate.baseline", "evaluate", "baseline"),
     ],

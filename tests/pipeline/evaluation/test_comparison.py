@@ -7,10 +7,12 @@ import pytest
 from PIL import Image
 
 from a2cap.data.errors import InputError
+from a2cap.data.scenes.objects import SceneObject
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.score import Scores, score
+from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation
 from tests.data.messages import message_of
@@ -112,6 +114,21 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
     header, *lines = answer.stdout.splitlines()
     assert header.startswith(" " * 23 + "A ")
     assert lines[0].startswith("CIDEr             1.0000  1.0000")
+
+
+@pytest.mark.usefixtures("without_meteor")
+def test_fewer_absent_objects_are_better(run):
+    ball = SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))
+    folders = []
+    for name, wrong in (("a", 4), ("b", 8)):
+        captions = {i: "a red ball" if int(i) % wrong else "a red cup" for i in IMAGES}
+        judged = judge_captions(captions, {i: [ball] for i in IMAGES})
+        found = score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged)
+        folders.append(run(name, found))
+    rows = {row.metric: row for row in compare_runs(*folders).metrics}
+    for name, difference in (("truth", 0.125), ("CHAIR-i", -0.125), ("CHAIR-s", -0.125)):
+        assert rows[name].difference == pytest.approx(difference)
+        assert rows[name].better == 1
 
 
 def test_resamples_without_a_word_of_a_group_are_ignored(run):

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from a2cap.data.files.json_file import read_json
+from a2cap.data.scenes import annotations
+from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.config import override
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
@@ -63,6 +65,26 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     report = (tmp_path / "scores" / "report.html").read_text()
     assert "Captions of results.json" in report
     assert '"caption":"a red dog runs"' in report
+
+
+def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
+    scenes = [make_scene(index, seed=1, side=160) for index in range(2)]
+    captions = {n: " ".join(w.text for w in scene.captions[0]) for n, scene in enumerate(scenes, 1)}
+    captions[2] = "a red ball ball"  # follows no pattern, so it is not true
+    results = [{"image_id": number, "caption": text} for number, text in captions.items()]
+    objects = written(tmp_path, annotations.instances(scenes), "instances.json")
+    answer = a2_evaluate(
+        *("--results", written(tmp_path, results, "results.json")),
+        *("--references", written(tmp_path, annotations.coco_captions(scenes), "captions.json")),
+        *("--output", tmp_path / "scores", "--set", f"data.scenes={objects}"),
+    )
+    assert answer.exit_code == 0, answer.stderr
+    assert "truth    0.5000" in answer.stdout.splitlines()
+    rows = read_json(tmp_path / "scores" / "per_picture.json")["pictures"]
+    assert [row["false_words"] for row in rows.values()] == [[], [0, 1, 2]]
+    assert '"caption":"a red ball ball","false":[0,1,2]' in (
+        (tmp_path / "scores" / "report.html").read_text()
+    )
 
 
 def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path):

@@ -1,0 +1,58 @@
+"""Truth of captions of generated scenes, and CHAIR: how often they name an object that is absent.
+
+CHAIR-i is per named object and CHAIR-s per caption (Rohrbach et al. 2018, arXiv:1809.02156).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from a2cap.data.errors import InputError
+from a2cap.data.scenes.truth import FAMILIES, Judgement, Scenes, judge
+from a2cap.pipeline.metrics.ngrams import Floats
+
+TRUTH = ("truth", *(f"{family} truth" for family in FAMILIES), "CHAIR-i", "CHAIR-s")
+"""Share of true captions, of true statements in each family, and CHAIR."""
+
+LOWER_IS_BETTER = frozenset({"CHAIR-i", "CHAIR-s"})
+
+
+def judge_captions(captions: Mapping[str, str], scenes: Scenes) -> dict[str, Judgement]:
+    """Judge one caption per image, given as PTB tokens.
+
+    Raises InputError for an image whose objects are unknown.
+    """
+    unknown = [image_id for image_id in captions if image_id not in scenes]
+    if unknown:
+        raise InputError(
+            f"truth of {len(unknown):,} captions is unknown: data.scenes has no image "
+            f"{unknown[0]!r}; name instances.json of the same scenes"
+        )
+    return {
+        image_id: judge(caption.split(), scenes[image_id]) for image_id, caption in captions.items()
+    }
+
+
+def truth_counts(judged: Iterable[Judgement]) -> Floats:
+    """Return (N, 3 + 2F): 1, 1 if true, 1 if an object is absent, statements, true statements.
+
+    F: number of FAMILIES, in whose order the statements are counted.
+    """
+    rows = []
+    for one in judged:
+        verdicts = {
+            family: [s.is_true for s in one.statements if s.family == family] for family in FAMILIES
+        }
+        said, right = map(len, verdicts.values()), map(sum, verdicts.values())
+        rows.append([1, one.is_true, not all(verdicts["category"]), *said, *right])
+    return np.array(rows, dtype=np.float64)
+
+
+def truth_values(sums: Floats) -> Floats:
+    """Return (…, F + 3) values of TRUTH, NaN for 0 / 0; sums: `truth_counts` summed over images."""
+    captions, true, absent, *counts = np.moveaxis(sums, -1, 0)
+    said, right = np.split(np.array(counts), 2)
+    with np.errstate(invalid="ignore"):
+        families = right / said
+        chair = [1 - families[FAMILIES.index("category")], absent / captions]
+        return np.stack([true / captions, *families, *chair], axis=-1)
