@@ -165,6 +165,8 @@ def _continuations(beams: _Beams, log_probs: Tensor, rules: _Rules) -> Tensor:
     open_beams = beams.log_probs.masked_fill(beams.finished, -torch.inf)
     totals = log_probs + open_beams[..., None]
     totals[..., list(rules.forbidden)] = -torch.inf
+    if beams.tokens.shape[2] < rules.config.min_length:
+        totals[..., rules.eos] = -torch.inf
     if 0 < rules.config.no_repeat_ngram <= beams.tokens.shape[2]:
         _block_repeats(totals, beams.tokens, rules.config.no_repeat_ngram)
     # a finished caption continues with padding, at no cost

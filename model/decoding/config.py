@@ -1,19 +1,27 @@
-"""Settings of beam search."""
+"""Settings of beam search and sampling."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class DecodingConfig(BaseModel):
-    """Settings of beam search; the defaults are the paper's."""
+    """Settings of beam search and sampling; the defaults are the paper's."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
+    method: Annotated[
+        Literal["beam-search", "sampling"], Field(json_schema_extra={"added": True})
+    ] = "beam-search"
+    """Source of the captions; the most probable one comes first."""
+
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
-    """K, beams kept per image; 1 is greedy decoding."""
+    """K, beams kept per image, or captions sampled; 1 beam is greedy decoding."""
+
+    min_length: Annotated[int, Field(ge=0, le=500, json_schema_extra={"added": True})] = 0
+    """Minimum caption length in tokens, without <eos>."""
 
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Maximum caption length in tokens, <eos> included."""
@@ -36,6 +44,39 @@ class DecodingConfig(BaseModel):
     collapse_repeats: bool = False
     """Collapse runs of one word in the finished caption, as M2 does before it scores; off, as in
     the paper."""
+
+    temperature: Annotated[float, Field(gt=0, le=1000, json_schema_extra={"added": True})] = 1.0
+    """Divisor of the log-probabilities in sampling."""
+
+    top_k: Annotated[int, Field(ge=0, json_schema_extra={"added": True})] = 0
+    """Tokens among which sampling chooses, the most probable (Fan et al. 2018, arXiv:1805.04833); 0
+    is all."""
+
+    top_p: Annotated[float, Field(gt=0, le=1, json_schema_extra={"added": True})] = 1.0
+    """Probability of the tokens among which sampling chooses: the fewest that have it together
+    (Holtzman et al. 2020, section 3.1, arXiv:1904.09751)."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63, json_schema_extra={"added": True})] = 0
+    """Seed of sampling."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length {self.min_length} is above max_length {self.max_length}; lower "
+                "min_length, or raise max_length"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_method(self) -> Self:
+        if self.method == "sampling" and (self.groups > 1 or self.no_repeat_ngram):
+            name = "groups" if self.groups > 1 else "no_repeat_ngram"
+            raise ValueError(
+                f"{name} is {getattr(self, name)}, but method is 'sampling'; leave {name} out, or "
+                "set method to beam-search"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_groups(self) -> Self:

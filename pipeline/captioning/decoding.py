@@ -1,4 +1,4 @@
-"""Beam-search captions of batches of images, as text."""
+"""Captions of batches of images as text, by beam search or sampling."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.sampling import sampled_hypotheses
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,14 @@ def caption_batches(
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yield (image id, beams with the best first) of each image, in the order of the batches."""
+    generator = torch.Generator(device).manual_seed(config.seed)
     for batch in batches:
         on_device = batch.to(device)
         memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
-        found = beam_search(captioner, memory, config)
+        if config.method == "sampling":
+            found = sampled_hypotheses(captioner, memory, config, generator=generator)
+        else:
+            found = beam_search(captioner, memory, config)
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
             if config.collapse_repeats:

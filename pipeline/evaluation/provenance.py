@@ -15,6 +15,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
@@ -24,7 +25,7 @@ def provenance_of(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
 ) -> dict[str, str]:
     """Return the settings that a reader needs to reproduce the scores, name -> value."""
-    settings = model.description.model.model_dump(mode="json")
+    settings = key_fields(model.description.model)
     alignment = settings.pop("alignment")
     trained = inputs["model"].path
     extractor = ExtractorRecord.read(trained / EXTRACTOR)
@@ -51,6 +52,11 @@ def provenance_of(
 
 def _decoding(config: EvaluateConfig) -> str:
     settings = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
+    if config.method == "sampling":
+        limits = f"temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}"
+        settings[0] = f"best of {config.beam_size} samples ({limits}, seed {config.seed})"
+    if config.min_length:
+        settings.append(f"at least {config.min_length}")
     settings.append(f"length penalty {config.length_penalty:g}")
     if config.collapse_repeats:
         settings.append("repeated words collapsed")

@@ -17,6 +17,7 @@ from a2cap.pipeline.engine.artifacts import (
     REPORT,
     RESULTS,
 )
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -49,12 +50,7 @@ def evaluate_stage(
     return Stage(
         name=EVALUATE,
         code_version=CODE_VERSION,
-        params={
-            "evaluate": config.model_dump(
-                mode="json", by_alias=True, exclude={"baseline", "ensemble"}
-            )
-            | spice
-        },
+        params={"evaluate": key_fields(config, exclude={"baseline", "ensemble"}) | spice},
         inputs=inputs,
         outputs=plain_outputs(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
         work=partial(_evaluate, config, inputs, images, runtime, no_spice),

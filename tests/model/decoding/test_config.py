@@ -6,13 +6,19 @@ from a2cap.model.decoding.config import DecodingConfig
 
 def test_defaults_are_the_papers_search():
     assert DecodingConfig().model_dump() == {
+        "method": "beam-search",
         "beam_size": 5,
+        "min_length": 0,
         "max_length": 20,
         "length_penalty": 0.0,
         "no_repeat_ngram": 0,
         "groups": 1,
         "diversity": 0.5,
         "collapse_repeats": False,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 0,
     }
 
 
@@ -25,13 +31,28 @@ def test_values_out_of_range_are_rejected(settings):
         DecodingConfig(**settings)
 
 
-def test_groups_that_do_not_divide_the_beams_are_rejected():
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"groups": 2},
+            "5 beams cannot be divided among 2 groups; choose a number of groups that divides "
+            "beam_size",
+        ),
+        (
+            {"min_length": 9, "max_length": 8},
+            "min_length 9 is above max_length 8; lower min_length, or raise max_length",
+        ),
+        (
+            {"method": "sampling", "groups": 5},
+            "groups is 5, but method is 'sampling'; leave groups out, or set method to beam-search",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_rejected(settings, message):
     with pytest.raises(ValidationError) as raised:
-        DecodingConfig(groups=2)
-    assert raised.value.errors()[0]["msg"] == (
-        "Value error, 5 beams cannot be divided among 2 groups; choose a number of groups that "
-        "divides beam_size"
-    )
+        DecodingConfig(**settings)
+    assert raised.value.errors()[0]["msg"] == f"Value error, {message}"
 
 
 def test_config_is_frozen_and_rejects_unknown_fields():

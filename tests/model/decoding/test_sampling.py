@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from a2cap.model.decoding.sampling import sample_captions
+from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.sampling import (
+    sample_captions,
+    sample_tokens,
+    sampled_hypotheses,
+)
 from a2cap.model.errors import ModelError
 from tests.model.searching import search
 
@@ -96,6 +101,44 @@ def test_unk_is_sampled_unless_forbidden(tiny, images):
     assert (sample(captioner, memory, count=100) == captioner.special.unk).any()
     without = sample(captioner, memory, count=100, forbidden=(PAD, BOS, captioner.special.unk))
     assert not (without == captioner.special.unk).any()
+
+
+@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 4, "top_p": 0.7}])
+def test_only_the_most_probable_tokens_are_sampled(limits):
+    log_probs = torch.tensor([0.02, 0.3, 0.1, 0.25, 0.2, 0.13]).log().repeat(3000, 1)
+    found = torch.bincount(
+        sample_tokens(log_probs, generator=torch.Generator().manual_seed(0), **limits), minlength=6
+    )
+    # by probability: tokens 1, 3, 4 have .75 together, 1 and 3 only .55
+    assert found.nonzero().flatten().tolist() == [1, 3, 4]
+    assert found[1] / 3000 == pytest.approx(0.4, abs=0.03)
+
+
+def test_sampled_captions_have_their_log_probability_and_their_minimum_length(tiny, images):
+    captioner = tiny()
+    memory = images.encoded(captioner)
+    config = DecodingConfig(method="sampling", beam_size=4, min_length=3, max_length=6)
+    found = sampled_hypotheses(captioner, memory, config)
+    for number, hypotheses in enumerate(found):
+        assert [one.score for one in hypotheses] == sorted(
+            (one.log_prob for one in hypotheses), reverse=True
+        )
+        for one in hypotheses:
+            assert len([token for token in one.tokens if token != EOS]) >= 3
+            caption = torch.zeros(3, 1, len(one.tokens), dtype=torch.int64)
+            caption[number, 0] = torch.tensor(one.tokens)
+            scored = captioner.score(memory, caption).log_probs[number].sum().item()
+            assert one.log_prob == pytest.approx(scored, abs=1e-9)
+
+
+def test_beams_have_their_minimum_length(tiny, images):
+    captioner = tiny()
+    with torch.no_grad():
+        captioner.decoder.output.bias[EOS] = 50
+    memory = images.encoded(captioner)
+    for minimum in (0, 4):
+        found = search(captioner, memory, beam_size=2, max_length=6, min_length=minimum)
+        assert {len(beams[0].tokens) for beams in found} == {minimum + 1}
 
 
 @pytest.mark.parametrize(
