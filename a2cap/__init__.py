@@ -38,6 +38,11 @@ def load(
     """
     from a2cap.captioner import Captioner
 
+    if model == "scenes" and not Path(model).is_dir():
+        raise InputError(
+            "no captioner is bundled: 'scenes' is a detector; "
+            'name a directory that "a2 train" or "a2 demo" has finished'
+        )
     models = [model] if isinstance(model, str | Path) else list(model)
     return Captioner([Path(directory) for directory in models], device=device, **decoding)
 
@@ -104,6 +109,18 @@ def score(
             "captions and references are of different kinds: a mapping and a sequence; give two "
             "mappings by image id, or two sequences"
         )
+    for image_id, texts in references.items():
+        # a text is a sequence of texts too, of its letters
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InputError(
+                f"references of image {image_id!r} are not a list of texts: {texts!r}; give a list "
+                "of one or more texts per caption"
+            )
+    for image_id, caption in captions.items():
+        if not isinstance(caption, str):
+            raise InputError(
+                f"caption of image {image_id!r} is not a text: {caption!r}; give a text"
+            )
     candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
     no_spice = None if spice else NOT_REQUESTED
     return score_tokens(candidates, tokenize(references), no_spice=no_spice)

@@ -95,6 +95,10 @@ def test_an_unusable_model_or_setting_is_refused(tmp_path, model):
     assert message_of(a2cap.load, tmp_path, error=A2Error).startswith(
         f"no trained model in {str(tmp_path)!r}"
     )
+    assert message_of(a2cap.load, "scenes", error=InputError) == (
+        "no captioner is bundled: 'scenes' is a detector; "
+        'name a directory that "a2 train" or "a2 demo" has finished'
+    )
     assert message_of(a2cap.load, model, beams=2, error=ConfigError) == (
         "unknown setting of decoding: 'beams'; valid names: "
         + ", ".join(CaptioningConfig.model_fields)
@@ -147,6 +151,13 @@ def test_scores_are_those_of_the_evaluation(experiment):
             "captions and references are of different kinds: a mapping and a sequence; "
             "give two mappings by image id, or two sequences",
         ),
+        (
+            ["a dog"],
+            ["a dog"],
+            "references of image '0' are not a list of texts: 'a dog'; "
+            "give a list of one or more texts per caption",
+        ),
+        ([None], [["a"]], "caption of image '0' is not a text: None; give a text"),
     ],
 )
 def test_captions_and_references_that_do_not_match_are_refused(captions, references, message):
