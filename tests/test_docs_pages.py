@@ -1,8 +1,13 @@
 """README and docs/: length, links, commands and the tour of the code."""
 
 import re
+import shlex
 
+import click
+
+from a2cap.data.errors import ConfigError
 from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import Config, explain_field, load_config
 from tests.test_structure import MAY_IMPORT, ROOT, named
 
 README = ROOT / "README.md"
@@ -52,3 +57,62 @@ def test_the_tour_of_the_code_has_every_folder():
         for folder in (ROOT / top).iterdir():
             if (folder / "__init__.py").is_file():
                 assert f"─ {folder.name}/" in tour, f"{top}/{folder.name}"
+
+
+def commands(page):
+    """Yield the words of each a2 command of a page, and whether it is complete: in a code block."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        words = shlex.split(line.replace(" DIR", " ."), comments=True)
+        program = [
+            n for n, word in enumerate(words) if re.fullmatch(r"(.*/)?a2|a2cap.pipeline", word)
+        ]
+        if program:
+            yield words[program[0] + 1 :], True
+    for inline in re.findall(r"`a2 ([^`]*)`", text):
+        yield shlex.split(inline), False
+
+
+def problem_of(words, *, complete):
+    """Return what the command line or the configuration has against a command, None if nothing."""
+    command, context = cli, click.Context(cli)
+    while isinstance(command, click.Group) and words and words[0].islower() and words[0][0] != "-":
+        name, *words = words
+        command = command.get_command(context, name)
+        if command is None:
+            return f"no command {name!r}"
+    options = {option for one in command.get_params(context) for option in one.opts}
+    unknown = [word for word in words if word.startswith("--") and word not in options]
+    if unknown or not complete:
+        return f"no option {unknown}" if unknown else None
+    try:
+        parsed = command.make_context(command.name, words).params
+        load_config(parsed.get("config_file"), parsed.get("overrides", ()))
+    except (click.UsageError, ConfigError) as error:
+        return str(error)
+    return None
+
+
+def unknown_fields(page):
+    """Yield what is wrong with each field of the configuration that a page names."""
+    fields = rf"`((?:{'|'.join(Config.model_fields)})\.[a-z_.]+)(?:=[^`]*)?`"
+    for field in re.findall(fields, page.read_text(encoding="utf-8")):
+        try:
+            explain_field(field)
+        except ConfigError as error:
+            if not field.endswith((".json", ".safetensors")):
+                yield str(error)
+
+
+def test_commands_options_and_settings_of_the_pages_exist(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = [(page, *command) for page in PAGES for command in commands(page)]
+    assert len(found) > 100
+    problems = [
+        f"{named(page)}: a2 {shlex.join(words)}: {problem}"
+        for page, words, complete in found
+        if (problem := problem_of(words, complete=complete))
+    ]
+    fields = [f"{named(page)}: {problem}" for page in PAGES for problem in unknown_fields(page)]
+    assert problems + fields == []
