@@ -179,12 +179,14 @@ class DecoderPass:
     """One of A2's two passes: the aligned one trains the captioner, the perturbed one the masks.
 
     schedule_step: int64 scalar, optimiser updates so far, for the exponential decay (Eq. 8);
-    expected: True if hard attention reads the expected context, as it does in the perturbed pass.
+    expected: True if hard attention reads the expected context, as it does in the perturbed pass;
+    dropout: rate at which weights over regions are dropped after alignment, 0 out of training.
     """
 
     schedule_step: Tensor
     perturbed: bool = False
     expected: bool = False
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)

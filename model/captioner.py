@@ -109,6 +109,23 @@ class ScoredCaptions:
     penalties: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Teaching:
+    """Deviations from plain teacher forcing.
+
+    inputs: (B, K, L) int64, <bos> first, that the decoder reads in place of the captions.
+    label_smoothing: share of the target that is uniform over the vocabulary (Szegedy et al. 2016,
+    section 7); what it adds to the caption loss is the penalty of that name.
+    """
+
+    inputs: Tensor | None = None
+    label_smoothing: float = 0.0
+
+
+PLAIN = Teaching()
+"""Teacher forcing by the captions themselves."""
+
+
 class Captioner(Protocol):
     """A captioner of any architecture."""
 
@@ -143,6 +160,10 @@ class CaptionerConfig(Protocol):
     def alignment(self) -> AlignmentConfig:
         """Attention alignment of A2."""
 
+    @property
+    def attention_dropout(self) -> float:
+        """Dropout rate of attention weights."""
+
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
 
@@ -170,10 +191,19 @@ class TrainableCaptioner(Captioner, Protocol):
     def caption_parameters(self) -> Iterator[nn.Parameter]:
         """Yield theta, all other parameters."""
 
-    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
+    def score(
+        self,
+        memory: Memory,
+        captions: Tensor,
+        *,
+        perturbed: bool = False,
+        teaching: Teaching = PLAIN,
+    ) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""
 
-    def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
+    def score_both(
+        self, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+    ) -> tuple[ScoredCaptions, ScoredCaptions]:
         """Score given captions in the aligned and the perturbed pass."""
 
 

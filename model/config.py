@@ -94,10 +94,25 @@ def _check_transformer(config: "TransformerConfig | M2Config") -> None:
         )
 
 
-class TransformerConfig(BaseModel):
-    """Sizes and options of the Transformer captioner; the defaults are the paper's."""
+class CaptionerSettings(BaseModel):
+    """Base of the settings of every kind."""
 
     model_config = _FROZEN
+
+    feature_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, _ADDED] = None
+    """Dropout rate of the embedded regions, or of the features where a kind does not embed them;
+    null is `dropout` of embedded regions and 0 of features."""
+
+    attention_dropout: Annotated[float, Field(ge=0, lt=1), _ADDED] = 0.0
+    """Dropout rate of attention weights, over regions and over tokens."""
+
+    def region_dropout(self, otherwise: float = 0.0) -> float:
+        """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""
+        return otherwise if self.feature_dropout is None else self.feature_dropout
+
+
+class TransformerConfig(CaptionerSettings):
+    """Sizes and options of the Transformer captioner; the defaults are the paper's."""
 
     # left out where settings are written: keys and captioners older than the other kinds stay valid
     kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"
@@ -145,10 +160,8 @@ class TransformerConfig(BaseModel):
         )
 
 
-class UpDownConfig(BaseModel):
+class UpDownConfig(CaptionerSettings):
     """Sizes and options of Up-Down (Anderson et al. 2018); the defaults are the authors' code."""
-
-    model_config = _FROZEN
 
     kind: Literal["up-down"] = "up-down"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -197,13 +210,11 @@ class HardAttentionConfig(BaseModel):
     """Weight of the attention's entropy; raise it if the attention stays on one region."""
 
 
-class ShowAttendTellConfig(BaseModel):
+class ShowAttendTellConfig(CaptionerSettings):
     """Sizes and options of Show, Attend and Tell (Xu et al. 2015), soft or hard attention.
 
     The defaults are those of the authors' COCO model.
     """
-
-    model_config = _FROZEN
 
     kind: Literal["show-attend-tell"] = "show-attend-tell"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -246,6 +257,15 @@ class ShowAttendTellConfig(BaseModel):
     """The attention alignment of A2."""
 
     @model_validator(mode="after")
+    def _check_hard(self) -> Self:
+        if self.attention == "hard" and self.attention_dropout:
+            raise ValueError(
+                f"attention_dropout is {self.attention_dropout}, but hard attention has no weights "
+                "to drop; set attention_dropout to 0, or attention to soft"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_distribution(self) -> Self:
         fusion = self.alignment.fusion
         if self.attention == "hard" and fusion != "none" and not self.alignment.renormalise_aligned:
@@ -262,10 +282,8 @@ class ShowAttendTellConfig(BaseModel):
         return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + weights) * regions
 
 
-class GruConfig(BaseModel):
+class GruConfig(CaptionerSettings):
     """Sizes and options of the GRU captioner; the defaults are TensorFlow's captioning tutorial."""
-
-    model_config = _FROZEN
 
     kind: Literal["gru"] = "gru"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -311,10 +329,8 @@ class GruConfig(BaseModel):
         return 12 * self.width + self.embedding + 2 * hidden + 3 * regions
 
 
-class AoaConfig(BaseModel):
+class AoaConfig(CaptionerSettings):
     """Sizes and options of AoANet (Huang et al. 2019); the defaults are the authors' code."""
-
-    model_config = _FROZEN
 
     kind: Literal["aoa"] = "aoa"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -357,10 +373,8 @@ class AoaConfig(BaseModel):
         return 22 * self.width + 3 * self.heads * regions
 
 
-class M2Config(BaseModel):
+class M2Config(CaptionerSettings):
     """Sizes and options of M2 (Cornia et al. 2020); the defaults are the authors' code."""
-
-    model_config = _FROZEN
 
     kind: Literal["m2"] = "m2"
     """Kind of captioner; the other fields of this section depend on it."""

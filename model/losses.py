@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import Memory, TrainableCaptioner
+from a2cap.model.captioner import PLAIN, Memory, Teaching, TrainableCaptioner
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def perturbed_pass_loss(captioner: TrainableCaptioner, memory: Memory, captions:
     )
 
 
-def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) -> TwoLosses:
+def two_losses(
+    captioner: TrainableCaptioner, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+) -> TwoLosses:
     """Compute the caption loss of the aligned pass and the mask loss of the perturbed pass.
 
     memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, tokens, <eos>,
@@ -102,11 +104,11 @@ def two_losses(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) 
     """
     is_token = captions != captioner.special.pad
     if not captioner.has_masks:
-        alone = captioner.score(memory, captions)
+        alone = captioner.score(memory, captions, teaching=teaching)
         caption = caption_loss(alone.log_probs, is_token)
         return TwoLosses(caption, None, None, is_token.sum(), alone.penalties)
     # the image is encoded once; only the decoder runs twice
-    aligned, perturbed = captioner.score_both(memory, captions)
+    aligned, perturbed = captioner.score_both(memory, captions, teaching=teaching)
     caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     keeps = _keeps(perturbed.attention)

@@ -1,6 +1,6 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2): self-attention and cross-attention.
 
-Attention weights are not dropped: A2 applies dropout after each block and nowhere else.
+A2 applies dropout after each block; that of attention weights is an option.
 """
 
 import math
@@ -41,9 +41,9 @@ def column_major(keys: Tensor) -> Tensor:
 class SelfAttention(nn.Module):
     """Attention within a sequence: of regions, or causally of tokens."""
 
-    def __init__(self, width: int, heads: int, *, causal: bool = False):
+    def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0):
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.dropout = heads, causal, dropout
         self.query_key_value = xavier_linear(width, width, parts=3)
         self.output = xavier_linear(width, width)
 
@@ -54,7 +54,12 @@ class SelfAttention(nn.Module):
         Returns (N, L, D).
         """
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = _attend(*self._project(states), is_visible=is_visible, causal=self.causal)
+        attended = _attend(
+            *self._project(states),
+            is_visible=is_visible,
+            causal=self.causal,
+            dropout=self.dropout if self.training else 0.0,
+        )
         return self._merge(attended)
 
     def step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
@@ -85,6 +90,7 @@ def _attend(
     *,
     is_visible: Tensor | None = None,
     causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable bool."""
     if queries.device.type == "cpu":
@@ -92,7 +98,7 @@ def _attend(
         queries, keys, values = map(at_least_float32, (queries, keys, values))
     with torch.autocast("cpu", enabled=False):
         return functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=is_visible, is_causal=causal
+            queries, keys, values, attn_mask=is_visible, is_causal=causal, dropout_p=dropout
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from a2cap.model.alignment import (
     AlignedAttention,
@@ -34,7 +35,8 @@ def attend(
     """Turn scores into weights over the regions (Eq. 1), align them and sum the values.
 
     scores: (B, H, Q, R); queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and mask network;
-    choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the attention.
+    choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the attention, before
+    dropout.
     """
     is_padding = ~regions.region_mask[:, None, None, :]
     weights = at_least_float32(scores).masked_fill(is_padding, -math.inf).softmax(dim=-1)
@@ -52,6 +54,8 @@ def attend(
     if choose is not None and not (decoder_pass.perturbed or decoder_pass.expected):
         attention = replace(attention, chosen=choose(attention.used))
     applied = attention.used if attention.chosen is None else attention.chosen
+    if decoder_pass.dropout:
+        applied = functional.dropout(applied, decoder_pass.dropout)
     return applied.to(regions.values.dtype) @ regions.values, attention
 
 

@@ -72,7 +72,7 @@ class RegionRefiner(nn.Module):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
         self.embedding = nn.Linear(feature_width, config.width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.region_dropout(config.dropout))
         self.layers = nn.ModuleList(RefiningLayer(config) for _ in range(config.refiner_layers))
         self.norm = nn.LayerNorm(config.width)
 
@@ -165,3 +165,4 @@ class AoaCaptioner(EncoderDecoder):
         encoder = RegionRefiner(config, feature_width=sizes["feature_width"])
         decoder = AoaDecoder(config, vocabulary_size=sizes["vocabulary_size"])
         super().__init__(config, encoder, decoder, **sizes)
+        self.attention_dropout = 0.0  # the rate is the refiner's: the decoder's weights are kept

@@ -17,12 +17,14 @@ from torch.nn import functional
 
 from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
 from a2cap.model.captioner import (
+    PLAIN,
     CaptionerConfig,
     DecoderState,
     Memory,
     ScoredCaptions,
     SpecialTokens,
     StepOutput,
+    Teaching,
     average_attention,
     decoder_input,
 )
@@ -132,6 +134,7 @@ class EncoderDecoder(nn.Module):
         self.feature_width = feature_width
         self.vocabulary_size = vocabulary_size
         self.special = special or SpecialTokens()
+        self.attention_dropout = config.attention_dropout
         self.encoder = encoder
         self.decoder = decoder
         self.schedule_step: Tensor
@@ -211,36 +214,55 @@ class EncoderDecoder(nn.Module):
         dtype = torch.promote_types(logits.dtype, torch.float32)
         return logits.log_softmax(dim=-1, dtype=dtype)
 
-    def score(self, memory: Memory, captions: Tensor, *, perturbed: bool = False) -> ScoredCaptions:
+    def score(
+        self,
+        memory: Memory,
+        captions: Tensor,
+        *,
+        perturbed: bool = False,
+        teaching: Teaching = PLAIN,
+    ) -> ScoredCaptions:
         """Return the log-probability of each token of given captions.
 
         captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>. The perturbed pass gives only
         the mask networks a gradient (the memory gets none either); the aligned pass gives them
         none.
         """
-        below = self._decode_below_masks(memory, captions)
-        return self._score(memory, captions, self._pass(perturbed=perturbed), below)
+        below = self._decode_below_masks(memory, captions, teaching)
+        return self._score(memory, captions, self._pass(perturbed=perturbed), below, teaching)
 
-    def score_both(self, memory: Memory, captions: Tensor) -> tuple[ScoredCaptions, ScoredCaptions]:
+    def score_both(
+        self, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+    ) -> tuple[ScoredCaptions, ScoredCaptions]:
         """Score captions in the aligned and in the perturbed pass.
 
         Both drop the same units below the first mask, so their difference shows the masks.
         """
-        below = self._decode_below_masks(memory, captions)
-        aligned = self._score(memory, captions, self._pass(), below)
-        return aligned, self._score(memory, captions, self._pass(perturbed=True), below)
+        below = self._decode_below_masks(memory, captions, teaching)
+        aligned = self._score(memory, captions, self._pass(), below, teaching)
+        perturbed = self._pass(perturbed=True)
+        return aligned, self._score(memory, captions, perturbed, below, teaching)
 
     @torch.no_grad()
     def expected_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
         """Return what `score` does, (B, K, L), with soft attention in place of hard attention."""
         return self._score(memory, captions, self._pass(expected=True)).log_probs
 
-    def _pass(self, **fields: bool) -> DecoderPass:
-        return DecoderPass(self.schedule_step, **fields)
+    def _pass(self, *, perturbed: bool = False, expected: bool = False) -> DecoderPass:
+        dropout = self.attention_dropout if self.training else 0.0
+        return DecoderPass(self.schedule_step, perturbed, expected, dropout)
 
-    def _decode_below_masks(self, memory: Memory, captions: Tensor) -> DecoderOutput | None:
+    def _inputs(self, captions: Tensor, teaching: Teaching) -> Tensor:
+        """Return the tokens that the decoder reads, (N, L)."""
+        if teaching.inputs is not None:
+            return teaching.inputs.flatten(0, 1)
+        return decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+
+    def _decode_below_masks(
+        self, memory: Memory, captions: Tensor, teaching: Teaching
+    ) -> DecoderOutput | None:
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+        tokens = self._inputs(captions, teaching)
         return self.decoder.below_masks(tokens, memory, self._pass())
 
     def _score(
@@ -249,9 +271,10 @@ class EncoderDecoder(nn.Module):
         captions: Tensor,
         decoder_pass: DecoderPass,
         below: DecoderOutput | None = None,
+        teaching: Teaching = PLAIN,
     ) -> ScoredCaptions:
         is_token = captions != self.special.pad
-        tokens = decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+        tokens = self._inputs(captions, teaching)
         perturbed = decoder_pass.perturbed
         with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
             if perturbed:
@@ -260,16 +283,18 @@ class EncoderDecoder(nn.Module):
             decoded = self.decoder(tokens, memory, decoder_pass, below)
             # The output layer is the largest product: skip it on padding.
             logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
-        log_probs = -functional.cross_entropy(
-            logits.to(torch.promote_types(logits.dtype, torch.float32)),
-            captions[is_token],
-            reduction="none",
-        )
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        log_probs = -functional.cross_entropy(logits, captions[is_token], reduction="none")
         scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
         found = ScoredCaptions(scattered, decoded.attention)
         if perturbed or decoder_pass.expected:
             return found
-        return replace(found, penalties=self.penalties(found, memory, captions))
+        penalties = self.penalties(found, memory, captions)
+        if teaching.label_smoothing:
+            uniform = logits.log_softmax(dim=-1).mean(dim=-1)
+            total = (log_probs - uniform).sum() / is_token.sum().clamp(min=1)
+            penalties["label_smoothing"] = teaching.label_smoothing * total
+        return replace(found, penalties=penalties)
 
     def penalties(
         self, scored: ScoredCaptions, memory: Memory, captions: Tensor

@@ -24,7 +24,7 @@ class LinearRegions(nn.Module):
 
     def __init__(self, config: GruConfig, *, feature_width: int):
         super().__init__()
-        self.features = RegionFeatures(blind=config.blind)
+        self.features = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
         self.projection = nn.Linear(feature_width, config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class MemoryLayer(nn.Module):
 
     def __init__(self, config: M2Config):
         super().__init__()
-        self.heads = config.heads
+        self.heads, self.attention_dropout = config.heads, config.attention_dropout
         self.query_key_value = xavier_linear(config.width, config.width, parts=3)
         self.memory_keys = nn.Parameter(torch.empty(config.memory_slots, config.width))
         self.memory_values = nn.Parameter(torch.empty(config.memory_slots, config.width))
@@ -71,6 +71,7 @@ class MemoryLayer(nn.Module):
             split_heads(keys, self.heads),
             split_heads(values, self.heads),
             attn_mask=is_visible[:, None, None, :],
+            dropout_p=self.attention_dropout if self.training else 0.0,
         )
         added = self.dropout(self.output(merge_heads(attended)))
         states = self.attention_norm(states + added)
@@ -85,7 +86,7 @@ class MemoryEncoder(nn.Module):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
         self.embedding = xavier_linear(feature_width, config.width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.region_dropout(config.dropout))
         self.norm = nn.LayerNorm(config.width)
         self.layers = nn.ModuleList(MemoryLayer(config) for _ in range(config.encoder_layers))
 
@@ -110,7 +111,9 @@ class MeshedLayer(nn.Module):
         super().__init__()
         width, levels = config.width, config.encoder_layers
         self.heads = config.heads
-        self.self_attention = SelfAttention(width, config.heads, causal=True)
+        self.self_attention = SelfAttention(
+            width, config.heads, causal=True, dropout=config.attention_dropout
+        )
         self.self_attention_norm = nn.LayerNorm(width)
         self.query = xavier_linear(width, width)
         self.key_value = xavier_linear(width, width, parts=2)

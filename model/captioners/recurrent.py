@@ -14,19 +14,22 @@ from a2cap.model.alignment import (
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
+from a2cap.model.layers.dropout import Dropout
 
 
 class RegionFeatures(nn.Module):
-    """Encoder that leaves the features as they are, 0 on padding; boxes are unused."""
+    """Encoder that only drops values of the features, 0 on padding; boxes are unused."""
 
-    def __init__(self, *, blind: bool):
+    def __init__(self, *, blind: bool, dropout: float = 0.0):
         super().__init__()
         self.blind = blind
+        self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Return (B, R, F) features, all 0 for a blind captioner."""
         hidden = ~region_mask[..., None] | self.blind
-        return at_least_float32(features).masked_fill(hidden, 0)
+        kept: Tensor = self.dropout(at_least_float32(features).masked_fill(hidden, 0))
+        return kept
 
 
 def mean_region(memory: Memory) -> Tensor:

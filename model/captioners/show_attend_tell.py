@@ -122,7 +122,8 @@ class ShowAttendTellCaptioner(EncoderDecoder):
             vocabulary_size=sizes["vocabulary_size"],
             bos=(sizes.get("special") or SpecialTokens()).bos,
         )
-        super().__init__(config, RegionFeatures(blind=config.blind), decoder, **sizes)
+        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
+        super().__init__(config, encoder, decoder, **sizes)
         self.hard = LocationLosses(config.hard) if config.attention == "hard" else None
         self.penalty_names = ("doubly_stochastic",) if self.hard is None else self.hard.names
 

@@ -86,7 +86,7 @@ class UpDownCaptioner(EncoderDecoder):
     decoder: UpDownDecoder
 
     def __init__(self, config: UpDownConfig, **sizes: Unpack[Sizes]):
-        encoder = RegionFeatures(blind=config.blind)
+        encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
         decoder = UpDownDecoder(
             config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
         )

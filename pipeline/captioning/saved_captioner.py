@@ -25,6 +25,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.inputs import require_intact
+from a2cap.pipeline.engine.key import key_fields
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
@@ -77,7 +78,8 @@ def save_model(
 ) -> None:
     """Write tensors, description and vocabulary into `directory`."""
     save_tensors(directory / TENSORS, tensors)
-    write_json(directory / DESCRIPTION, description.model_dump(mode="json"))
+    fields = {**description.model_dump(mode="json"), "model": key_fields(description.model)}
+    write_json(directory / DESCRIPTION, fields)
     vocabulary.save(directory / VOCABULARY)
 
 

@@ -104,7 +104,7 @@ extract: {depth: 50, width: 16, boxes: detect, min_regions: 11, max_regions: 90,
   dtype: float32, seed: 1}
 preprocess: {vocabulary: m2, min_count: 2, max_length: 10}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
-  box_geometry: linear, blind: true}
+  feature_dropout: 0.5, attention_dropout: 0.2, box_geometry: linear, blind: true}
 model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: heads,
   renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
   moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
@@ -116,7 +116,8 @@ scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision:
   lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3, baseline: greedy, idf: caption,
   eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued, captions_per_image: 2,
   checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2, max_length: 10}
-evaluate: {split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
+evaluate: {method: sampling, min_length: 3, temperature: 0.5, top_k: 5, top_p: 0.5, seed: 1,
+  split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
   batch_size: 3, spice: false, baseline_name: other, report_images: 2, attention: none}
 runtime: {device: cpu, workers: 1, threads: 2}
@@ -364,5 +365,6 @@ def test_the_reason_for_a_rerun_names_the_field_and_both_values(keys):
         if readers and not isinstance(value, File):
             chosen = keys.overrides(field, value)
             before, after = (keys.values(overrides)[field] for overrides in chosen)
+            is_added = (config_fields()[field].json_schema_extra or {}).get("added")
             why = difference(*(keys(overrides)[readers[0]] for overrides in chosen))
-            assert why[0] == f"{field} {before!r} -> {after!r}"
+            assert why[0] == f"{field} {'absent' if is_added else repr(before)} -> {after!r}"

@@ -56,7 +56,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, aligned: bool):
         super().__init__()
-        self.self_attention = SelfAttention(config.width, config.heads, causal=True)
+        self.self_attention = SelfAttention(
+            config.width, config.heads, causal=True, dropout=config.attention_dropout
+        )
         self.self_attention_norm = nn.LayerNorm(config.width)
         self.cross_attention = CrossAttention(
             config.width, config.heads, alignment=config.alignment if aligned else None

@@ -24,7 +24,7 @@ class RegionEmbedding(nn.Module):
         self.feature = xavier_linear(feature_width, config.width)
         has_boxes = config.box_geometry == "linear"
         self.box = xavier_linear(BOX_VALUES, config.width) if has_boxes else None
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.region_dropout(config.dropout))
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.attention = SelfAttention(config.width, config.heads)
+        self.attention = SelfAttention(config.width, config.heads, dropout=config.attention_dropout)
         self.attention_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config.width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(config.width)

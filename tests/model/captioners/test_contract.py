@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from a2cap.model.captioner import decoder_input, trace_attention
+from a2cap.model.captioner import Teaching, decoder_input, trace_attention
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import gradient_importance
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
+from a2cap.model.scheduled_sampling import scheduled_inputs
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
 from tests.model.searching import encode_alone, search
 
@@ -158,6 +160,60 @@ def test_both_losses_equal_those_of_each_pass(captioner, images):
         harmed = caption_loss(perturbed.log_probs, is_token)
         assert not torch.isclose(harmed, aligned)
         assert_close(losses.mask, mask_loss(harmed, penalty, penalty_weight=0.035))
+
+
+def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images):
+    captioner = make(kind, alignment={"fusion": "none"})
+    memory, captions = images.encoded(captioner), images.captions
+    log_probs = captioner(memory, decoder_input(captions, bos=1))
+    target = torch.full_like(log_probs, 0.2 / 11).scatter_add_(
+        -1, captions[..., None], torch.full_like(log_probs[..., :1], 0.8)
+    )
+    expected = -(target * log_probs).sum(-1)[captions != 0].mean()
+    losses = two_losses(captioner, memory, captions, teaching=Teaching(label_smoothing=0.2))
+    assert_close(losses.caption + losses.penalties["label_smoothing"], expected)
+    assert_close(losses.caption, two_losses(captioner, memory, captions).caption)
+
+
+@pytest.mark.parametrize("option", ["feature_dropout", "attention_dropout"])
+def test_dropout_of_features_and_attention_acts_in_training_alone(kind, images, option):
+    if (kind, option) == ("hard attention", "attention_dropout"):
+        message = (
+            "attention_dropout is 0.5, but hard attention has no weights to drop; set "
+            "attention_dropout to 0, or attention to soft"
+        )
+        with pytest.raises(ValidationError, match=message):
+            make(kind, attention_dropout=0.5)
+        return
+    one, dropped = make(kind, **{option: 0}), make(kind, **{option: 0.5})
+    expected = scores(one, images.encoded(one), images.captions)
+    assert_close(scores(dropped, images.encoded(dropped), images.captions), expected)
+    dropped.train()
+    torch.manual_seed(1)
+    found = [scores(dropped, images.encoded(dropped), images.captions) for _ in range(2)]
+    torch.manual_seed(1)
+    again = scores(dropped, images.encoded(dropped), images.captions)
+    assert torch.equal(found[0], again)
+    assert not torch.allclose(found[0], found[1])
+    assert not torch.allclose(found[0], expected)
+
+
+def test_scheduled_sampling_replaces_inputs_by_likely_tokens(kind, images):
+    captioner = make(kind)
+    memory, captions = images.encoded(captioner), images.captions
+    inputs = decoder_input(captions, bos=1)
+    assert torch.equal(scheduled_inputs(captioner, memory, captions, rate=0), inputs)
+    with torch.no_grad():
+        captioner.decoder.output.weight.zero_()
+        if captioner.decoder.output.bias is not None:
+            captioner.decoder.output.bias.zero_()
+    inputs, captions = inputs.repeat(1, 40, 1), captions.repeat(1, 40, 1)
+    found, is_read = scheduled_inputs(captioner, memory, captions, rate=0.5), captions != 0
+    assert torch.equal(found[..., 0], inputs[..., 0])
+    assert torch.equal(found[~is_read], inputs[~is_read])
+    assert found[..., 1:][is_read[..., 1:]].unique().tolist() == list(range(3, 11))
+    changed = (found != inputs)[..., 1:][is_read[..., 1:]].double().mean()
+    assert changed.item() == pytest.approx(0.5 * 7 / 8, abs=0.08)  # one in eight samples is equal
 
 
 def test_mask_gradients_pass_through_later_tokens_and_layers(kind, images):
