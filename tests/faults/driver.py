@@ -2,10 +2,11 @@
 
 Each trial starts a stage in a forked process and kills it with SIGKILL. One in five is a run with
 --force over a finished result, and one in four is killed again while it resumes. In one in six,
-inputs are replaced during the first run and restored after it. Then the stage runs to its end. Its
-result must equal that of an uninterrupted run (the store by the digest of its records, tensors bit
-for bit, metrics by value), no acknowledged item may be lost or repeated, and all other files must
-be unchanged.
+inputs are replaced during the first run and restored after it. In another one in six, a JVM or
+loader worker of the stage gets SIGKILL or SIGTERM; the run must go on, or end with an error of one
+line. Then the stage runs to its end. Its result must equal that of an uninterrupted run (the store
+by the digest of its records, tensors bit for bit, metrics by value), no acknowledged item may be
+lost or repeated, and all other files must be unchanged.
 """
 
 import importlib
@@ -13,6 +14,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import statistics
 import tempfile
 import time
@@ -23,7 +25,14 @@ from pathlib import Path
 import click
 import torch
 
-from tests.faults.fault_points import POINTS, Fault, Point, points_of_work
+from tests.faults.fault_points import (
+    CHILDREN,
+    POINTS,
+    Fault,
+    Point,
+    points_of_children,
+    points_of_work,
+)
 from tests.faults.trial import (
     PROMISED,
     STAGES,
@@ -68,6 +77,7 @@ class Tally:
     kills: int = 0
     survived: int = 0
     replaced: int = 0
+    signalled: int = 0
     trials: int = 0
     equal: int = 0
     lost: int = 0
@@ -77,7 +87,8 @@ class Tally:
         """Count one trial."""
         first = trial.kills[0]
         self.replaced += verdict.replaced
-        if verdict.kills and isinstance(first, Fault) and not verdict.replaced:
+        self.signalled += verdict.signalled
+        if verdict.kills and isinstance(first, Fault) and not trial.replace and not trial.child:
             self.named += 1
             self.points.add(first.point.target)
         self.kills += verdict.kills
@@ -137,17 +148,20 @@ def _kill(workspace: Workspace, stage: str, kills: int, rng: random.Random) -> T
     uninterrupted = workspace.uninterrupted[stage]
     kills_at = _faults(uninterrupted, POINTS[stage], rng)
     replaced_at = _faults(uninterrupted, points_of_work(stage), rng)
+    signalled_at = _faults(uninterrupted, points_of_children(stage), rng)
     for number in range(10 * kills):
         if tally.kills >= kills:
             break
         faults = replaced_at if _replaces(number) else kills_at
+        faults = signalled_at if _signals(stage, number) else faults
         trial = _trial(workspace, stage, number, faults, rng)
         verdict = trial.run()
-        if verdict.kills or verdict.replaced or verdict.problems:
+        if verdict.kills or verdict.replaced or verdict.signalled or verdict.problems:
             tally.add(trial, verdict)
         for problem in [*verdict.problems, *(["an item was lost"] if verdict.lost else [])]:
             kinds = ", then ".join(map(_format_kill, trial.kills))
             how = " (forced)" * trial.force + " (inputs replaced)" * trial.replace
+            how += f" ({trial.child.name} to a child)" if trial.child else ""
             click.echo(f"{trial.name}{how}, {kinds}: {problem}", err=True)
         if verdict.problems:
             click.echo((trial.folder / "log").read_text()[-2000:], err=True)
@@ -161,16 +175,23 @@ def _trial(
 ) -> Trial:
     """Alternate named points and random times; force some runs and kill some twice."""
     seconds, replace = workspace.uninterrupted[stage].seconds, _replaces(number)
+    signals = (signal.SIGKILL, signal.SIGTERM)
+    child = signals[number // 6 % 2] if _signals(stage, number) else None
     first = next(faults) if replace or number % 2 == 0 else rng.uniform(0, seconds)
     second = [rng.uniform(0, seconds)] if rng.random() < 0.25 else []
     force = rng.random() < 0.2
     kills, name = [first, *second], f"{stage}-{number}"
-    return Trial(workspace, name, stage, kills, force=force, replace=replace)
+    return Trial(workspace, name, stage, kills, force=force, replace=replace, child=child)
 
 
 def _replaces(number: int) -> bool:
     """Return whether inputs are replaced in the trial of this number."""
     return number % 6 == 5
+
+
+def _signals(stage: str, number: int) -> bool:
+    """Return whether a child of the stage gets a signal in the trial of this number."""
+    return number % 6 == 2 and stage in CHILDREN
 
 
 def _faults(
@@ -195,16 +216,17 @@ def _table(
     """Yield the lines of a Markdown table."""
     yield (
         "| stage | kills | at named points | at random times | survived | inputs replaced "
-        "| items lost | repeated, median | most | promised at most | equal results |"
+        "| children signalled | items lost | repeated, median | most | promised at most "
+        "| equal results |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for stage, tally in tallies.items():
         unit, limit = PROMISED.get(stage, ("stage", 1))
         repeated = tally.repeated or [0]
         duration = f" of {uninterrupted[stage].seconds:.1f} s" if unit == "stage" else ""
         yield (
             f"| {stage} | {tally.kills} | {tally.named} | {tally.kills - tally.named} "
-            f"| {tally.survived} | {tally.replaced} | {tally.lost} "
+            f"| {tally.survived} | {tally.replaced} | {tally.signalled} | {tally.lost} "
             f"| {statistics.median(repeated):g} | {max(repeated)} "
             f"| {limit} {unit}{duration} | {tally.equal} of {tally.trials} |"
         )
@@ -215,6 +237,7 @@ def _summary(tallies: Mapping[str, Tally]) -> str:
     return (
         f"{sum(t.survived for t in found)} of {sum(t.kills for t in found)} kills survived, "
         f"inputs replaced in {sum(t.replaced for t in found)} runs, "
+        f"children signalled in {sum(t.signalled for t in found)} runs, "
         f"{sum(t.lost for t in found)} items lost, "
         f"{sum(t.equal for t in found)} of {sum(t.trials for t in found)} results equal, "
         f"{sum(len(t.points) for t in found)} points"

@@ -71,6 +71,7 @@ _ENGINE = (
 )
 
 _JSON = Point("a2cap.data.files.json_file:write_json", writes=0)
+_JVM = Point("a2cap.pipeline.metrics.java:JavaProcess.__init__")
 _DETECTOR = Point("a2cap.extract.weights.load:save_detector", writes=1)
 
 _ANY_TRAINING = (
@@ -116,6 +117,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.data.captions.vocabulary:Vocabulary.save", writes=1),
         Point("a2cap.data.captions.caption_file:write_captions", writes=0),
         Point("a2cap.pipeline.metrics.java:run_java"),
+        _JVM,
         Point("a2cap.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
@@ -131,6 +133,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         *_ENGINE,
         Point("a2cap.pipeline.evaluation.results:write_results", writes=0),
         Point("a2cap.pipeline.metrics.java:run_java"),
+        _JVM,
         Point("a2cap.pipeline.metrics.java:JavaProcess.ask"),
         Point("a2cap.pipeline.metrics.java:JavaProcess._receive"),
         Point("a2cap.data.captions.attention_file:write_attention", writes=0),
@@ -152,6 +155,25 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
 _BEFORE_THE_WORK = {point.target for point in _ENGINE} - {
     "a2cap.pipeline.engine.events:EventLog.write"
 }
+
+
+CHILDREN: Mapping[str, tuple[str, ...]] = {
+    "preprocess": ("a2cap.pipeline.metrics.java:JavaProcess.__init__",),
+    "train-xe": ("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",),
+    "train-scst": ("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",),
+    "evaluate": (
+        "a2cap.pipeline.metrics.java:JavaProcess.__init__",
+        "a2cap.pipeline.metrics.java:JavaProcess.ask",
+        "a2cap.pipeline.metrics.java:JavaProcess._receive",
+    ),
+    "train-detector": ("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",),
+}
+"""Stage -> points at which a JVM or a loader worker is running."""
+
+
+def points_of_children(stage: str) -> list[Point]:
+    """Return the points at which a run has child processes."""
+    return [point for point in POINTS[stage] if point.target in CHILDREN.get(stage, ())]
 
 
 def points_of_work(stage: str) -> list[Point]:

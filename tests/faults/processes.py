@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,12 +65,28 @@ def orphans(group: int, *, timeout: float) -> list[int]:
 
 
 def _members(group: int) -> list[int]:
-    found = []
+    return [process for process, _, its_group in _alive() if its_group == group]
+
+
+def signal_child(number: signal.Signals) -> bool:
+    """Send a signal to the youngest child of this process; return False if there is none."""
+    children = [process for process, parent, _ in _alive() if parent == os.getpid()]
+    if not children:
+        return False
+    sender = os.fork()  # loader workers ignore SIGTERM unless their parent sends it
+    if sender == 0:
+        os.kill(max(children), number)
+        os._exit(0)
+    os.waitpid(sender, 0)
+    return True
+
+
+def _alive() -> Iterator[tuple[int, int, int]]:
+    """Yield id, parent and group of every process."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            state, parent, group = path.read_text().rpartition(")")[2].split()[:3]
         except OSError:
             continue
-        if int(its_group) == group and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+        if state != "Z":
+            yield int(path.parent.name), int(parent), int(group)

@@ -45,7 +45,7 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
     code, printed, complaints = drive("--kills", "24", "--seed", "0")
     summary = (
         r"(\d+) of (\d+) kills survived, inputs replaced in (\d+) runs, "
-        r"(\d+) items lost, (\d+) of (\d+) results equal"
+        r"children signalled in \d+ runs, (\d+) items lost, (\d+) of (\d+) results equal"
     )
     found = re.search(summary, printed)
     assert found, printed + complaints

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import cv2
 import torch
 
+from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
@@ -78,6 +80,9 @@ _ORPHAN_TIMEOUT = 60.0
 
 _EARLIER_RESULT = "0" * 12
 
+_ONE_LINE = 3
+"""Exit code of a run whose child was signalled and that ended with an error of one line."""
+
 _SCENES = ("images/000000000003.jpg", "images/000000000039.jpg")
 _CAPTIONS = ("preprocess/*/captions.h5", "preprocess/*/vocabulary.json")
 REPLACED: Mapping[str, tuple[str, ...]] = {
@@ -107,6 +112,7 @@ class Verdict:
 
     kills: int
     replaced: bool
+    signalled: bool
     lost: int
     repeated: list[int]
     problems: list[str]
@@ -155,9 +161,11 @@ class Workspace:
         for stage in [name for name in STAGES if name in needed]:
             self.uninterrupted[stage] = self._run_uninterrupted(stage)
 
-    def run(self, stage: str, trial: str, *, force: bool = False) -> bool:
+    def run(self, stage: str, trial: str, *, force: bool = False, workers: int = 0) -> bool:
         """Run a stage in this process; return False if its result existed."""
-        with Experiment(self.config, self.artifacts(trial)) as experiment:
+        runtime = self.config.runtime.model_copy(update={"workers": workers})
+        config = self.config.model_copy(update={"runtime": runtime})
+        with Experiment(config, self.artifacts(trial)) as experiment:
             return experiment.run(stage, force=force).ran
 
     def result(self, stage: str, trial: str) -> Path:
@@ -196,6 +204,7 @@ class Trial:
     kills: a named fault, or seconds after which the process is killed.
     force: start each killed run with --force over a finished result.
     replace: replace inputs during the first run, at its fault, in place of killing it.
+    child: the signal that a child of the first run gets, at its fault, in place of killing it.
     """
 
     workspace: Workspace
@@ -204,6 +213,7 @@ class Trial:
     kills: Sequence[Fault | float]
     force: bool = False
     replace: bool = False
+    child: signal.Signals | None = None
     _runs: list[run_log.Run] = field(default_factory=list)
     _groups: list[int] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
@@ -220,12 +230,17 @@ class Trial:
         self._problems += [f"{line}, which is not this stage's" for line in changed]
         self._problems += _kill_orphans(self._groups)
         repeated = self._repeated()[:kills]
-        return Verdict(kills, self.replace, self._lost(), repeated, self._problems)
+        signalled = self._signalled.exists()
+        return Verdict(kills, self.replace, signalled, self._lost(), repeated, self._problems)
 
     @property
     def folder(self) -> Path:
         """Folder of the trial's artifacts and logs."""
         return self.workspace.folder / self.name
+
+    @property
+    def _signalled(self) -> Path:
+        return self.folder / "signalled"
 
     @property
     def _result(self) -> Path:
@@ -241,13 +256,16 @@ class Trial:
         """Start and kill runs; return the number of kills, as a run may end before its kill."""
         killed = 0
         for number, kill in enumerate(self.kills):
-            replaces = self.replace and number == 0
-            end = self._start_and_restore(kill) if replaces else self._start(kill, force=self.force)
+            replaces, signals = (act and number == 0 for act in (self.replace, bool(self.child)))
+            if replaces:
+                end = self._start_and_restore(kill)
+            else:
+                end = self._start(kill, act=self._signal_child if signals else None)
             killed += end.killed
             self._problems += self._damage()
             if self.force and not self._partials[1].exists():
                 self._done = len(self._runs)
-            if not end.killed and not replaces:
+            if not end.killed and not replaces and end.code != _ONE_LINE:
                 self._problems += [f"a run ended with code {end.code}"] if end.code else []
                 break
         return killed
@@ -265,26 +283,35 @@ class Trial:
                 flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
                 path.write_bytes(other if path.suffix == ".jpg" else flipped)
 
-        end = self._start(fault, force=self.force, act=replace_inputs)
+        end = self._start(fault, act=replace_inputs)
         for path, content in kept.items():
             path.write_bytes(content)
         return end
 
+    def _signal_child(self) -> None:
+        assert self.child is not None
+        if processes.signal_child(self.child):
+            self._signalled.touch()
+
     def _start(
-        self,
-        kill: Fault | float | None,
-        *,
-        force: bool,
-        act: Callable[[], object] | None = None,
+        self, kill: Fault | float | None, *, act: Callable[[], object] | None = None
     ) -> processes.ProcessExit:
-        """Start one run, which logs its progress."""
+        """Start one run, which logs its progress; the last one has no kill and no --force."""
         log = self.folder / f"run-{len(self._runs)}.jsonl"
+        force = self.force and kill is not None
 
         def work() -> None:
             run_log.start_logging(log)
             if isinstance(kill, Fault):
                 install(kill, act)
-            self.workspace.run(self.stage, self.name, force=force)
+            workers = int(self.child is not None)
+            try:
+                self.workspace.run(self.stage, self.name, force=force, workers=workers)
+            except A2Error as error:
+                if not self._signalled.exists() or "\n" in str(error):
+                    raise
+                os.write(sys.stderr.fileno(), f"{error}\n".encode())
+                os._exit(_ONE_LINE)
 
         after = kill if isinstance(kill, float) else None
         end = processes.run(work, log=self.folder / "log", kill_after=after)
@@ -294,7 +321,7 @@ class Trial:
 
     def _finish(self) -> None:
         """Run the stage to its end and check its result."""
-        end = self._start(None, force=False)
+        end = self._start(None)
         if end.code:
             self._problems.append(f"the rerun ended with code {end.code}")
         elif not self._result.exists():
