@@ -7,15 +7,14 @@ import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from mkdocs.structure.files import File, Files
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.config import Config, field_paths, is_section, section_models, valid_values
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -52,43 +51,28 @@ def _link(found: re.Match[str], folder: str) -> str:
 
 
 def settings() -> str:
-    """Return the page of all configuration fields: type, default and meaning."""
+    """Return the page of all configuration fields: valid values, default and meaning."""
     lines = ["# Settings", "", "Every field can be set in YAML or by `--set section.field=value`."]
     for name, section in Config.model_fields.items():
         lines += ["", f"## {name}", "", section.description or ""]
-        models = list(_models(section.annotation))
-        for model in models:
-            if len(models) > 1:
-                lines += ["", f"### {name}.kind={model.model_fields['kind'].default}"]
-            lines += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
-            lines += [_row(path, field) for path, field in _fields(name, model)]
+        for model in section_models(name):
+            prefix = f"{name}."
+            if name == "model":
+                kind = model.model_fields["kind"].default
+                prefix += f"{kind}."
+                lines += ["", f"### model.kind={kind}"]
+            lines += ["", "| field | valid | default | meaning |", "|---|---|---|---|"]
+            lines += [
+                _row(f"{name}.{path}", valid_values(f"{prefix}{path}"), field)
+                for path, field in field_paths(model)
+                if not is_section(field)
+            ]
     return "\n".join(lines) + "\n"
 
 
-def _row(path: str, field: FieldInfo) -> str:
-    kind = field.annotation.__name__ if isinstance(field.annotation, type) else field.annotation
-    default = "" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
-    plain = re.sub(r"[\w.]+\.(\w+)", r"\1", str(kind)).replace("|", "or")
-    cells = (f"`{path}`", f"`{plain}`", default, field.description or "")
+def _row(path: str, valid: str, field: FieldInfo) -> str:
+    cells = (f"`{path}`", valid, f"`{field.default!r}`", field.description or "")
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-
-def _fields(path: str, model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the plain fields of a model, those of nested models by their dotted paths."""
-    for name, field in model.model_fields.items():
-        inner = list(_models(field.annotation))
-        if inner:
-            yield from _fields(f"{path}.{name}", inner[0])
-        else:
-            yield f"{path}.{name}", field
-
-
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in an annotation, such as the kinds of a union."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models(part)
 
 
 def commands() -> str:

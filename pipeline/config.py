@@ -145,7 +145,8 @@ def _format_problem(details: ErrorDetails) -> str:
         return f"{path}: {details['ctx']['error']}"
     if details["type"] != "extra_forbidden":
         problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
-        return f"{problem}; choose a valid value: {describe_field('.'.join(parts))}"
+        about = [valid_values(".".join(parts)), describe_field(".".join(parts))]
+        return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"
     valid = list(_model_at(parts[:-1]).model_fields)
     renamed = [RENAMED_FIELDS[path].rpartition(".")[2]] if path in RENAMED_FIELDS else []
     nearest = renamed or get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
@@ -155,17 +156,20 @@ def _format_problem(details: ErrorDetails) -> str:
 
 def describe_field(path: str) -> str:
     """Describe the field at a dotted path, or around it: its default and its docstring."""
-    found = ""
-    model: type[BaseModel] = Config
-    for part in path.split("."):
-        if part not in MODEL_KINDS:
-            if part not in model.model_fields:  # an item of a tuple
-                break
-            field = model.model_fields[part]
-            default = "" if _is_section(field) else f"default {field.default!r}. "
-            found = default + " ".join((field.description or "").split())
-        model = _model_at([part], model)
-    return found.removesuffix(".")
+    model, name = _field_at(path)
+    field = model.model_fields[name]
+    default = "" if is_section(field) else f"default {field.default!r}. "
+    return (default + " ".join((field.description or "").split())).removesuffix(".")
+
+
+def valid_values(path: str) -> str:
+    """Format the valid values of the field at a dotted path, or around it; "" for a section."""
+    model, name = _field_at(path)
+    if name == "kind":
+        return ", ".join(MODEL_KINDS)
+    if is_section(model.model_fields[name]):
+        return ""
+    return _format_schema(model.model_json_schema(by_alias=False)["properties"][name])
 
 
 def explain_field(path: str) -> list[str]:
@@ -173,25 +177,30 @@ def explain_field(path: str) -> list[str]:
 
     Raises ConfigError for an unknown field.
     """
-    known = list(_paths(Config))
+    known = [field for field, _ in field_paths()]
     if path not in known:
         nearest = get_close_matches(path, known, n=1, cutoff=0.5)
         remedy = f"did you mean {nearest[0]!r}?" if nearest else 'see "a2 config show"'
         raise ConfigError(f"unknown field: {path!r}; {remedy}")
-    *section, name = path.split(".")
     inside = [field for field in known if field.rpartition(".")[0] == path]
     if inside:
         return [f"{field}: {describe_field(field)}" for field in inside]
-    schema = _model_at(section).model_json_schema(by_alias=False)["properties"][name]
-    return [f"{path}: {describe_field(path)}", f"valid: {_format_schema(schema)}"]
+    return [f"{path}: {describe_field(path)}", f"valid: {valid_values(path)}"]
 
 
-def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all sections and fields."""
+def field_paths(
+    model: type[BaseModel] = Config, prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield all sections and fields with their dotted paths."""
     for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
-        if _is_section(field):
-            yield from _paths(_model_at([name], model), f"{prefix}{name}.")
+        yield f"{prefix}{name}", field
+        if is_section(field):
+            yield from field_paths(type(field.default), f"{prefix}{name}.")
+
+
+def section_models(name: str) -> list[type[BaseModel]]:
+    """Return the model of a section, or those of all kinds of captioners."""
+    return list(MODEL_KINDS.values()) if name == "model" else [_model_at([name])]
 
 
 def _format_schema(schema: Mapping[str, Any]) -> str:
@@ -214,12 +223,26 @@ def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[B
         field = model.model_fields.get(part)
         if part in MODEL_KINDS:
             model = MODEL_KINDS[part]
-        elif field is not None and _is_section(field):
+        elif field is not None and is_section(field):
             model = type(field.default)  # of the default kind, where a section has several
     return model
 
 
-def _is_section(field: FieldInfo) -> bool:
+def _field_at(path: str) -> tuple[type[BaseModel], str]:
+    """Return the innermost field on a dotted path, as its model and its name."""
+    model: type[BaseModel] = Config
+    found: tuple[type[BaseModel], str] = (model, path.partition(".")[0])
+    for part in path.split("."):
+        if part in model.model_fields:
+            found = model, part
+        elif part not in MODEL_KINDS:  # an item of a tuple
+            break
+        model = _model_at([part], model)
+    return found
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Return True if the field is a section and not a value."""
     return isinstance(field.default, BaseModel)
 
 

@@ -38,11 +38,11 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
     assert set(lines[2:]) == {
         "  train.bach_size: unknown field; did you mean 'batch_size'?",
         "  train.epochs: input should be a valid integer, unable to parse string as an integer: "
-        "'many'; choose a valid value: default 30. Most epochs; training ends earlier when "
-        "`patience` runs out",
+        "'many'; choose a valid value: integer, >= 1, <= 1000000000; default 30. Most epochs; "
+        "training ends earlier when `patience` runs out",
         "  modle: unknown field; did you mean 'model'?",
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; choose a valid "
-        "value: default 5. K, beams kept per image; 1 is greedy decoding",
+        "value: integer, >= 1, <= 1000; default 5. K, beams kept per image; 1 is greedy decoding",
     }
 
 

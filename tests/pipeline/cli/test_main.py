@@ -10,6 +10,7 @@ import click
 import pytest
 import yaml
 
+from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
@@ -80,7 +81,8 @@ def test_a_misspelt_field_is_reported_with_the_nearest_name(copy):
         "a2: 2 problems in the configuration:\n"
         "  train.bach_size: unknown field; did you mean 'batch_size'?\n"
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
-        "choose a valid value: default 5. K, beams kept per image; 1 is greedy decoding\n"
+        "choose a valid value: integer, >= 1, <= 1000; default 5. K, beams kept per image; "
+        "1 is greedy decoding\n"
     )
 
 
@@ -96,6 +98,7 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
         "runtime.threads": "integer, >= 1, <= 1024 or null",
         "model.alignment.aligned_layers": "all or list of integer, >= 1",
         "data.images": "path or null",
+        "model.kind": ", ".join(MODEL_KINDS),
     }
     for field, text in valid.items():
         assert a2("config", "explain", field).stdout.splitlines()[-1] == f"valid: {text}"
