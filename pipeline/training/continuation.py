@@ -39,7 +39,7 @@ def continued(
         before = manifest.pre_image
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
             continue
-        lines = _epochs(directory)
+        lines = read_epochs(directory)
         scores = [line[score] for line in lines]
         end = last_epoch(scores, config)
         if rate_falls and _without(LENGTH_FIELDS[1:], before) != _without(LENGTH_FIELDS[1:], after):
@@ -91,7 +91,7 @@ def _without(names: Collection[str], image: PreImage) -> PreImage:
     return replace(image, params=sections)
 
 
-def _epochs(directory: Path) -> list[dict[str, float]]:
+def read_epochs(directory: Path) -> list[dict[str, float]]:
     """Read the line of each epoch; none if the file is damaged."""
     try:
         return [json.loads(line) for line in (directory / EPOCHS).read_text().splitlines()]

@@ -7,7 +7,7 @@ uninterrupted one.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -240,17 +240,13 @@ class Training(Generic[Part]):
             stale=0 if better else position.stale + 1,
         )
         self._save()
+        left = (self._config.epochs - self.position.epoch) * position.seconds
         logger.info(
-            "epoch %d/%d: loss %.3f, validation %s %.3f%s, %s %s/s, at most %s left",
+            "epoch %d/%d: %s%s",
             self.position.epoch,
             self._config.epochs,
-            line["loss"],
-            task.validation.score,
-            score,
-            " (best)" if better else "",
-            f"{line[speed]:,.0f}",
-            task.unit,
-            format_duration((self._config.epochs - self.position.epoch) * position.seconds),
+            _format_epoch(line, task, better=better),
+            f", at most {format_duration(left)} left" if left else "",
         )
 
     def _save(self) -> None:
@@ -272,3 +268,13 @@ class Training(Generic[Part]):
             )
             self._record.events.write("checkpoint", step=self.position.step)
         self._ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
+
+
+def _format_epoch(line: Mapping[str, float], task: TrainingTask[Part], *, better: bool) -> str:
+    """Format the losses, the score beside that before the training, and the speed."""
+    means = [f"{name} {line[name]:.3f}" for name in ("loss", "reward", "baseline") if name in line]
+    name, start = task.validation.score, task.validation.start
+    score = f"validation {name} {line[name]:.3f}{' (best)' if better else ''}"
+    before = [] if start is None else [f"started at {start:.3f}"]
+    speed = f"{line[f'{task.unit}_per_second']:,.0f} {task.unit}/s"
+    return ", ".join([*means, score, *before, speed])

@@ -49,6 +49,10 @@ class Validation(Protocol):
     def score(self) -> str:
         """Name of the figure that selects the best epoch."""
 
+    @property
+    def start(self) -> float | None:
+        """The score of the network that is trained further, None for a new one."""
+
     def figures(self) -> dict[str, float]:
         """Return the figures by name, equal on all ranks; every rank must call this."""
 

@@ -1,6 +1,6 @@
 """Self-critical training of a captioner by its rewards (stage train-scst; Rennie et al. 2017)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.engine.artifacts import MANIFEST
+from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -23,6 +26,7 @@ from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.task import CaptionValidation, train_and_save
+from a2cap.pipeline.training.continuation import read_epochs
 from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides, derived_seed
 
 _SUMS = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
@@ -48,8 +52,24 @@ def refine_captioner(
     torch.manual_seed(config.seed)
     rewards = ImageRewards.read(job.captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
-    validation = CaptionValidation(loaded.captioner, data, config, loaded.description, ranks)
+    validation = CaptionValidation(
+        loaded.captioner, data, config, loaded.description, ranks, start_score(job)
+    )
     train_and_save("scst", optimizer, validation, runtime, directory=directory, events=events)
+
+
+def start_score(job: SelfCriticalJob) -> float | None:
+    """Return the best validation CIDEr of cross-entropy training, if it was measured likewise."""
+    scores = [line["CIDEr"] for line in read_epochs(job.model)]
+    if not scores or not (job.model / MANIFEST).is_file():
+        return None
+    train = read_manifest(job.model).pre_image.params["train"]
+    same = isinstance(train, Mapping) and all(
+        train.get(name) == value
+        for name, value in key_fields(job.scst).items()
+        if name in ("validation_beam_size", "validation_pictures", "max_length")
+    )
+    return max(scores) if same else None
 
 
 class SelfCriticalOptimizer(Optimizer[Batch]):

@@ -86,6 +86,8 @@ class CaptionValidation:
     config: CaptionerTrainingConfig
     description: ModelDescription
     ranks: Ranks
+    start: float | None = None
+    """The score of the captioner that is trained further, None for a new one."""
 
     @property
     def score(self) -> str:
@@ -149,7 +151,12 @@ class CaptionValidation:
         return {f"JSD/layer_{number}": value for number, value in enumerate(found, start=1)}
 
     def warn(self, line: Mapping[str, float]) -> None:
-        """Log a warning if the masks hide almost nothing, or most of every image."""
+        """Log a warning if the score fell, or the masks hide almost nothing or most of an image."""
+        if self.start is not None and line[self.score] < self.start:
+            logger.warning(
+                "validation %s is %.3f, below %.3f at the start; lower scst.lr if it stays there",
+                *(self.score, line[self.score], self.start),
+            )
         mean_mask = line.get("mean_mask", math.nan)  # every comparison with nan is False
         if mean_mask > _MOST_KEPT:
             logger.warning(

@@ -43,6 +43,10 @@ class DetectorValidation:
         """Name of the figure that selects the best epoch."""
         return "AP50"
 
+    @property
+    def start(self) -> None:
+        """No score: initial weights are no detector of these classes."""
+
     def figures(self) -> dict[str, float]:
         """Return AP, AP50 and AP75: each rank detects in its images, the main rank scores all."""
         ranks = self.ranks

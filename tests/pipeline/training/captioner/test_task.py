@@ -1,10 +1,15 @@
 """Tests of the warnings of a captioner's validation."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from a2cap.pipeline.training import loop
+from a2cap.pipeline.training.captioner import self_critical
+from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 from a2cap.pipeline.training.captioner.task import CaptionValidation
+from tests.pipeline.training.runs import metrics
 
 
 @pytest.mark.parametrize(
@@ -25,5 +30,43 @@ from a2cap.pipeline.training.captioner.task import CaptionValidation
     ],
 )
 def test_idle_masks_log_a_warning(caplog, mean, words):
-    CaptionValidation.warn(None, {"mean_mask": mean})
+    CaptionValidation.warn(SimpleNamespace(start=None), {"mean_mask": mean})
     assert caplog.messages == ([] if words is None else [words])
+
+
+def test_a_score_below_that_of_the_start_logs_a_warning(caplog):
+    refined = SimpleNamespace(start=0.5, score="CIDEr")
+    for score in (0.5, 0.4):
+        CaptionValidation.warn(refined, {"CIDEr": score})
+    assert caplog.messages == [
+        "validation CIDEr is 0.400, below 0.500 at the start; lower scst.lr if it stays there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("others", "start", "line"),
+    [
+        ({}, None, "loss 1.000, validation CIDEr 0.500 (best), 1,234 tokens/s"),
+        (
+            {"reward": 0.25, "baseline": 0.125},
+            0.75,
+            "loss 1.000, reward 0.250, baseline 0.125, validation CIDEr 0.500 (best), "
+            "started at 0.750, 1,234 tokens/s",
+        ),
+    ],
+)
+def test_the_line_of_an_epoch_has_the_rewards_and_the_score_before(others, start, line):
+    task = SimpleNamespace(unit="tokens", validation=SimpleNamespace(score="CIDEr", start=start))
+    measured = {"loss": 1.0, **others, "CIDEr": 0.5, "tokens_per_second": 1234}
+    assert loop._format_epoch(measured, task, better=True) == line
+
+
+@pytest.mark.parametrize(("beams", "is_same"), [(2, True), (3, False)])
+def test_self_critical_training_starts_at_the_best_score_measured_likewise(
+    experiment, beams, is_same
+):
+    model = experiment.directory("train-xe")
+    scst = ScstConfig(epochs=1, validation_beam_size=beams)
+    job = SelfCriticalJob(scst=scst, features=model, captions=model, model=model)
+    best = max(line["CIDEr"] for line in metrics(model))
+    assert self_critical.start_score(job) == (best if is_same else None)
