@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images, sample_ids
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import thumbnail
@@ -70,7 +71,7 @@ def write_sheet(
 
     captions: name of the captioner -> image id -> caption, of two captioners. Images whose captions
     are equal are left out: nobody can tell them apart. Raises InputError if the captioners share
-    too few images, an image file is missing, or the folder exists.
+    too few images, an image file is missing, or the folder exists, ConfigError without `images`.
     """
     (first_name, first), (second_name, second) = captions.items()
     different = sorted(i for i in first.keys() & second.keys() if first[i] != second[i])
@@ -82,7 +83,7 @@ def write_sheet(
     generator = random.Random(seed)
     drawn = generator.sample(different, count)
     items = [Item(image_id=i, first_is_left=generator.random() < 0.5) for i in drawn]
-    files = find_images(images)
+    files = find_images(require_folder(images, "--images"))
     if missing := [i for i in drawn if i not in files]:
         raise InputError(
             f"{len(missing):,} images are not in {str(images)!r}: {sample_ids(missing)}; "
@@ -104,10 +105,15 @@ def write_sheet(
     with (folder / SHEET).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["item", "image", "left", "right", *CRITERIA])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _as_text(str(row[name])) for name in row} for row in rows)
     small = (thumbnail(files[item.image_id]) for item in items)
     shown = [{**row, "thumbnail": image} for row, image in zip(rows, small, strict=True)]
     write_page(folder / PAGE, "human.html", items=shown, criteria=CRITERIA, answers=ANSWERS)
     key = Key(names=(first_name, second_name), seed=seed, items=items)
     write_json(folder / KEY, key.model_dump(mode="json"))
     return key
+
+
+def _as_text(cell: str) -> str:
+    # a spreadsheet would compute a caption that begins like a formula
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell

@@ -37,8 +37,13 @@ class Tally:
 def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
     """Count the answers of each judge's sheet.
 
-    Raises InputError for a sheet that is not this one's, lacks answers, or has another answer.
+    Raises InputError for a sheet that is not this one's, lacks answers, has another answer or is
+    named twice.
     """
+    if repeated := [str(sheet) for sheet in sheets if sheets.count(sheet) > 1]:
+        raise InputError(
+            f"a judge would count twice: {repeated[0]!r}; name one file for each judge"
+        )
     answers = [_read_answers(sheet, len(key.items)) for sheet in sheets]
     return [_tally(name, _counts(key, [found[name] for found in answers])) for name in CRITERIA]
 
@@ -47,7 +52,10 @@ def _read_answers(path: Path, count: int) -> dict[str, list[str]]:
     """Return criterion -> the answer of each item."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
+            # spreadsheets of many countries write semicolons
+            delimiter = ";" if file.readline().startswith("item;") else ","
+            file.seek(0)
+            rows = list(csv.DictReader(file, delimiter=delimiter))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"cannot read the sheet {str(path)!r} ({error}); check the path"

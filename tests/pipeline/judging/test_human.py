@@ -67,6 +67,17 @@ def test_the_sheet_shows_both_captions_of_each_image_and_the_key_tells_them_apar
     assert "first_is_left" not in page
 
 
+def test_a_spreadsheet_neither_computes_a_caption_nor_changes_the_tally(images, key, tmp_path):
+    formulas = {image_id: f"=1+{image_id}" for image_id in IDS}
+    write_sheet(tmp_path / "other", {"old": OLD, "new": formulas}, images, count=5, seed=0)
+    for row in rows_of(tmp_path / "other" / "sheet.csv"):
+        assert sorted((row["left"], row["right"]))[0].startswith("'=1+")
+    sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
+    path = judge(sheet, tmp_path / "mine.csv", for_the_new)
+    (tmp_path / "saved.csv").write_text("\ufeff" + path.read_text().replace(",", ";"))
+    assert tally(key, [tmp_path / "saved.csv"]) == tally(key, [path])
+
+
 def test_equal_seeds_draw_equal_sheets_and_others_do_not(images, tmp_path, key):
     captions = {"old": OLD, "new": NEW}
     again = write_sheet(tmp_path / "again", captions, images, count=20, seed=3)
@@ -157,6 +168,9 @@ def test_a_sheet_of_another_key_is_refused(key, tmp_path):
     assert message_of(tally, key, [path]).startswith(
         f"not a sheet: {str(path)!r} lacks the columns"
     )
+    assert message_of(tally, key, [path, path]) == (
+        f"a judge would count twice: {str(path)!r}; name one file for each judge"
+    )
     (tmp_path / "key.json").write_text("{}")
     assert message_of(Key.read, tmp_path) == (
         f'not a key: {str(tmp_path / "key.json")!r}; run "a2 human sheet" again'
@@ -200,6 +214,10 @@ def test_the_commands_write_a_sheet_and_count_its_answers(images, tmp_path):
     )
     found = json.loads(a2("human", "tally", tmp_path / "my sheet", path, "--json").stdout)
     assert [row["second"] for row in found["criteria"]] == [1, 1, 1]
+    lost = a2("human", "sheet", *named, *place, "--images", tmp_path / "no")
+    assert (
+        lost.stderr == f"a2: --images is not a folder: {str(tmp_path / 'no')!r}; check the path\n"
+    )
     same = a2("human", "sheet", named[0], named[0], *place)
     assert same.exit_code == 2
     assert "A and B are the same; name two captioners" in same.stderr
