@@ -6,7 +6,7 @@ classifiers are scaled so that some regions are confident and others are not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -43,12 +43,14 @@ def calibrate(
     max_side: int,
     roi_size: int,
     seed: int,
+    advance: Callable[[int], object] = bool,
 ) -> Detector:
     """Return a detector with random weights calibrated on images.
 
     images: (H, W, 3) uint8 BGR each, of any sizes. Sides in pixels of the scaled image,
     roi_size in cells, both as the detector will be run. Equal arguments give equal weights on one
-    machine with one number of threads. Raises InputError without images.
+    machine with one number of threads. advance: called with 1 after each of the ResNet's blocks.
+    Raises InputError without images.
     """
     if not images:
         raise InputError(
@@ -67,14 +69,14 @@ def calibrate(
     # cropped to the size that all cover, because statistics of padding would be wrong
     blob = torch.from_numpy(np.stack([blob[:, :height, :width] for blob in blobs]))
     with torch.inference_mode():
-        maps = _forward_measured(detector.backbone, blob, generator)
+        maps = _forward_measured(detector.backbone, blob, generator, advance)
         head = detector.proposal_generator.rpn_head
         hidden = torch.relu(head.conv(maps))
         _centre(head.objectness_logits, head.objectness_logits(hidden), spread=OBJECTNESS_SPREAD)
         _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
         rois = _random_rois(len(images), width, height, generator)
         pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
-        features = _forward_measured(detector.roi_heads, pooled, generator)
+        features = _forward_measured(detector.roi_heads, pooled, generator, advance)
         predictor = detector.roi_heads.box_predictor
         _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
         _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)
@@ -101,7 +103,9 @@ def _initialise(detector: Detector, generator: torch.Generator) -> None:
             (module.conv3 or module.conv2).norm.weight.mul_(RESIDUAL_GAIN)
 
 
-def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator) -> Tensor:
+def _forward_measured(
+    network: nn.Module, x: Tensor, generator: torch.Generator, advance: Callable[[int], object]
+) -> Tensor:
     """Run a network in which each normalisation takes its statistics from its input."""
 
     def measure(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -116,6 +120,10 @@ def _forward_measured(network: nn.Module, x: Tensor, generator: torch.Generator)
         module.register_forward_pre_hook(measure)
         for module in network.modules()
         if isinstance(module, FrozenBatchNorm)
+    ] + [
+        module.register_forward_hook(lambda *_: advance(1) and None)
+        for module in network.modules()
+        if isinstance(module, ResidualBlock)
     ]
     try:
         output: Tensor = network(x)

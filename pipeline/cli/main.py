@@ -324,7 +324,9 @@ def _run_stages(
 
     require_runnable(experiment, names, force=force, output=output)
     skipped = ran = False
-    for name in names:
+    for number, name in enumerate(names, start=1):
+        if len(names) > 1:
+            click.echo(f"stage {number} of {len(names)}: {name}", err=True)
         outcome = experiment.run(name, force=force, output=output)
         print_outcome(name, outcome)
         skipped = skipped or outcome.manifest.skipped > 0

@@ -229,9 +229,18 @@ def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:
         raise InputError(f"{len(missing)} paths do not exist; check them:{''.join(missing)}")
 
 
+class _Stderr(logging.Handler):
+    """Handler that prints to the stderr of the moment: a bar replaces it, to print above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the record."""
+        click.echo(self.format(record), err=True)
+
+
 def log(verbose: bool) -> None:
     """Log one line per event to stderr; `verbose` adds details, times and module names."""
     logging.basicConfig(
+        handlers=[_Stderr()],
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",
     )

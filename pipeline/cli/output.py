@@ -109,7 +109,9 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """Print one line per metric; metrics that did not run come last, with the reason."""
+    from a2cap.pipeline.metrics.score import shown_name
+
     for name, value in metrics.items():
-        click.echo(f"{name:<8} {value:.4f}")
+        click.echo(f"{shown_name(name):<8} {value:.4f}")
     for name, reason in not_run.items():
-        click.echo(f"{name:<8} not run: {reason}")
+        click.echo(f"{shown_name(name):<8} not run: {reason}")

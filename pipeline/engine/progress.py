@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from a2cap.pipeline.engine.events import EventLog, current_events
 
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SECONDS_BETWEEN_LINES = 15.0
+_SHARE_BEFORE_ESTIMATE = 0.1  # unless lines are due: the first items often take the longest
 
 
 @dataclass
@@ -40,14 +41,22 @@ class TrackedWork:
         self.done_here += count
         now = time.monotonic()
         if self.bar is not None:
-            self.bar.advance(self.bar.task_ids[0], count)
+            self.bar.update(self.bar.task_ids[0], completed=self.done, left=self._left(now))
         elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < self.total:
             self.logged = now
-            # the speed is that of this run, without the work of an earlier one
-            left = format_duration((self.total - self.done) * (now - self.started) / self.done_here)
-            logger.info("%s: %d of %d, %s left", self.what, self.done, self.total, left)
+            left = self._left(now)
+            logger.info("%s: %d of %d, %s", self.what, self.done, self.total, left)
         if now - self.written >= _SECONDS_BETWEEN_LINES:
             self.write()
+
+    def _left(self, now: float) -> str:
+        """Format the time left; empty before a tenth of the work and 15 seconds are over."""
+        # the speed is that of this run, without the work of an earlier one
+        seconds, left = now - self.started, self.total - self.done
+        share = self.done_here / max(left + self.done_here, 1)
+        if seconds < _SECONDS_BETWEEN_LINES and share < _SHARE_BEFORE_ESTIMATE:
+            return ""
+        return f"{format_duration(left * seconds / max(self.done_here, 1))} left"
 
     def write(self) -> None:
         """Write a progress event."""
@@ -66,8 +75,9 @@ def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterat
         bar = None
         if shown and sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-            drawing.enter_context(bar).add_task(what, total=total, completed=done)
+            left = TextColumn("{task.fields[left]}")
+            bar = Progress(*columns, left, console=Console(stderr=True), transient=True)
+            drawing.enter_context(bar).add_task(what, total=total, completed=done, left="")
         tracked = TrackedWork(what, total, done, bar, current_events())
         tracked.write()
         yield tracked

@@ -28,6 +28,12 @@ from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
 """Metrics of any captions, in the order of tables; those of TRUTH come last."""
 
+
+def shown_name(metric: str) -> str:
+    """Return a metric's name as in papers; the keys are those of the COCO server."""
+    return metric.replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
+
+
 # metrics.json contains this text, so its wording is part of the file format.
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.errors import InputError
+from a2cap.pipeline.metrics.score import shown_name
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import plain_cards
-from a2cap.pipeline.report.summary import in_order, shown_name
+from a2cap.pipeline.report.summary import in_order
 
 MIN_CHANGE = 0.1
 """CIDEr of one image; smaller differences are often one function word."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
-from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.score import Scores, shown_name
 from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
@@ -22,7 +22,6 @@ from a2cap.pipeline.report.summary import (
     histogram,
     in_order,
     metric_rows,
-    shown_name,
 )
 
 if TYPE_CHECKING:  # it imports torch, which a page of scores does not need

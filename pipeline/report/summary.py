@@ -7,15 +7,10 @@ from statistics import median
 
 import numpy as np
 
-from a2cap.pipeline.metrics.score import METRICS, Scores
+from a2cap.pipeline.metrics.score import METRICS, Scores, shown_name
 from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 _BINS = 32
-
-
-def shown_name(metric: str) -> str:
-    """Return a metric's name as in papers; the keys are those of the COCO server."""
-    return metric.replace("Bleu_", "BLEU-").replace("_", "-")
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:

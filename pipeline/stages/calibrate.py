@@ -11,6 +11,7 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.engine.artifacts import CALIBRATE, WEIGHTS
+from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 
 CODE_VERSION = 2
@@ -40,7 +41,7 @@ def calibrate_stage(config: ExtractConfig, *, images: Mapping[str, Path], conten
 def _calibrate(
     config: ExtractConfig, images: Sequence[Path], directory: Path, events: EventLog
 ) -> Sequence[SkippedItem]:
-    from a2cap.extract.detector.resnet import Architecture
+    from a2cap.extract.detector.resnet import BLOCKS, Architecture
     from a2cap.extract.image import read_image
     from a2cap.extract.weights.calibrated_random import calibrate
     from a2cap.extract.weights.load import save_detector
@@ -53,13 +54,15 @@ def _calibrate(
             events.write("unreadable", image=path.name, reason=str(error))
     if not readable:
         raise InputError(f"none of the first {len(images)} images can be read; check data.images")
-    detector = calibrate(
-        readable,
-        Architecture(depth=config.depth, width=config.width),
-        min_side=config.min_side,
-        max_side=config.max_side,
-        roi_size=config.roi_size,
-        seed=config.seed,
-    )
+    with track(CALIBRATE, total=sum(BLOCKS[config.depth])) as progress:
+        detector = calibrate(
+            readable,
+            Architecture(depth=config.depth, width=config.width),
+            min_side=config.min_side,
+            max_side=config.max_side,
+            roi_size=config.roi_size,
+            seed=config.seed,
+            advance=progress.advance,
+        )
     save_detector(detector, directory / WEIGHTS)
     return []

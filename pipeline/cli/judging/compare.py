@@ -41,6 +41,7 @@ def compare(
     from a2cap.data.files.paths import require_folder
     from a2cap.data.image_ids import find_images
     from a2cap.pipeline.evaluation.comparison import compare_runs
+    from a2cap.pipeline.metrics.score import shown_name
     from a2cap.pipeline.report.comparison import write_comparison
 
     if images and report is None:
@@ -56,7 +57,7 @@ def compare(
     width = max(8, *(len(row.metric) for row in found.metrics))
     lines = [
         f"{'':<{width}} {_HEADER}",
-        *(f"{row.metric:<{width}} {_line(row)}" for row in found.metrics),
+        *(f"{shown_name(row.metric):<{width}} {_line(row)}" for row in found.metrics),
     ]
     click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))
 

@@ -91,6 +91,23 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize(
+    ("seconds", "count", "left"),
+    [(14, 9, ""), (14, 10, "2 min 6 s left"), (15, 1, "24 min 45 s left"), (50, 100, "0 s left")],
+)
+def test_time_left_is_named_after_a_tenth_of_the_work_or_15_seconds(
+    clock, monkeypatch, seconds, count, left
+):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with track("draw", total=120, done=20) as shown:
+        clock.started_with(shown)
+        clock.now += seconds
+        shown.advance(count)
+        assert shown.bar.tasks[0].fields["left"] == left
+
+
 def test_progress_inside_a_stage_is_written_to_its_events(clock, tmp_path):
     log = EventLog(tmp_path)
     with log.running(stage="draw"), track("draw", total=100, done=10) as shown:

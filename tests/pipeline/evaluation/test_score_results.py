@@ -55,7 +55,7 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     answer = a2_evaluate(*files(), *options)
     assert (answer.exit_code, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
-    assert lines[0] == "Bleu_1   0.8333"  # five of six words, no brevity penalty
+    assert lines[0] == "BLEU-1   0.8333"  # five of six words, no brevity penalty
     assert lines[-2].startswith("SPICE    not run: ")
     assert lines[-1] == f"report: {tmp_path / 'scores' / 'report.html'}"
     content = read_json(tmp_path / "scores" / "metrics.json")
@@ -146,7 +146,7 @@ def test_existing_scores_are_replaced_only_by_force(a2_evaluate, files, tmp_path
 def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
     answer = a2_evaluate(*files({1: CAPTIONS[1]}), "--allow-missing")
     assert answer.exit_code == 3
-    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"  # all four words of image 1
+    assert answer.stdout.splitlines()[0] == "BLEU-1   1.0000"  # all four words of image 1
     assert answer.stderr == (
         "a2: 1 of 2 images with references have no caption: 000000000002; scored without them\n"
     )
@@ -244,4 +244,4 @@ def test_captions_of_any_script_are_scored(a2_evaluate, files):
     references = {1: ["一只 红色 的 狗 跑", "ein Hündchen läuft"], 2: ["собака 🐕 бежит"]}
     answer = a2_evaluate(*files({1: references[1][1], 2: references[2][0]}, references))
     assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.splitlines()[0] == "Bleu_1   1.0000"
+    assert answer.stdout.splitlines()[0] == "BLEU-1   1.0000"
