@@ -31,12 +31,14 @@ def load(
 ) -> "Captioner":
     """Load a trained captioner, or several directories as an ensemble.
 
-    model: a directory that `a2 train` wrote. device: auto, cpu, cuda or cuda:N. decoding: fields of
+    model: a directory that `a2 train` wrote, a folder above it, or a label, the start of a key or
+    "latest" of `a2 runs`. device: auto, cpu, cuda or cuda:N. decoding: fields of
     the section `evaluate`, such as beam_size=3. Raises A2Error for an unusable directory or field.
 
     >>> captioner = load("artifacts/demo/train-xe/0123456789ab", beam_size=3)  # doctest: +SKIP
     """
     from a2cap.captioner import Captioner
+    from a2cap.pipeline.runs import find_trainings
 
     if model == "scenes" and not Path(model).is_dir():
         raise InputError(
@@ -44,7 +46,7 @@ def load(
             'name a directory that "a2 train" or "a2 demo" has finished'
         )
     models = [model] if isinstance(model, str | Path) else list(model)
-    return Captioner([Path(directory) for directory in models], device=device, **decoding)
+    return Captioner(find_trainings(map(Path, models)), device=device, **decoding)
 
 
 def extractor(

@@ -1,5 +1,6 @@
 """Checks of the files and folders that configuration fields name."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from a2cap.data.errors import ConfigError, InputError
@@ -26,3 +27,12 @@ def require_folder(path: Path | None, field: str) -> Path:
     if not path.is_dir():
         raise ConfigError(f"{field} is not a folder: {str(path)!r}; check the path")
     return path
+
+
+def size_of(folder: Path) -> int:
+    """Sum the bytes of all files below a folder, which other processes may change."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += 0 if file.is_dir() else file.lstat().st_size
+    return total

@@ -62,7 +62,8 @@ def trainings_in(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
-    candidates = [path, *sorted(child for child in path.iterdir() if not child.suffix)]
+    inside = (*sorted(path.iterdir()), *sorted(path.glob("train-*/*")))
+    candidates = [path, *(folder for folder in inside if not folder.suffix)]
     found = [
         folder
         for folder in candidates

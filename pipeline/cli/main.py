@@ -43,6 +43,7 @@ from a2cap.pipeline.cli.output import (
     print_shard,
     print_status,
 )
+from a2cap.pipeline.cli.runs import runs
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Run": (demo, run, extract, preprocess, train, evaluate, status),
     "Own images": (caption, serve),
-    "Judge": (compare, human, analyze, submit),
+    "Judge": (runs, compare, human, analyze, submit),
     "Data and weights": (karpathy, scenes, convert, detector, weights),
     "Upkeep": (config, doctor, verify, clean),
 }

@@ -18,6 +18,7 @@ from a2cap.pipeline.cli.options import (
     set_option,
     verbose_option,
 )
+from a2cap.pipeline.cli.output import format_bytes
 
 if TYPE_CHECKING:
     from a2cap.pipeline.doctor.clean import RemovableItem
@@ -84,7 +85,7 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
         _print_removable(found)
     for item in chosen:
         remove_item(item)
-        click.echo(f"deleted {item.path}: {_bytes(item.size)}")
+        click.echo(f"deleted {item.path}: {format_bytes(item.size)}")
 
 
 @click.command()
@@ -183,8 +184,10 @@ def diff(first: Path, second: Path) -> None:
     from a2cap.pipeline.engine.key import PreImage
 
     files = [path / RESOLVED_CONFIG if path.is_dir() else path for path in (first, second)]
+    name = {"runtime": {"name"}}  # a result has that of its file
     before, after = (
-        PreImage("config", 0, load_config(file).model_dump(mode="json"), {}) for file in files
+        PreImage("config", 0, load_config(file).model_dump(mode="json", exclude=name), {})
+        for file in files
     )
     click.echo("\n".join(difference(before, after)) or "no setting differs")
 
@@ -193,25 +196,15 @@ def _print_removable(found: "list[RemovableItem]") -> None:
     from a2cap.pipeline.doctor.clean import BY_NAME_ONLY
 
     for item in found:
-        click.echo(f"{item.kind:<11} {_bytes(item.size):>9}  {item.path}")
+        click.echo(f"{item.kind:<11} {format_bytes(item.size):>9}  {item.path}")
         click.echo(f"{'':<11} {'':>9}  {item.why}")
     if found:
-        total = _bytes(sum(item.size for item in found))
+        total = format_bytes(sum(item.size for item in found))
         cheap = [item.size for item in found if item.kind not in BY_NAME_ONLY]
-        yes = f", or use --yes for {len(cheap)}, {_bytes(sum(cheap))}" if cheap else ""
+        yes = f", or use --yes for {len(cheap)}, {format_bytes(sum(cheap))}" if cheap else ""
         click.echo(f"{len(found)} removable, {total}; name paths to delete{yes}")
     else:
         click.echo("nothing is removable")
-
-
-def _bytes(count: int) -> str:
-    """Format a number of bytes with three digits: `512 B`, `18.2 GB`."""
-    size, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.5:  # more would be rounded to 1000
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
 
 
 def _print_verified(verified: "VerifiedItem") -> None:

@@ -137,7 +137,11 @@ class ExperimentOptions:
         """Load the experiment's configuration, with further overrides."""
         from a2cap.pipeline.config import load_config
 
-        return load_config(self.config_file, (*self.overrides, *overrides))
+        config = load_config(self.config_file, (*self.overrides, *overrides))
+        if self.config_file is None or config.runtime.name is not None:
+            return config
+        named = config.runtime.model_copy(update={"name": self.config_file.stem})
+        return config.model_copy(update={"runtime": named})
 
     def open(self, *overrides: str) -> "Experiment":
         """Open the experiment, with further overrides."""

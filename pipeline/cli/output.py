@@ -115,3 +115,13 @@ def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
         click.echo(f"{shown_name(name):<8} {value:.4f}")
     for name, reason in not_run.items():
         click.echo(f"{shown_name(name):<8} not run: {reason}")
+
+
+def format_bytes(count: int) -> str:
+    """Format a number of bytes with three digits: `512 B`, `18.2 GB`."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 999.5:  # more would be rounded to 1000
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import rename_durably
+from a2cap.data.files.paths import size_of
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifacts import (
@@ -264,8 +265,3 @@ def _is_below(path: Path, artifacts: Path) -> bool:
     """Return True if a path exists inside the artifacts folder and is not a link."""
     inside = path.resolve().is_relative_to(artifacts.resolve())
     return inside and path.exists() and not path.is_symlink()
-
-
-def size_of(path: Path) -> int:
-    """Sum the bytes of all files below a folder."""
-    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())

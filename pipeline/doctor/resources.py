@@ -15,8 +15,7 @@ import numpy as np
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
-from a2cap.data.files.paths import require_file
-from a2cap.pipeline.doctor.clean import size_of
+from a2cap.data.files.paths import require_file, size_of
 from a2cap.pipeline.engine.artifacts import (
     EXTRACT,
     PREPROCESS,

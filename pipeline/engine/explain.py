@@ -30,7 +30,7 @@ def difference(before: PreImage, after: PreImage) -> list[str]:
     lines = []
     if before.code_version != after.code_version:
         lines.append(f"code version {before.code_version} -> {after.code_version}")
-    old, new = dict(_leaves(before.params)), dict(_leaves(after.params))
+    old, new = dict(leaves(before.params)), dict(leaves(after.params))
     for path in sorted(old.keys() | new.keys()):
         # compared as text, because the key distinguishes 1 from 1.0
         was, now = (repr(one[path]) if path in one else "absent" for one in (old, new))
@@ -59,9 +59,10 @@ def latest(folder: Path) -> Manifest | None:
     return next(iter(finished_results(folder).values()), None)
 
 
-def _leaves(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def leaves(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the dotted name and the value of each field that is not a section."""
     for name, value in params.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

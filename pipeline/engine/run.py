@@ -133,6 +133,7 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
     # with a manifest, an earlier run died just before the rename
     if not (partial / MANIFEST).exists():
         events = EventLog(partial)
+        write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
         inputs = reading(*(found.path for found in stage.inputs.values()))
         with inputs, events.running(stage=stage.name, key=stage.pre_image.key) as end:
             started = time.monotonic()
@@ -141,7 +142,6 @@ def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcom
             for item in skipped:
                 events.skip(item.image_id, item.reason)
             write_skipped(partial, skipped)
-            write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
             seconds = round(time.monotonic() - started, 3)
             manifest = _manifest(stage, partial, skipped=len(skipped), seconds=seconds)
             end["skipped"] = len(skipped)

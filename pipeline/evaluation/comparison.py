@@ -47,12 +47,15 @@ class ScoredRun:
     statistics: dict[str, Floats]
 
 
-def compare_runs(first: Path, second: Path, *, captions: bool = False) -> Comparison:
+def compare_runs(
+    first: Path, second: Path, *, captions: bool = False, names: tuple[str, str] | None = None
+) -> Comparison:
     """Return the differences in every metric of both runs and in their captions.
 
-    first, second: folders of evaluations. Metrics are in the order of METRICS, groups last. Raises
-    InputError if a folder contains no evaluation, or none with captions if `captions` is set (those
-    of earlier versions have none), or the runs have different images or no common metric.
+    first, second: folders of evaluations; names: their titles, by default those of the folders.
+    Metrics are in the order of METRICS, groups last. Raises InputError if a folder contains no
+    evaluation, or none with captions if `captions` is set (those of earlier versions have none), or
+    the runs have different images or no common metric.
     """
     one, other = read_run(first), read_run(second)
     _require_same_images(one, other, first, second)
@@ -79,8 +82,9 @@ def compare_runs(first: Path, second: Path, *, captions: bool = False) -> Compar
         name: (one.provenance.get(name, "–"), other.provenance.get(name, "–"))
         for name in {**one.provenance, **other.provenance}
     }
+    titles = names or (first.resolve().name, second.resolve().name)
     return Comparison(
-        names=(f"A {first.resolve().name}", f"B {second.resolve().name}"),
+        names=(f"A {titles[0]}", f"B {titles[1]}"),
         metrics=[
             _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
             for name in in_order(drawn)

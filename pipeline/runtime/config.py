@@ -18,3 +18,5 @@ class RuntimeConfig(Section):
     """Loader processes of training."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads of torch; null keeps torch's default."""
+    name: Annotated[str, Field(max_length=60)] | None = None
+    """Name of the run in tables and titles; null takes that of the configuration file."""

@@ -63,7 +63,7 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
     [
         (
             ["runtime.xyzzy=1"],
-            ["runtime.xyzzy: unknown field; valid names: device, workers, threads"],
+            ["runtime.xyzzy: unknown field; valid names: device, workers, threads, name"],
         ),
         (
             ["extract.min_regions=300", "model.heads=7"],

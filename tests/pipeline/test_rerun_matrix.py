@@ -120,7 +120,7 @@ evaluate: {method: sampling, min_length: 3, temperature: 0.5, top_k: 5, top_p: 0
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
   batch_size: 3, spice: false, baseline_name: other, report_images: 2, attention: none}
-runtime: {device: cpu, workers: 1, threads: 2}
+runtime: {device: cpu, workers: 1, threads: 2, name: other}
 """
 )
 READ_BY = {

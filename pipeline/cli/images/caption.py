@@ -34,7 +34,8 @@ model_option = click.option(
     required=True,
     multiple=True,
     type=FOLDER,
-    help="Use the trained captioner in this directory; repeat for an ensemble.",
+    help="Use this captioner: the folder of a training or one above it, or a label, the start of a "
+    'key or "latest" of "a2 runs". Repeat for an ensemble.',
 )
 
 
@@ -121,14 +122,16 @@ def caption(
     \b
     Example:
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
-      a2 caption dog.jpg --model artifacts/train-xe/0123456789ab --figure dog.png
+      a2 caption dog.jpg --model latest --figure dog.png
     """
     if (layer and not figure) or (head and not layer):
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
-    require_existing({"--model": models, "--boxes": [boxes]})
     from a2cap.pipeline.captioning.caption_images import caption_files
     from a2cap.pipeline.cli.images.image_arguments import may_be_many, named_images
+    from a2cap.pipeline.runs import find_trainings
 
+    models = find_trainings(models)
+    require_existing({"--model": models, "--boxes": [boxes]})
     named = named_images(images, sys.stdin.buffer)
     paths = None
     if figure is not None:
@@ -176,7 +179,7 @@ def caption(
     "models",
     multiple=True,
     type=FOLDER,
-    help="Caption both sets with the captioner in this directory; repeat for an ensemble.",
+    help="Caption both sets with this captioner, as in a2 caption; repeat for an ensemble.",
 )
 @click.option(
     "--features",
@@ -220,6 +223,9 @@ def submit(
             "captions come from --val-results and --test-results, or from --model and --features; "
             "name both options of one pair"
         )
+    from a2cap.pipeline.runs import find_trainings
+
+    models = find_trainings(models)
     infos = {"--val-info": [val_info], "--test-info": [test_info]}
     results = {"--val-results": [val_results], "--test-results": [test_results]}
     require_existing({**infos, **results, "--model": models, "--features": features})

@@ -33,9 +33,11 @@ def serve(models: tuple[Path, ...], port: int, config: "Config") -> None:
       a2 serve --model artifacts/train-xe/0123456789ab
     """
     from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+    from a2cap.pipeline.runs import find_trainings
     from a2cap.pipeline.serving.server import CaptionServer
 
-    captioner = ImageCaptioner(models, decoding=config.evaluate, runtime=config.runtime)
+    found = find_trainings(models)
+    captioner = ImageCaptioner(found, decoding=config.evaluate, runtime=config.runtime)
     server = CaptionServer(captioner, port=port)
     with server, suppress(Interrupted):
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")

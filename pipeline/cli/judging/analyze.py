@@ -54,10 +54,11 @@ def analyze(
 ) -> None:
     """Measure attention faithfulness and compare runs.
 
-    RUNS are results of "a2 train", folders of them, or YAML files of experiments; the default is
-    the experiment of -c. Reports Kendall's tau of the attention and of 1 - mask against gradient
-    importance, and the divergence of the aligned from the original attention. Runs that differ only
-    in the penalty weight or the fusion are also compared in a table and a figure.
+    RUNS are results of "a2 train", folders of them, labels of "a2 runs", or YAML files of
+    experiments; the default is the experiment of -c. Reports Kendall's tau of the attention and of
+    1 - mask against gradient importance, and the divergence of the aligned from the original
+    attention. Runs that differ only in the penalty weight or the fusion are also compared in a
+    table and a figure.
 
     \b
     Example:
@@ -84,13 +85,15 @@ def analyze(
 def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "list[Run]":
     """Read the named training results, each once."""
     from a2cap.pipeline.analysis.runs import read_run, trainings_in
+    from a2cap.pipeline.runs import find_result, label_of
 
     models: dict[Path, str] = {}
     for path in named:
         if path.is_file():  # a configuration
             models[_trained(replace(options, config_file=path))] = path.stem
         else:
-            models |= {model: model.name for model in trainings_in(path)}
+            found = path if path.is_dir() else find_result(path, "training")
+            models |= {model: label_of(model) for model in trainings_in(found)}
     if not named:
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem

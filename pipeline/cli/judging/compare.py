@@ -31,23 +31,28 @@ def compare(
 ) -> None:
     """Compare two evaluations over the same images.
 
-    RUN_A and RUN_B are folders of "a2 evaluate". A paired bootstrap resamples the images 1,000
-    times; a difference whose 95 % interval contains 0 may be due to chance.
+    RUN_A and RUN_B are folders of "a2 evaluate" or above one, or labels, starts of keys or "latest"
+    of "a2 runs". A paired bootstrap resamples the images 1,000 times; a difference whose 95 %
+    interval contains 0 may be due to chance.
 
     \b
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
+      a2 compare "baseline, seed 5" latest --report comparison.html
     """
     from a2cap.data.files.paths import require_folder
     from a2cap.data.image_ids import find_images
     from a2cap.pipeline.evaluation.comparison import compare_runs
     from a2cap.pipeline.metrics.score import shown_name
     from a2cap.pipeline.report.comparison import write_comparison
+    from a2cap.pipeline.runs import find_result, label_of
 
     if images and report is None:
         raise click.UsageError("--images belongs to --report; name a file, or leave it out")
     files = find_images(require_folder(images, "--images")) if images else {}
-    found = compare_runs(first, second, captions=report is not None)
+    first, second = (find_result(path, "evaluation") for path in (first, second))
+    names = label_of(first), label_of(second)
+    found = compare_runs(first, second, captions=report is not None, names=names)
     if report is not None:
         write_comparison(report, found, files)
     if as_json:
@@ -56,6 +61,7 @@ def compare(
     # Names of word groups may be longer than those of metrics.
     width = max(8, *(len(row.metric) for row in found.metrics))
     lines = [
+        *found.names,
         f"{'':<{width}} {_HEADER}",
         *(f"{shown_name(row.metric):<{width}} {_line(row)}" for row in found.metrics),
     ]

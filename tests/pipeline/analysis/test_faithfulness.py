@@ -149,8 +149,8 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     folder = experiment.artifacts / "train-xe"
     answer = a2("analyze", folder, *options, "--output", tmp_path / "b")
     assert answer.exit_code == 0
-    [model] = trainings_in(folder)
-    assert answer.stdout.startswith(f"{model.name}: 2 of 4 images\n")
+    assert answer.stdout.startswith("width 16, heads 2, feed_forward 32, encoder_layers 1, …: 2 of")
+    assert trainings_in(experiment.artifacts) == trainings_in(folder)
 
 
 def test_a_path_without_a_training_is_rejected(tmp_path):

@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 from a2cap.data.errors import InputError, LockedError
+from a2cap.data.files.paths import size_of
 from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items, size_of
+from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest

@@ -111,9 +111,10 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
         assert 0 < row.low < row.difference == 0.125 < row.high
     assert compared["kinds F1"].difference == 0
     answer = a2("compare", *folders)
-    header, *lines = answer.stdout.splitlines()
+    *titles, header, lines = answer.stdout.split("\n", 3)
+    assert titles == ["A a", "B b"]
     assert header.startswith(" " * 23 + "A ")
-    assert lines[0].startswith("CIDEr             1.0000  1.0000")
+    assert lines.startswith("CIDEr             1.0000  1.0000")
 
 
 @pytest.mark.usefixtures("without_meteor")
@@ -220,7 +221,8 @@ def test_the_command_prints_a_table_or_json(run):
     folders = [run("a", scores(cider)), run("b", scores(cider + 0.25))]
     answer = a2("compare", *folders)
     assert answer.exit_code == 0
-    header, line = answer.stdout.splitlines()
+    *titles, header, line = answer.stdout.splitlines()
+    assert titles == ["A a", "B b"]
     assert " ".join(header.split()) == "A B B - A 95 % interval B is better in"
     assert line.split()[0] == "CIDEr"
     assert line.split()[3:] == ["+0.2500", "+0.2500", "to", "+0.2500", "100.0%"]
