@@ -27,7 +27,7 @@ ORDER = (
     ("pipeline/cli",),
     ("pipeline/demo",),
     ("pipeline/doctor",),
-    ("pipeline/experiment",),
+    ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/config",),
     ("pipeline/stages",),
     ("pipeline/evaluation", "pipeline/judging"),
