@@ -80,7 +80,7 @@ SingleAlignment = Annotated[AlignmentConfig, AfterValidator(_in_the_only_layer)]
 """Alignment of a captioner with one attention over the regions."""
 
 
-def _check_transformer(config: "TransformerConfig | M2Config") -> None:
+def _check_transformer(config: "TransformerConfig | M2Config | SpatialConfig") -> None:
     if config.width % (2 * config.heads):
         raise ValueError(
             f"width {config.width} does not give each of {config.heads} heads an even width; "
@@ -157,6 +157,60 @@ class TransformerConfig(CaptionerSettings):
         """Return the activations that a training step keeps for one token, without the logits."""
         return self.decoder_layers * (
             12 * self.width + 2 * self.feed_forward + 3 * self.heads * regions
+        )
+
+
+class SpatialConfig(CaptionerSettings):
+    """Sizes and options of the spatial self-attention Transformer (Springenberg et al. 2018)."""
+
+    kind: Literal["spatial"] = "spatial"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    """Width of every state, D; features of another width are projected to it."""
+
+    heads: Annotated[int, Field(gt=0)] = 8
+    """Number of attention heads, H; they divide the width equally."""
+
+    feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 1024
+    """Width of the inner layer of each feed-forward block."""
+
+    encoder_layers: Annotated[int, Field(ge=0, le=256)] = 2
+    """Self-attention layers over the cells."""
+
+    decoder_layers: Annotated[int, Field(gt=0, le=256)] = 4
+    """Layers of the caption decoder."""
+
+    cells: Annotated[int, Field(gt=0, le=10**4)] = 196
+    """Cells of an image, each with a position; d_len of attention over cells."""
+
+    words: Annotated[int, Field(gt=0, le=500)] = 14
+    """d_len of attention over words; the authors leave out longer captions (train.max_words)."""
+
+    feature_norm: Literal["layer", "none"] = "layer"
+    """Normalisation of the cells before their positions; none is the letter of the paper."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of embedded tokens and cells."""
+
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of attention weights."""
+
+    blind: bool = False
+    """Zero the features: the control experiment with language alone."""
+
+    alignment: AlignmentConfig = AlignmentConfig()
+    """The attention alignment of A2."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        _check_transformer(self)
+        return self
+
+    def floats_per_token(self, regions: int) -> int:
+        """Return the activations that a training step keeps for one token, without the logits."""
+        return self.decoder_layers * (
+            12 * self.width + 2 * self.feed_forward + 4 * self.heads * regions
         )
 
 
@@ -424,7 +478,13 @@ def _with_kind(settings: object) -> object:
 
 
 AnyConfig = (
-    TransformerConfig | UpDownConfig | ShowAttendTellConfig | GruConfig | AoaConfig | M2Config
+    TransformerConfig
+    | UpDownConfig
+    | ShowAttendTellConfig
+    | SpatialConfig
+    | GruConfig
+    | AoaConfig
+    | M2Config
 )
 """Union to which a new kind is added."""
 

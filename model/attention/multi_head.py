@@ -4,6 +4,7 @@ A2 applies dropout after each block; that of attention weights is an option.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +39,41 @@ def column_major(keys: Tensor) -> Tensor:
     return keys.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
+@dataclass(frozen=True)
+class AttentionForm:
+    """Readings of Eq. 1 that differ between papers; the default is Vaswani's.
+
+    bias: of the four projections; length: of the keys, added to the head's width under the root
+    that divides the scores.
+    """
+
+    bias: bool = True
+    length: int = 0
+
+    def tau(self, width: int) -> float:
+        """Return the divisor of the scores for heads of this width."""
+        return math.sqrt(self.length + width)
+
+
+VASWANI = AttentionForm()
+
+
 class SelfAttention(nn.Module):
     """Attention within a sequence: of regions, or causally of tokens."""
 
-    def __init__(self, width: int, heads: int, *, causal: bool = False, dropout: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        form: AttentionForm = VASWANI,
+    ):
         super().__init__()
-        self.heads, self.causal, self.dropout = heads, causal, dropout
-        self.query_key_value = xavier_linear(width, width, parts=3)
-        self.output = xavier_linear(width, width)
+        self.heads, self.causal, self.dropout, self.form = heads, causal, dropout, form
+        self.query_key_value = xavier_linear(width, width, parts=3, bias=form.bias)
+        self.output = xavier_linear(width, width, bias=form.bias)
 
     def forward(self, states: Tensor, *, region_mask: Tensor | None = None) -> Tensor:
         """Attend to the whole sequence, or causally to the current and earlier positions.
@@ -54,12 +82,7 @@ class SelfAttention(nn.Module):
         Returns (N, L, D).
         """
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = _attend(
-            *self._project(states),
-            is_visible=is_visible,
-            causal=self.causal,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        attended = self._attend(*self._project(states), is_visible=is_visible, causal=self.causal)
         return self._merge(attended)
 
     def step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
@@ -70,7 +93,7 @@ class SelfAttention(nn.Module):
         """
         queries, keys, values = self._project(states)
         cache = KVCache(keys, values) if cache is None else cache.append(keys, values)
-        return self._merge(_attend(queries, *cache)), cache
+        return self._merge(self._attend(queries, *cache)), cache
 
     def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (N, H, L, d)."""
@@ -82,35 +105,47 @@ class SelfAttention(nn.Module):
         states: Tensor = self.output(merge_heads(attended))
         return states
 
-
-def _attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    is_visible: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable bool."""
-    if queries.device.type == "cpu":
-        # bfloat16 saves nothing in attention this short, and its backward pass is slow on a CPU
-        queries, keys, values = map(at_least_float32, (queries, keys, values))
-    with torch.autocast("cpu", enabled=False):
-        return functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=is_visible, is_causal=causal, dropout_p=dropout
-        )
+    def _attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        is_visible: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable."""
+        if queries.device.type == "cpu":
+            # bfloat16 saves nothing in attention this short, and its backward is slow on a CPU
+            queries, keys, values = map(at_least_float32, (queries, keys, values))
+        with torch.autocast("cpu", enabled=False):
+            return functional.scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=is_visible,
+                is_causal=causal,
+                scale=1 / self.form.tau(queries.shape[-1]),
+                dropout_p=self.dropout if self.training else 0.0,
+            )
 
 
 class CrossAttention(nn.Module):
     """Attention of tokens over regions, aligned if `alignment` is given."""
 
-    def __init__(self, width: int, heads: int, *, alignment: AlignmentConfig | None):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        alignment: AlignmentConfig | None,
+        form: AttentionForm = VASWANI,
+    ):
         super().__init__()
-        self.heads = heads
-        self.query = xavier_linear(width, width)
-        self.key_value = xavier_linear(width, width, parts=2)
-        self.output = xavier_linear(width, width)
+        self.heads, self.form = heads, form
+        self.query = xavier_linear(width, width, bias=form.bias)
+        self.key_value = xavier_linear(width, width, parts=2, bias=form.bias)
+        self.output = xavier_linear(width, width, bias=form.bias)
         self.alignment: Alignment | None = None
         if alignment is not None:
             widths = {"hidden_width": width, "region_width": width, "head_width": width // heads}
@@ -138,7 +173,7 @@ class CrossAttention(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
         queries = split_heads(self.query(hidden), self.heads)
-        scores = queries / math.sqrt(queries.shape[-1]) @ regions.keys.transpose(-1, -2)
+        scores = queries / self.form.tau(queries.shape[-1]) @ regions.keys.transpose(-1, -2)
         attended, attention = attend(
             scores,
             regions,

@@ -7,6 +7,7 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.gru import GruCaptioner
 from a2cap.model.captioners.m2 import M2Captioner
 from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
+from a2cap.model.captioners.spatial import SpatialCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.up_down import UpDownCaptioner
 from a2cap.model.config import ModelConfig
@@ -17,6 +18,7 @@ CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "gru": GruCaptioner,
     "m2": M2Captioner,
     "show-attend-tell": ShowAttendTellCaptioner,
+    "spatial": SpatialCaptioner,
     "up-down": UpDownCaptioner,
 }
 """Kind -> class, called with the settings of that kind."""

@@ -9,6 +9,7 @@ from a2cap.model.config import (
     GruConfig,
     M2Config,
     ShowAttendTellConfig,
+    SpatialConfig,
     TransformerConfig,
     UpDownConfig,
 )
@@ -42,6 +43,12 @@ KINDS = {
     ),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
         **{"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0, **fields}
+    ),
+    "spatial": lambda **fields: SpatialConfig(
+        **{
+            **{"width": 12, "heads": 2, "feed_forward": 10, "cells": 4, "encoder_layers": 1},
+            **{"decoder_layers": 2, "dropout": 0, "attention_dropout": 0, **fields},
+        }
     ),
     "up-down": lambda **fields: UpDownConfig(width=12, embedding=7, attention_width=5, **fields),
 }

@@ -5,7 +5,7 @@ axis.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
@@ -13,7 +13,6 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjectio
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
-from a2cap.model.config import TransformerConfig
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.kv_cache import KVCache
@@ -30,11 +29,12 @@ class TokenEmbedding(nn.Module):
     It shares no weights with the output layer (the paper leaves this open; M2 shares none either).
     """
 
-    def __init__(self, *, vocabulary_size: int, width: int):
+    def __init__(self, *, vocabulary_size: int, width: int, dropout: float = 0.0):
         super().__init__()
         self.words = nn.Embedding(vocabulary_size, width)  # named so in checkpoints
         nn.init.normal_(self.words.weight, std=width**-0.5)
         self.scale = math.sqrt(width)
+        self.dropout = Dropout(dropout)
         self.positions: Tensor
         self.register_buffer(
             "positions", sinusoidal_positions(MAX_POSITIONS, width), persistent=False
@@ -48,25 +48,30 @@ class TokenEmbedding(nn.Module):
         end = first_position + tokens.shape[1]
         require_positions(end)
         embedded: Tensor = self.words(tokens) * self.scale + self.positions[first_position:end]
-        return embedded
+        dropped: Tensor = self.dropout(embedded)
+        return dropped
 
 
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over regions, feed-forward block; post-LN."""
 
-    def __init__(self, config: TransformerConfig, *, aligned: bool):
+    def __init__(
+        self,
+        self_attention: SelfAttention,
+        cross_attention: CrossAttention,
+        *,
+        width: int,
+        feed_forward: int,
+        dropout: float = 0.0,
+    ):
         super().__init__()
-        self.self_attention = SelfAttention(
-            config.width, config.heads, causal=True, dropout=config.attention_dropout
-        )
-        self.self_attention_norm = nn.LayerNorm(config.width)
-        self.cross_attention = CrossAttention(
-            config.width, config.heads, alignment=config.alignment if aligned else None
-        )
-        self.cross_attention_norm = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config.width, config.feed_forward)
-        self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.dropout = Dropout(config.dropout)
+        self.self_attention = self_attention
+        self.self_attention_norm = nn.LayerNorm(width)
+        self.cross_attention = cross_attention
+        self.cross_attention_norm = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, feed_forward)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
 
     def self_attend(self, states: Tensor) -> Tensor:
         """Attend from each token to itself and those before it; (N, L, D) -> (N, L, D)."""
@@ -102,14 +107,12 @@ class DecoderLayer(nn.Module):
 class CaptionDecoder(nn.Module):
     """Embedding, decoder layers and output layer; a `Decoder`."""
 
-    def __init__(self, config: TransformerConfig, *, vocabulary_size: int):
+    def __init__(self, embedding: TokenEmbedding, layers: Iterable[DecoderLayer]):
         super().__init__()
-        self.embedding = TokenEmbedding(vocabulary_size=vocabulary_size, width=config.width)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, aligned=config.alignment.includes(number))
-            for number in range(1, config.decoder_layers + 1)
-        )
-        self.output = nn.Linear(config.width, vocabulary_size)
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        vocabulary_size, width = embedding.words.weight.shape
+        self.output = nn.Linear(width, vocabulary_size)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 

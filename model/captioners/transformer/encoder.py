@@ -43,13 +43,15 @@ class RegionEmbedding(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention over the regions of an image, then a feed-forward block; post-LN."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(
+        self, attention: SelfAttention, *, width: int, feed_forward: int, dropout: float = 0.0
+    ):
         super().__init__()
-        self.attention = SelfAttention(config.width, config.heads, dropout=config.attention_dropout)
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config.width, config.feed_forward)
-        self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.dropout = Dropout(config.dropout)
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, feed_forward)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
         """Attend over the existing regions; states: (B, R, D); region_mask: (B, R) -> (B, R, D)."""
@@ -66,7 +68,16 @@ class RegionEncoder(nn.Module):
     def __init__(self, config: TransformerConfig, *, feature_width: int):
         super().__init__()
         self.embedding = RegionEmbedding(config, feature_width=feature_width)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        width, inner = config.width, config.feed_forward
+        self.layers = nn.ModuleList(
+            EncoderLayer(
+                SelfAttention(width, config.heads, dropout=config.attention_dropout),
+                width=width,
+                feed_forward=inner,
+                dropout=config.dropout,
+            )
+            for _ in range(config.encoder_layers)
+        )
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Encode (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""

@@ -5,8 +5,9 @@ from typing import Unpack
 
 from torch import nn
 
+from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
-from a2cap.model.captioners.transformer.decoder import CaptionDecoder
+from a2cap.model.captioners.transformer.decoder import CaptionDecoder, DecoderLayer, TokenEmbedding
 from a2cap.model.captioners.transformer.encoder import RegionEncoder
 from a2cap.model.config import TransformerConfig
 
@@ -19,7 +20,22 @@ class TransformerCaptioner(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig, **sizes: Unpack[Sizes]):
         encoder = RegionEncoder(config, feature_width=sizes["feature_width"])
-        decoder = CaptionDecoder(config, vocabulary_size=sizes["vocabulary_size"])
+        width, heads, alignment = config.width, config.heads, config.alignment
+        decoder = CaptionDecoder(
+            TokenEmbedding(vocabulary_size=sizes["vocabulary_size"], width=width),
+            (
+                DecoderLayer(
+                    SelfAttention(width, heads, causal=True, dropout=config.attention_dropout),
+                    CrossAttention(
+                        width, heads, alignment=alignment if alignment.includes(number) else None
+                    ),
+                    width=width,
+                    feed_forward=config.feed_forward,
+                    dropout=config.dropout,
+                )
+                for number in range(1, config.decoder_layers + 1)
+            ),
+        )
         super().__init__(config, encoder, decoder, **sizes)
 
     @property
