@@ -1,13 +1,10 @@
 // List of images with the captions of both runs.
 
 (() => {
-  const data = JSON.parse(byId("data").textContent);
-  const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
-  const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
   const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
 
   for (const item of data.images) {
-    item.text = searchable(...item.captions, ...item.references, item.id, item.id.replace(/^0+/, ""));
+    item.text = searchable(...item.captions, ...item.references, ...idsOf(item));
   }
 
   function difference(item, metric) {

@@ -7,6 +7,10 @@ const PAGE_SIZE = 20;
 const details = new Map([...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]));
 
 const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
+const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+const idsOf = (item) => [item.id, item.id.replace(/^0+/, "")];
 
 // Text whose words all follow a blank, so that a search finds the beginnings of words.
 const searchable = (...texts) => " " + texts.join(" ").toLowerCase();

@@ -1,16 +1,12 @@
 // List of all images with their captions; embedded images are drawn.
 
 (() => {
-  const data = JSON.parse(byId("data").textContent);
-  const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
-  const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
   const wordsOf = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
 
   for (const [position, item] of data.images.entries()) {
     item.position = position;
-    const ids = [item.id, item.id.replace(/^0+/, "")];
-    item.text = { caption: searchable(item.caption, ...ids) };
-    item.text.all = searchable(item.caption, ...item.references, ...ids);
+    item.text = { caption: searchable(item.caption, ...idsOf(item)) };
+    item.text.all = searchable(item.caption, ...item.references, ...idsOf(item));
     const known = new Set(item.references.flatMap(wordsOf));
     item.unknown = wordsOf(item.caption).filter((word) => !known.has(word));
   }
