@@ -1,18 +1,23 @@
 """Dataset of images with region features and captions."""
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from a2cap.data.batches.collate import Item
 from a2cap.data.batches.sampling import caption_choice
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import PAD
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import top_scoring
+
+logger = logging.getLogger(__name__)
 
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]
@@ -25,6 +30,7 @@ class CaptionDataset(Dataset[Item]):
 
     grouping: "image", an item is an image with `captions_per_image` of its captions, drawn again
     in every epoch; "caption", an item is one pair of image and caption.
+    max_words: longer captions are left out, and images that have no other.
     skipped: images that extraction could not read; they are left out.
     Raises StoreError if any other image has no features, InputError if the split has no images or
     an image has no captions.
@@ -40,6 +46,7 @@ class CaptionDataset(Dataset[Item]):
         max_regions: int | None = None,
         seed: int,
         grouping: Grouping = "image",
+        max_words: int | None = None,
         skipped: Collection[str] = (),
     ) -> None:
         left_out = set(skipped)
@@ -49,6 +56,9 @@ class CaptionDataset(Dataset[Item]):
         self.store = FeatureStore(store)
         self.store.require(self.image_ids)  # now, not after an hour of training
         self._captions = captions
+        self._max_words = max_words
+        if max_words is not None:
+            self.image_ids = self._with_short_captions(max_words)
         self._counts = [self._count(image_id) for image_id in self.image_ids]
         self._captions_per_image = captions_per_image
         self._max_regions = max_regions
@@ -73,11 +83,43 @@ class CaptionDataset(Dataset[Item]):
         return Item(
             image_id=image_id,
             regions=top_scoring(self.store[image_id], self._max_regions),
-            tokens=self._captions.captions(image_id)[chosen].astype(np.int64),
+            tokens=self._tokens(image_id)[chosen].astype(np.int64),
         )
 
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the tokens of each caption of grouping "caption", <eos> included."""
+        pairs = self._pairs or []
+        found = {image_id: _lengths(self._tokens(image_id)) for image_id in self.image_ids}
+        return np.array([found[self.image_ids[i]][k] for i, k in pairs], np.int64)
+
+    def _tokens(self, image_id: str) -> NDArray[np.integer]:
+        rows = self._captions.captions(image_id)
+        return rows if self._max_words is None else rows[_lengths(rows) <= self._max_words + 1]
+
+    def _with_short_captions(self, max_words: int) -> list[str]:
+        """Return the images that have a caption left; log what is left out."""
+        kept = {image_id: len(self._tokens(image_id)) for image_id in self.image_ids}
+        every = sum(len(self._captions.captions(image_id)) for image_id in self.image_ids)
+        logger.info(
+            "left out %s of %s captions with more than %d words; images without another: %d",
+            f"{every - sum(kept.values()):,}",
+            f"{every:,}",
+            max_words,
+            sum(not count for count in kept.values()),
+        )
+        if not any(kept.values()):
+            raise InputError(
+                f"every caption has more than {max_words} words; raise train.max_words"
+            )
+        return [image_id for image_id, count in kept.items() if count]
+
     def _count(self, image_id: str) -> int:
-        count = len(self._captions.captions(image_id))
+        count = len(self._tokens(image_id))
         if count == 0:
             raise InputError(f"image {image_id!r} has no captions; remove it from the split")
         return count
+
+
+def _lengths(rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Count the tokens of each row, <eos> included."""
+    return np.asarray((rows != PAD).sum(axis=1))

@@ -13,12 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import ItemKey
-from a2cap.data.batches.sampling import epoch_order
+from a2cap.data.batches.sampling import epoch_chunks
 from a2cap.data.errors import A2Error, LoaderError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import top_scoring
@@ -70,26 +72,32 @@ def epoch_batches(
     epoch: int,
     start: int = 0,
     share: Share = ALL,
+    groups: NDArray[np.int64] | None = None,
     workers: int = 0,
     pin_memory: bool = False,
 ) -> Iterator[list[Collated]]:
     """Return the batches of an epoch from number `start` on, each as the micro-batches of `share`.
 
-    The last batch holds the remaining items; a rank may have none of them. The batches are the
-    same for any number of workers. Neither reads nor changes the global RNG state.
+    groups: of the items, which are not mixed in a batch. The last batch holds the remaining items;
+    a rank may have none of them. The batches are the same for any number of workers. Neither reads
+    nor changes the global RNG state.
     """
-    order = epoch_order(len(dataset), seed=seed, epoch=epoch)
-    keys = [(epoch, int(index)) for index in order[start * batch_size :]]
-    batches = [share.of(batch) for batch in _chunks(keys, batch_size)]
+    chunks = epoch_chunks(
+        len(dataset), batch_size=batch_size, seed=seed, epoch=epoch, groups=groups
+    )
+    batches = [share.of([(epoch, int(index)) for index in chunk]) for chunk in chunks[start:]]
     parts = [part for batch in batches for part in batch]
     items = _Batches(dataset.__getitem__, parts, collate)
     loaded = _load(items, workers=workers, pin_memory=pin_memory)
     return (list(islice(loaded, len(batch))) for batch in batches)
 
 
-def batches_per_epoch(dataset: Sized, *, batch_size: int) -> int:
-    """Return the number of batches of an epoch, including a last partial one."""
-    return math.ceil(len(dataset) / batch_size)
+def batches_per_epoch(
+    dataset: Sized, *, batch_size: int, groups: NDArray[np.int64] | None = None
+) -> int:
+    """Return the number of batches of an epoch, including partial ones."""
+    counts = [len(dataset)] if groups is None else np.unique(groups, return_counts=True)[1]
+    return sum(math.ceil(count / batch_size) for count in counts)
 
 
 def image_batches(

@@ -10,12 +10,39 @@ from numpy.typing import NDArray
 _ORDER = 0
 _CAPTIONS = 1
 _MIRRORED = 2
+_BATCHES = 3
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return a permutation of 0 … count - 1, (count,) int64, for one epoch."""
     draws = _stream(seed, _ORDER, epoch).random_raw(count)
     return np.argsort(draws, kind="stable").astype(np.int64)
+
+
+def epoch_chunks(
+    count: int,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    groups: NDArray[np.int64] | None = None,
+) -> list[NDArray[np.int64]]:
+    """Return the indices of each batch of one epoch; every index is in one batch.
+
+    groups: (count,) int64; a batch has indices of one group only, and the last one of each group
+    may be smaller.
+    """
+    order = epoch_order(count, seed=seed, epoch=epoch)
+    if groups is None:
+        return [order[first : first + batch_size] for first in range(0, count, batch_size)]
+    parts = [order[groups[order] == group] for group in np.unique(groups)]
+    chunks = [
+        part[first : first + batch_size]
+        for part in parts
+        for first in range(0, len(part), batch_size)
+    ]
+    draws = _stream(seed, _BATCHES, epoch).random_raw(len(chunks))
+    return [chunks[number] for number in np.argsort(draws, kind="stable")]
 
 
 def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index: int) -> list[int]:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
@@ -23,9 +25,12 @@ class Batches(Generic[Element, Part]):
     share: Share
     workers: int
     pin_memory: bool = False
+    groups: NDArray[np.int64] | None = None  # of the items, which are not mixed in a batch
 
     def __len__(self) -> int:
-        return batches_per_epoch(self.dataset, batch_size=self.config.batch_size)
+        return batches_per_epoch(
+            self.dataset, batch_size=self.config.batch_size, groups=self.groups
+        )
 
     def epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
         """Yield the parts of each batch from number `start` on; epochs count from 0."""
@@ -37,6 +42,7 @@ class Batches(Generic[Element, Part]):
             epoch=epoch,
             start=start,
             share=self.share,
+            groups=self.groups,
             workers=self.workers,
             pin_memory=self.pin_memory,
         )

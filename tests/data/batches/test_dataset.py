@@ -3,8 +3,15 @@ import pytest
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import batches_per_epoch, image_batches
 from a2cap.data.batches.sampling import caption_choice, epoch_order
-from a2cap.data.errors import StoreError
-from tests.data.batches.items import IDS, Captions, make_dataset, token_of, whole_batches
+from a2cap.data.errors import InputError, StoreError
+from tests.data.batches.items import (
+    IDS,
+    Captions,
+    assert_all_equal,
+    make_dataset,
+    token_of,
+    whole_batches,
+)
 from tests.data.messages import message_of
 
 
@@ -44,6 +51,40 @@ def test_grouping_by_caption_gives_every_pair_once(store):
         for image_id in IDS
         for number in range(counts[image_id])
     ]
+
+
+def test_batches_of_one_length_hold_every_pair_once_and_go_on_where_they_stopped(store):
+    dataset = make_dataset(store, grouping="caption")
+    groups = dataset.lengths()
+    options = {"batch_size": 3, "groups": groups}
+    batches = list(whole_batches(dataset, **options))
+    assert (
+        len(batches)
+        == batches_per_epoch(dataset, **options)
+        > batches_per_epoch(dataset, batch_size=3)
+    )
+    for batch in batches:
+        assert (batch.tokens != 0).all()  # no padding
+    found = [token for batch in batches for token in batch.tokens[:, 0, 0].tolist()]
+    assert sorted(found) == [token_of(image_id, number) for image_id in IDS for number in range(5)]
+    lengths = [batch.tokens.shape[2] for batch in batches]
+    assert lengths != sorted(lengths)
+    assert_all_equal(whole_batches(dataset, start=4, **options), batches[4:])
+    other = [batch.image_ids for batch in whole_batches(dataset, epoch=1, **options)]
+    assert other != [batch.image_ids for batch in batches]
+
+
+def test_captions_over_max_words_are_left_out_and_counted(store, caplog):
+    caplog.set_level("INFO")
+    dataset = make_dataset(store, {IDS[0]: 3, IDS[8]: 1}, grouping="caption", max_words=2)
+    # captions of 1, 2 and 3 words, and one of 9
+    assert dataset.lengths().tolist() == [2, 3]
+    assert dataset.image_ids == [IDS[0]]
+    assert caplog.messages == [
+        "left out 2 of 4 captions with more than 2 words; images without another: 1"
+    ]
+    found = message_of(make_dataset, store, {IDS[8]: 1}, max_words=2, error=InputError)
+    assert found == "every caption has more than 2 words; raise train.max_words"
 
 
 def test_images_with_too_few_captions_repeat_some(store):
