@@ -87,10 +87,12 @@ class JavaProcess:
         """Return the error of a JVM that has ended."""
         stderr = self.written()
         logger.debug("java failed during %s: %s", self.purpose, stderr)
-        if self.process.returncode < 0:  # as subprocess reports a signal
+        code = self.process.returncode
+        # a JVM that catches a signal ends with 128 + its number
+        ended_by = -code if code < 0 else code - 128
+        if ended_by in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP) or code < 0:
             return JavaError(
-                f"the JVM of {self.purpose} was killed: "
-                f"{signal.Signals(-self.process.returncode).name}; "
+                f"the JVM of {self.purpose} was killed: {signal.Signals(ended_by).name}; "
                 "free memory if that ran out, and run the same command again"
             )
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
