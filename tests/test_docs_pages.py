@@ -9,6 +9,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import Config, explain_field, load_config
+from a2cap.pipeline.sweep import grid
 from tests.test_structure import MAY_IMPORT, ROOT, named
 
 README = ROOT / "README.md"
@@ -89,7 +90,8 @@ def problem_of(words, *, complete):
         return f"no option {unknown}" if unknown else None
     try:
         parsed = command.make_context(command.name, words).params
-        load_config(parsed.get("config_file"), parsed.get("overrides", ()))
+        for point in grid(parsed.get("overrides", ())):  # lists and ranges of a2 sweep
+            load_config(parsed.get("config_file"), point.overrides)
     except (click.UsageError, ConfigError) as error:
         return str(error)
     return None

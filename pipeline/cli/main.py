@@ -44,6 +44,7 @@ from a2cap.pipeline.cli.output import (
     print_status,
 )
 from a2cap.pipeline.cli.runs import runs
+from a2cap.pipeline.cli.sweep import sweep
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Run": (demo, run, extract, preprocess, train, evaluate, status),
+    "Run": (demo, run, sweep, extract, preprocess, train, evaluate, status),
     "Own images": (caption, serve),
     "Judge": (runs, compare, human, analyze, submit),
     "Data and weights": (karpathy, scenes, convert, detector, weights),

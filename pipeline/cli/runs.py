@@ -107,10 +107,15 @@ def _print_table(found: "list[RunResult]") -> None:
     from a2cap.pipeline.runs import describe_setting
 
     width = shutil.get_terminal_size().columns
+    truths = {run.label: run.scores.get("metrics", {}).get("truth") for run in found}
+    columns = ["CIDEr".ljust(22), *(["truth"] if any(truths.values()) else []), "date".ljust(16)]
     if found:
-        click.echo(f"{_SCORE:<24}{'date':<18}{'size':>7}  label")
+        click.echo("  ".join([*columns, "   size", "label"]))
     for run in found:
-        click.echo(f"{_score(run):<24}{_date(run):<18}{format_bytes(run.size):>7}  {run.label}")
+        truth = "" if truths[run.label] is None else f"{truths[run.label]:.3f}"
+        cells = [_score(run).ljust(22), *([truth.ljust(5)] if "truth" in columns else [])]
+        size = format_bytes(run.size).rjust(7)
+        click.echo("  ".join([*cells, _date(run), size, run.label]))
         settings = ", ".join(describe_setting(*item) for item in run.settings.items())
         folder = f"{run.folder.parent.name}/{run.folder.name}"
         text = f"{folder}: {settings or 'all settings at their default'}"

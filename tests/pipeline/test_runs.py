@@ -55,12 +55,15 @@ class Artifacts:
         files = () if partial else ("model.safetensors",)
         return self.result(stage, params, inputs, name=name, files=files, partial=partial)
 
-    def evaluation(self, digest, cider, name=None, **fields):
+    def evaluation(self, digest, cider, name=None, *, truth=None, **fields):
         """Write an evaluation of the training with this digest."""
         files, inputs = ("captions.json",), {"model": digest}
         folder, _ = self.result("evaluate", {"evaluate": fields}, inputs, name=name, files=files)
         scores = Scores(
-            {"CIDEr": cider}, {"1": {"CIDEr": cider}}, {}, {"CIDEr": (cider - 0.1, cider + 0.1)}
+            {"CIDEr": cider} | ({"truth": truth} if truth else {}),
+            {"1": {"CIDEr": cider}},
+            {},
+            {"CIDEr": (cider - 0.1, cider + 0.1)},
         )
         write_scores(folder, Evaluation("x", {"1": "a"}, {"1": ["a"]}, scores))
         return folder
@@ -183,6 +186,12 @@ def test_the_table_fits_the_terminal_and_is_sorted(artifacts, monkeypatch):
     assert lines[6].endswith(": all settings at their default")
     assert lines[7:] == ["3 runs"]
     assert max(map(len, lines[::2])) <= 80
+    _, digest = artifacts.training("judged", epochs=1)
+    artifacts.evaluation(digest, 0.7, truth=0.25)
+    lines = a2("runs", "--sort", "cider").stdout.splitlines()
+    assert lines[0].startswith("CIDEr                   truth  date  ")
+    assert lines[1].startswith("0.700 (0.600 to 0.800)  0.250  2001-09-09 ")
+    assert lines[3].startswith("0.600 (0.500 to 0.700)         2001-09-09 ")
     assert a2("runs", "--artifacts", "none").stdout == 'no runs; "a2 train" makes one\n'
 
 

@@ -1,0 +1,107 @@
+"""Command `a2 sweep`: a grid of settings, run one after the other."""
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from a2cap.data.errors import A2Error
+from a2cap.model.errors import ModelError
+from a2cap.pipeline.cli.options import (
+    EXIT_ERROR,
+    EXIT_SKIPPED,
+    ExperimentOptions,
+    Failure,
+    experiment_options,
+)
+from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.engine.artifacts import METRICS
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.experiment import Experiment
+    from a2cap.pipeline.sweep import Point
+
+_SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
+
+
+@click.command()
+@experiment_options()
+@click.option("--dry-run", is_flag=True, help="Print what is done; run nothing.")
+def sweep(options: ExperimentOptions, dry_run: bool) -> None:
+    """Run a grid of settings; print means over seeds.
+
+    A value of --set may be a range (0..4) or a list (gate,decay); all combinations run one after
+    the other, each as by "a2 run". Results that exist are kept, so that the same command continues
+    an interrupted sweep. A failed combination is reported and the others run; the exit code is then
+    1. The table has the mean over the fields "seed" with its 95 % interval.
+
+    \b
+    Example:
+      a2 sweep -c configs/a2-gate.yaml --set train.seed=0..4 \\
+               --set model.alignment.fusion=gate,decay
+    """
+    from a2cap.pipeline.sweep import grid
+
+    points = grid(options.overrides)
+    chosen = [replace(options, overrides=point.overrides) for point in points]
+    for one in chosen:
+        one.config()  # a wrong value is an error before hours of training
+    scores: list[tuple[Point, dict[str, float]]] = []
+    failed, skipped = [], False
+    for number, (point, one) in enumerate(zip(points, chosen, strict=True), 1):
+        with one.open() as experiment:
+            if dry_run:
+                click.echo(f"{point.varied}: {_state(experiment)}")
+                continue
+            click.echo(f"[{number}/{len(points)}] {point.varied}")
+            try:
+                found, incomplete = _run(experiment)
+                skipped = skipped or incomplete
+                scores.append((point, found))
+            except (A2Error, ModelError) as error:
+                failed.append(point.varied)
+                click.echo(f"a2: {point.varied} failed: {error}", err=True)
+    if scores:
+        _print_means(scores)
+    if failed:
+        text = f"{len(failed)} of {len(points)} failed: {'; '.join(failed)}"
+        raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
+    if skipped:
+        raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _state(experiment: "Experiment") -> str:
+    """Return the first stage that is not done, with its state, or "done"."""
+    found = (experiment.status(name) for name in experiment.names)
+    unfinished = (f"{one.stage} {one.state}" for one in found if one.state != "done")
+    return next(unfinished, "done")
+
+
+def _run(experiment: "Experiment") -> tuple[dict[str, float], bool]:
+    """Run all stages; return the metrics, and True if items were skipped."""
+    from a2cap.pipeline.doctor.preflight import require_runnable
+
+    require_runnable(experiment, experiment.names)
+    skipped = False
+    for name in experiment.names:
+        outcome = experiment.run(name)
+        print_outcome(name, outcome)
+        skipped = skipped or outcome.manifest.skipped > 0
+    return json.loads((outcome.directory / METRICS).read_text())["metrics"], skipped
+
+
+def _print_means(scores: "list[tuple[Point, dict[str, float]]]") -> None:
+    """Print a row for each setting: the number of seeds, and the mean of each score."""
+    from a2cap.pipeline.sweep import interval
+
+    of_setting: dict[str, list[dict[str, float]]] = {}
+    for point, found in scores:
+        of_setting.setdefault(point.setting, []).append(found)
+    shown = [name for name in _SCORES if all(name in found for _, found in scores)]
+    width = max(7, *map(len, of_setting))
+    click.echo(f"{'setting':<{width}}  runs{''.join(f'  {name:<13}' for name in shown)}".rstrip())
+    for setting, rows in of_setting.items():
+        means = (str(interval([row[name] for row in rows])) for name in shown)
+        columns = "".join(f"  {mean:<13}" for mean in means)
+        click.echo(f"{setting:<{width}}  {len(rows):>4}{columns}".rstrip())

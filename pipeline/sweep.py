@@ -1,0 +1,116 @@
+"""Sweeps: every combination of several values of settings, and mean scores over seeds."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from a2cap.data.errors import ConfigError
+
+CONFIDENCE = 0.95
+_MOST_POINTS = 10_000
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+# between commas; one in brackets or quotes belongs to the value
+_VALUE = re.compile(r"""(?:[^,\[\]{}()"']|\[[^]]*\]|\{[^}]*\}|\([^)]*\)|"[^"]*"|'[^']*')+""")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of a sweep.
+
+    overrides: all of its settings. varied: those with several values in the sweep; setting: the
+    same without seeds, as `fusion gate`.
+    """
+
+    overrides: tuple[str, ...]
+    varied: str
+    setting: str
+
+
+def grid(overrides: Sequence[str]) -> list[Point]:
+    """Return the combinations of overrides such as `train.seed=0..4` and `train.lr=0.5,1`.
+
+    The values of the last one change first. Raises ConfigError for an empty range and too many
+    combinations.
+    """
+    choices = [_choices(override) for override in overrides]
+    count = math.prod(map(len, choices))
+    if count > _MOST_POINTS:
+        raise ConfigError(f"the sweep has {count:,} combinations; name at most {_MOST_POINTS:,}")
+    several = [number for number, values in enumerate(choices) if len(values) > 1]
+    return [
+        Point(
+            combination,
+            _described([combination[number] for number in several]),
+            _described([combination[n] for n in several if _field(combination[n]) != "seed"]),
+        )
+        for combination in product(*choices)
+    ]
+
+
+def _choices(override: str) -> list[str]:
+    """List the overrides of a range, a list, or a single value."""
+    field, equals, text = override.partition("=")
+    ends = _RANGE.fullmatch(text.strip())
+    if ends is None:
+        values = [value.strip() for value in _VALUE.findall(text)] or [text]
+        return [f"{field}{equals}{value}" for value in values]
+    first, last = map(int, ends.groups())
+    if last < first or last - first >= _MOST_POINTS:
+        raise ConfigError(
+            f"{override!r} is not a range; write FIRST..LAST, with at most {_MOST_POINTS:,} values"
+        )
+    return [f"{field}={value}" for value in range(first, last + 1)]
+
+
+def _field(override: str) -> str:
+    return override.partition("=")[0].strip().rpartition(".")[2]
+
+
+def _described(overrides: Sequence[str]) -> str:
+    named = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
+    return ", ".join(named) or "all"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and half the width of its interval, NaN for a single value."""
+
+    mean: float
+    half_width: float
+    count: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True if the interval is on one side of 0."""
+        return abs(self.mean) > self.half_width
+
+    def __str__(self) -> str:
+        if math.isnan(self.half_width):
+            return f"{self.mean:.3f}"
+        return f"{self.mean:.3f} ± {self.half_width:.3f}"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the mean of one or more independent values with its t-interval."""
+    found = np.asarray(values, dtype=float)
+    if len(found) < 2:
+        return Interval(float(found.mean()), math.nan, len(found))
+    error = float(found.std(ddof=1)) / math.sqrt(len(found))
+    return Interval(float(found.mean()), t_quantile(len(found) - 1) * error, len(found))
+
+
+def t_quantile(degrees: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t with `degrees` degrees of freedom.
+
+    Computed by integration: with t = sqrt(n) tan(u) the density is that of cos(u)^(n - 1) on a half
+    circle.
+    """
+    angles = np.linspace(0, math.pi / 2, 200_001)
+    density = np.cos(angles) ** (degrees - 1)
+    steps = (density[1:] + density[:-1]) / 2
+    below = np.concatenate([[0.0], steps.cumsum()]) / steps.sum()
+    return math.sqrt(degrees) * math.tan(float(np.interp(CONFIDENCE, below, angles)))

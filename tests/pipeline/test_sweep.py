@@ -1,0 +1,100 @@
+"""Sweeps: the grid of their settings, failed combinations, and means over seeds."""
+
+import pytest
+
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.pipeline.cli import sweep as command
+from a2cap.pipeline.sweep import grid
+from tests.data.messages import message_of
+from tests.pipeline.experiments import a2, settings
+
+GRID = settings("train.seed=0..2", "model.alignment.fusion=gate,decay", "train.lr=0.5")
+
+
+def test_a_grid_has_every_combination_of_ranges_and_lists():
+    points = grid(["train.seed=1..3", "model.alignment.fusion=gate, decay", "train.lr=0.5"])
+    assert [point.varied for point in points] == [
+        f"seed {seed}, fusion {fusion}" for seed in (1, 2, 3) for fusion in ("gate", "decay")
+    ]
+    assert points[1].overrides == ("train.seed=1", "model.alignment.fusion=decay", "train.lr=0.5")
+    assert {point.setting for point in points} == {"fusion gate", "fusion decay"}
+    assert [(point.varied, point.setting) for point in grid(["train.seed=1"])] == [("all", "all")]
+
+
+@pytest.mark.parametrize(
+    ("override", "values"),
+    [
+        ("data.split=random(0.8/0.1/0.1, 1)", ["random(0.8/0.1/0.1, 1)"]),
+        ("train.betas=[0.9, 0.98],[0.8, 0.9]", ["[0.9, 0.98]", "[0.8, 0.9]"]),
+        ('data.images="my, images"', ['"my, images"']),
+        ("data.images=../a..b", ["../a..b"]),
+        ("evaluate.baseline=", [""]),
+        ("train.seed=-1..1", ["-1", "0", "1"]),
+    ],
+)
+def test_a_list_is_split_at_commas_outside_brackets_and_quotes(override, values):
+    field = override.partition("=")[0]
+    assert [point.overrides for point in grid([override])] == [(f"{field}={v}",) for v in values]
+
+
+def test_an_empty_range_and_a_huge_grid_are_rejected():
+    assert message_of(grid, ["train.seed=4..0"], error=ConfigError) == (
+        "'train.seed=4..0' is not a range; write FIRST..LAST, with at most 10,000 values"
+    )
+    assert message_of(grid, ["train.seed=0..999", "scst.seed=0..99"], error=ConfigError) == (
+        "the sweep has 100,000 combinations; name at most 10,000"
+    )
+
+
+def test_a_failed_combination_is_named_and_the_others_run(monkeypatch):
+    def run(experiment):
+        train, fusion = experiment.config.train, experiment.config.model.alignment.fusion
+        assert train.lr == 0.5
+        if (train.seed, fusion) == (1, "decay"):
+            raise InputError("no such thing; name another")
+        return {"CIDEr": 0.5 + 0.1 * train.seed, "truth": 0.9}, False
+
+    monkeypatch.setattr(command, "_run", run)
+    answer = a2("sweep", *GRID)
+    assert answer.exit_code == 1
+    assert answer.stdout.splitlines() == [
+        *(
+            f"[{2 * seed + number}/6] seed {seed}, fusion {fusion}"
+            for seed in range(3)
+            for number, fusion in enumerate(("gate", "decay"), 1)
+        ),
+        "setting       runs  CIDEr          truth",
+        "fusion gate      3  0.600 ± 0.248  0.900 ± 0.000",
+        "fusion decay     2  0.600 ± 1.271  0.900 ± 0.000",
+    ]
+    assert answer.stderr == (
+        "a2: seed 1, fusion decay failed: no such thing; name another\n"
+        "a2: 1 of 6 failed: seed 1, fusion decay; run the same command again to continue\n"
+    )
+
+
+def test_skipped_items_are_an_exit_code_and_one_run_has_no_interval(monkeypatch):
+    monkeypatch.setattr(command, "_run", lambda experiment: ({"CIDEr": 0.5}, True))
+    answer = a2("sweep", *settings("train.seed=0"))
+    assert answer.exit_code == 3
+    assert answer.stdout == "[1/1] all\nsetting  runs  CIDEr\nall         1  0.500\n"
+
+
+def test_a_wrong_value_is_an_error_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(command, "_run", None)
+    answer = a2("sweep", *settings("model.alignment.fusion=gate,gates"))
+    assert answer.exit_code == 2
+    assert "model.alignment.fusion: " in answer.stderr
+
+
+def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
+    before = copy.finished()
+    seeds = settings("train.seed=0,1")
+    assert copy.a2("sweep", *seeds, "--dry-run").stdout.splitlines() == [
+        "seed 0: done",
+        "seed 1: train-xe to run",
+    ]
+    answer = copy.a2("sweep", *settings("train.seed=0..0"))
+    assert answer.exit_code == 0
+    assert "\nevaluate: up to date: " in answer.stdout
+    assert copy.finished() == before
