@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
-from a2cap.images import AnyImage, Channels, as_pixels
+from a2cap.images import AnyImage, Channels, as_boxes, as_pixels
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
@@ -90,7 +90,7 @@ class Captioner:
         self,
         image: AnyImage,
         *,
-        boxes: NDArray[np.float32] | None = None,
+        boxes: ArrayLike | None = None,
         channels: Channels = "rgb",
     ) -> Caption:
         """Caption one image.
@@ -100,7 +100,7 @@ class Captioner:
         trained on given boxes. Raises InputError for an unusable image or unusable boxes.
         """
         pixels = as_pixels(image, channels=channels)
-        [caption] = self._decode([(pixels, self._captioner.extract(pixels, boxes))])
+        [caption] = self._decode([(pixels, self._captioner.extract(pixels, as_boxes(boxes)))])
         return caption
 
     def many(self, images: Iterable[AnyImage]) -> Iterator[Caption]:

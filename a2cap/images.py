@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageOps
 
 from a2cap.data.errors import InputError
@@ -53,6 +53,16 @@ def _checked(image: object) -> NDArray[np.uint8]:
     return image
 
 
+def as_boxes(boxes: ArrayLike | None) -> NDArray[np.float32] | None:
+    """Return boxes as an array, None for none; raise InputError for what is not numbers."""
+    try:
+        return None if boxes is None else np.asarray(boxes, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"not boxes: {boxes!r}; give numbers of shape (R, 4), x1 y1 x2 y2 in pixels"
+        ) from error
+
+
 class RegionExtractor:
     """An extractor of region features for images of Python programs."""
 
@@ -71,7 +81,7 @@ class RegionExtractor:
         self,
         image: AnyImage,
         *,
-        boxes: NDArray[np.float32] | None = None,
+        boxes: ArrayLike | None = None,
         channels: Channels = "rgb",
     ) -> Regions:
         """Return the regions of an image, detected ones or the given boxes.
@@ -79,4 +89,4 @@ class RegionExtractor:
         boxes: (R, 4) x1 y1 x2 y2 in pixels. channels: order of an array's colours. Raises
         InputError for an unusable image or unusable boxes.
         """
-        return self._extractor(as_pixels(image, channels=channels), boxes)
+        return self._extractor(as_pixels(image, channels=channels), as_boxes(boxes))

@@ -42,7 +42,7 @@ def test_the_caption_is_that_of_the_command(experiment, captioner, model, scene,
         runtime=RuntimeConfig(device="cpu"),
         attention=True,
     )
-    found = captioner(scene, boxes=boxes)
+    found = captioner(scene, boxes=boxes.tolist())
     assert found.beams == expected.beams
     assert len(found.beams) == 2
     assert (found.caption, found.score) == (found.beams[0].caption, found.beams[0].score)

@@ -10,7 +10,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image
-from a2cap.images import as_pixels
+from a2cap.images import as_boxes, as_pixels
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.data.messages import message_of
 
@@ -58,6 +58,14 @@ def test_a_pil_image_is_turned_as_its_exif_says(tmp_path):
 def test_another_shape_or_type_of_array_is_refused(image, message):
     assert message_of(as_pixels, image, error=InputError) == (
         f"not an image: {message}; give uint8 in [0, 255] of shape (H, W), (H, W, 3) or (H, W, 4)"
+    )
+
+
+def test_boxes_are_numbers_of_any_sequence():
+    assert as_boxes([[0, 0, 10, 10]]).dtype == np.float32
+    assert as_boxes(None) is None
+    assert message_of(as_boxes, [[0, 1], ["x"]], error=InputError) == (
+        "not boxes: [[0, 1], ['x']]; give numbers of shape (R, 4), x1 y1 x2 y2 in pixels"
     )
 
 
