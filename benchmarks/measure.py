@@ -7,11 +7,13 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import torch
@@ -99,6 +101,67 @@ def peak_memory(form: Form) -> float:
     status = Path("/proc/self/status").read_text()
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(peak.split()[1]) / 2**10
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on the clock and of CPU, and the peak memory in MiB of a command with its children.
+
+    own: the part of `memory` that is not of files, such as a feature store that is mapped.
+    """
+
+    elapsed: float
+    cpu: float
+    memory: float
+    own: float
+
+    HEADER: ClassVar = ("time", "CPU time", "peak memory", "without files")
+
+    @property
+    def cells(self) -> list[str]:
+        """Cells of a table with the columns of HEADER."""
+        memory = (f"{figure:,.0f} MiB" for figure in (self.memory, self.own))
+        return [f"{self.elapsed:.0f} s", f"{self.cpu:.0f} s", *memory]
+
+
+def cost_of(*options: str | Path) -> Cost:
+    """Run `a2` with these options, and add up the memory of its processes twenty times a second."""
+    started = time.perf_counter()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "a2cap.pipeline", *map(str, options)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    memory = own = 0.0
+    while True:
+        ended, status, usage = os.wait4(running.pid, os.WNOHANG)
+        if ended:
+            break
+        found = _resident(running.pid)
+        memory, own = max(memory, found[0]), max(own, found[1])
+        time.sleep(0.05)
+    elapsed = time.perf_counter() - started
+    running.returncode = os.waitstatus_to_exitcode(status)
+    with running:  # closes the pipe
+        messages = running.communicate()[1]
+    if running.returncode:
+        raise click.ClickException(f"a2 {options[0]} failed: {messages}")
+    return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory, own)
+
+
+def _resident(process: int) -> tuple[float, float]:
+    """Return the resident MiB of a process and its descendants, and those that are not files."""
+    folder = Path("/proc", str(process))
+    try:
+        _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
+        children = (folder / "task" / str(process) / "children").read_text().split()
+    except OSError:  # it ended meanwhile
+        return 0.0, 0.0
+    page = os.sysconf("SC_PAGE_SIZE") / 2**20
+    found = [_resident(int(child)) for child in children]
+    found.append((resident * page, (resident - shared) * page))
+    return sum(every for every, _ in found), sum(own for _, own in found)
 
 
 def _processor() -> str:

@@ -1,42 +1,43 @@
 """Time and peak memory of `a2 preprocess` on all 616,767 captions of COCO 2014.
 
 The captions are those in the jar of SPICE, which pycocoevalcap installs. Their splits are not
-Karpathy's: 5,000 images of val2014 each are val and test. CPU time is that of all processes, JVM
-included; it depends less on other programs than the time on the clock.
+Karpathy's unless `--annotations` names his file: 5,000 images of val2014 each are val and test.
+`--stages` runs every stage of `configs/a2-from-features.yaml` with a small captioner. CPU time is
+that of all processes, JVM included; it depends less on other programs than the time on the clock.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 
 from a2cap.data.annotations.karpathy import write_karpathy
+from a2cap.data.annotations.read import read_annotations
+from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.image_ids import image_id
+from a2cap.data.regions import Regions
 from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
-from benchmarks.measure import print_machine, print_table
+from benchmarks.measure import Cost, cost_of, print_machine, print_table
 
 HELD_OUT = 5_000
 """Images of val and of test."""
 
+REGIONS, WIDTH = 36, 64
 
-@dataclass(frozen=True)
-class Cost:
-    """Seconds on the clock and of CPU, and the largest sum of resident memory in MiB."""
+SMALL = (
+    *("model.width=64", "model.feed_forward=256", "model.encoder_layers=1"),
+    *("model.decoder_layers=1", "preprocess.min_count=100", "train.batch_size=50"),
+    *("train.epochs=1", "train.max_validation_images=500", "scst.epochs=0"),
+    *("evaluate.beam_size=3", "evaluate.spice=false"),
+)
+"""A captioner of one layer each and of frequent words, trained for one epoch."""
 
-    elapsed: float
-    cpu: float
-    memory: float
 
-
-def write_annotations(folder: Path, *, count: int | None) -> tuple[Path, int]:
-    """Write dataset_coco.json of `count` images, all if None; return its path and its captions."""
+def write_annotations(folder: Path, *, count: int | None) -> Path:
+    """Write dataset_coco.json of `count` images, all if None, and return its path."""
     files, ids = [], []
     with zipfile.ZipFile(pycocoevalcap_folder() / "spice" / "spice-1.0.jar") as archive:
         for name in ("captions_val2014.json", "captions_train2014.json")[
@@ -51,59 +52,53 @@ def write_annotations(folder: Path, *, count: int | None) -> tuple[Path, int]:
             ids += [image_id(image["file_name"]) for image in images]
     size = min(HELD_OUT, len(ids) // 4)
     path = folder / "dataset_coco.json"
-    counts = write_karpathy(files, path, val=ids[:size], test=ids[size : 2 * size])
-    return path, counts["captions"]
+    write_karpathy(files, path, val=ids[:size], test=ids[size : 2 * size])
+    return path
 
 
-def preprocess(annotations: Path, artifacts: Path) -> Cost:
-    """Run the command, and add up the memory of its processes twenty times a second."""
-    command = [sys.executable, "-m", "a2cap.pipeline", "preprocess", "--artifacts", str(artifacts)]
-    started = time.perf_counter()
-    running = subprocess.Popen(
-        [*command, "--set", f"data.annotations={annotations}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    memory = 0.0
-    while True:
-        ended, status, usage = os.wait4(running.pid, os.WNOHANG)
-        if ended:
-            break
-        memory = max(memory, _resident(running.pid))
-        time.sleep(0.05)
-    elapsed = time.perf_counter() - started
-    running.returncode = os.waitstatus_to_exitcode(status)
-    with running:  # closes the pipe
-        messages = running.communicate()[1]
-    if running.returncode:
-        raise click.ClickException(f"a2 preprocess failed: {messages}")
-    return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory)
-
-
-def _resident(process: int) -> float:
-    """Return the resident MiB of a process and its descendants."""
-    folder = Path("/proc", str(process))
-    try:
-        pages = int((folder / "statm").read_text().split()[1])
-        children = (folder / "task" / str(process) / "children").read_text().split()
-    except OSError:  # it ended meanwhile
-        return 0.0
-    own = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return own + sum(_resident(int(child)) for child in children)
+def write_features(path: Path, annotations: Path) -> None:
+    """Write a store of random features for every image of the annotations."""
+    rng = np.random.default_rng(0)
+    with FeatureWriter(path, commit_every=4096) as writer:
+        for image in read_annotations(annotations).images:
+            corners = rng.random((2, REGIONS, 2), dtype=np.float32) * 200
+            regions = Regions(
+                boxes=np.concatenate([corners[0], 200 + corners[1]], axis=1),
+                features=rng.random((REGIONS, WIDTH), dtype=np.float32).astype(np.float16),
+                scores=np.ones(REGIONS, np.float32),
+                class_ids=np.zeros(REGIONS, np.int32),
+                attribute_ids=None,
+                width=400,
+                height=400,
+            )
+            writer.add(image.image_id, regions)
+        writer.seal()
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="2,000 images.")
-def main(quick: bool) -> None:
+@click.option("--stages", is_flag=True, help="Run all stages, on random features.")
+@click.option(
+    "--annotations",
+    type=click.Path(path_type=Path, exists=True),
+    help="Use this file of Karpathy's layout.",
+)
+def main(quick: bool, stages: bool, annotations: Path | None) -> None:
     """Preprocess all captions of COCO 2014 once."""
     print_machine()
-    with tempfile.TemporaryDirectory() as folder:
-        annotations, captions = write_annotations(Path(folder), count=2_000 if quick else None)
-        cost = preprocess(annotations, Path(folder) / "artifacts")
-    row = [f"{captions:,}", f"{cost.elapsed:.0f} s", f"{cost.cpu:.0f} s", f"{cost.memory:,.0f} MiB"]
-    header = ["", "captions", "time", "CPU time", "peak memory"]
-    print_table("a2 preprocess", header, [["all processes", *row]])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if annotations is None:
+            annotations = write_annotations(folder, count=2_000 if quick else None)
+        options = ["--artifacts", f"{folder}/artifacts", "--set", f"data.annotations={annotations}"]
+        if stages:
+            write_features(folder / "features.lmdb", annotations)
+            options += ["-c", "a2-from-features", "--set", f"data.features={folder}/features.lmdb"]
+            options += [part for setting in SMALL for part in ("--set", setting)]
+        names = ("extract", "preprocess", "train", "evaluate") if stages else ("preprocess",)
+        for stage in names:
+            rows = [["all processes", *cost_of(stage, *options).cells]]
+            print_table(f"a2 {stage}", ["", *Cost.HEADER], rows)
 
 
 if __name__ == "__main__":
