@@ -17,6 +17,7 @@ from a2cap.data.errors import A2Error, InputError
 
 if TYPE_CHECKING:
     from a2cap.captioner import Captioner
+    from a2cap.data.config import Tokenizer
     from a2cap.data.features.store import FeatureStore
     from a2cap.images import RegionExtractor
     from a2cap.pipeline.metrics.score import Scores
@@ -84,12 +85,14 @@ def score(
     references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]],
     *,
     spice: bool = False,
+    tokenizer: "Tokenizer" = "karpathy",
 ) -> "Scores":
     """Score captions against their references; metrics, 95 % intervals, and values of each image.
 
     captions and references: by image id, or in the same order. spice: compute SPICE too, which
-    needs `a2 weights fetch spice` once. Values equal those of pycocoevalcap. Raises InputError if
-    the images differ, JavaError if a metric cannot run.
+    needs `a2 weights fetch spice` once. Values equal those of pycocoevalcap, over PTB tokens.
+    tokenizer: unicode for captions of any language, without METEOR and SPICE, which read English.
+    Raises InputError if the images differ, JavaError if a metric cannot run.
 
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
     >>> found.metrics["Bleu_4"], found.confidence["Bleu_4"]  # doctest: +SKIP
@@ -123,6 +126,7 @@ def score(
             raise InputError(
                 f"caption of image {image_id!r} is not a text: {caption!r}; give a text"
             )
-    candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
+    candidates = tokenize({name: [caption] for name, caption in captions.items()}, tokenizer)
+    tokens = tokenize(references, tokenizer)
     no_spice = None if spice else NOT_REQUESTED
-    return score_tokens(candidates, tokenize(references), no_spice=no_spice)
+    return score_tokens(candidates, tokens, no_spice=no_spice, tokenizer=tokenizer)

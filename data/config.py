@@ -1,9 +1,12 @@
 """Configuration sections `data` and `preprocess`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Tokenizer = Literal["karpathy", "ptb", "unicode"]
+TOKENIZERS: tuple[Tokenizer, ...] = get_args(Tokenizer)
 
 
 class Section(BaseModel):
@@ -55,9 +58,24 @@ class PreprocessConfig(Section):
     """Published rule for tokens and counts. `karpathy`, `updown` and `arctic` count training
     captions alone; `a2 preprocess --prove` compares the words with the published ones."""
 
+    tokenizer: Annotated[Tokenizer, Field(json_schema_extra={"added": True})] = "karpathy"
+    """Words of captions. karpathy: the tokens in the file, else the rule of Karpathy's file, or the
+    rule of m2, updown and arctic; metrics compare PTB tokens, as in papers. ptb: PTB tokens for
+    both. unicode: words of any script for both; METEOR and SPICE, which read English, are left
+    out."""
+
     min_count: Annotated[int, Field(gt=0)] | None = None
     """Minimum occurrences of a word; the preset's by default, lower it for a small data set."""
 
     max_length: Annotated[int, Field(gt=0, le=500)] = 20
     """Maximum caption length in tokens without <eos>; 99.4 % of COCO's captions fit. A captioner
     has 512 positions."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.tokenizer != "karpathy" and self.vocabulary in ("m2", "updown", "arctic"):
+            raise ValueError(
+                f"tokenizer is {self.tokenizer!r}, but vocabulary {self.vocabulary!r} has a rule "
+                "for words; choose preprocess.vocabulary karpathy, neuraltalk2 or aoanet"
+            )
+        return self

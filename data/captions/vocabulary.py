@@ -9,6 +9,7 @@ from pathlib import Path
 
 from a2cap.data.annotations.json_items import BadItem, list_member, text_member
 from a2cap.data.captions.presets import PRESETS, preset_of
+from a2cap.data.config import TOKENIZERS, Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 
@@ -22,10 +23,16 @@ class Vocabulary:
 
     words: tuple[str, ...]
     preset: str
+    tokenizer: Tokenizer = "karpathy"
 
     @classmethod
     def from_counts(
-        cls, counts: Mapping[str, int], preset: str = "karpathy", *, min_count: int | None = None
+        cls,
+        counts: Mapping[str, int],
+        preset: str = "karpathy",
+        *,
+        tokenizer: Tokenizer = "karpathy",
+        min_count: int | None = None,
     ) -> "Vocabulary":
         """Select the frequent words, by descending count, then alphabetically.
 
@@ -42,7 +49,7 @@ class Vocabulary:
             )
         # ties in alphabetical order, or the ids would depend on the order of the captions
         kept.sort(key=lambda word: (-counts[word], word))
-        return cls((*SPECIALS, *kept[: rule.most]), preset)
+        return cls((*SPECIALS, *kept[: rule.most]), preset, tokenizer)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
         """Return the id of each token, UNK if it has none, without special tokens."""
@@ -72,7 +79,7 @@ class Vocabulary:
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of words and preset, equal on every machine."""
+        """Hex SHA-256 of words, preset and tokenizer, equal on every machine."""
         canonical = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -95,11 +102,15 @@ class Vocabulary:
             preset = text_member(document, "preset")
             if preset not in PRESETS:
                 raise BadItem(f"unknown preset {preset!r}")
+            named = document.get("tokenizer", "karpathy") if isinstance(document, dict) else None
+            tokenizer = next((known for known in TOKENIZERS if known == named), None)
+            if tokenizer is None:
+                raise BadItem(f"unknown tokenizer {named!r}")
         except BadItem as error:
             raise InputError(
                 f'not a vocabulary: {str(path)!r} ({error}); run "a2 preprocess" again'
             ) from error
-        return cls(words, preset)
+        return cls(words, preset, tokenizer)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -107,4 +118,6 @@ class Vocabulary:
         return {word: n for n, word in enumerate(self.words) if n >= len(SPECIALS)}
 
     def _document(self) -> dict[str, str | Sequence[str]]:
-        return {"preset": self.preset, "words": list(self.words)}
+        # a later field: without it, digests stay as they were
+        later = {} if self.tokenizer == "karpathy" else {"tokenizer": self.tokenizer}
+        return {"preset": self.preset, "words": list(self.words), **later}

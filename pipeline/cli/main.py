@@ -230,6 +230,7 @@ def evaluate(
         scenes=config.data.scenes,
         images=images,
         report_images=config.evaluate.report_images,
+        tokenizer=config.preprocess.tokenizer,
     )
     print_scores(found.scores.metrics, found.scores.not_run)
     click.echo(f"report: {output / 'report.html'}")

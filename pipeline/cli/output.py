@@ -83,14 +83,17 @@ def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
 
 
 def has_spice(not_run: Mapping[str, str]) -> bool:
-    """Return True if SPICE, which was requested, could run; else print what to do."""
-    if "SPICE" in not_run:
+    """Return False and print what to do if SPICE, which was requested, lacks its parser."""
+    from a2cap.pipeline.metrics.score import ENGLISH_ONLY
+
+    is_complete = not_run.get("SPICE", ENGLISH_ONLY) == ENGLISH_ONLY
+    if not is_complete:
         click.echo(
             'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
             "or set evaluate.spice to false",
             err=True,
         )
-    return "SPICE" not in not_run
+    return is_complete
 
 
 def print_detector(figures: Mapping[str, Any]) -> None:

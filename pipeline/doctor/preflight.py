@@ -277,6 +277,8 @@ def _spice(run: PlannedRun, stage: str) -> str:
 
     if not run.config.evaluate.spice:
         return "not requested"
+    if run.config.preprocess.tokenizer == "unicode":
+        return "left out, it reads English alone"
     obstacle = spice_obstacle()
     return "ready" if obstacle is None else f"will not run, exit code 3: {obstacle}"
 

@@ -16,6 +16,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
+from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
@@ -42,7 +43,7 @@ from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.images import EvaluationImages
-from a2cap.pipeline.evaluation.provenance import provenance_of
+from a2cap.pipeline.evaluation.provenance import METRIC_TOKENS, provenance_of
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
@@ -54,7 +55,7 @@ from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import score, spice_obstacle
-from a2cap.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, embedded_bytes, plain_cards
@@ -164,9 +165,10 @@ def evaluate_captioner(
     beams = captioning.decode(list(references))
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / RESULTS, captions)
-    tokens = _tokens(captions)
+    tokenizer = model.vocabulary.tokenizer
+    tokens = _tokens(captions, tokenizer)
     judged = None if scenes is None else judge_captions(tokens, scenes)
-    scores = score(tokens, references, no_spice=no_spice, judged=judged)
+    scores = score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer)
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
@@ -239,15 +241,16 @@ def score_results(
     scenes: Path | None = None,
     images: Path | None = None,
     report_images: int = 0,
+    tokenizer: Tokenizer = "karpathy",
 ) -> Evaluation:
     """Score a results file and write `metrics.json` and `report.html` into `output`.
 
     results: COCO results. references: COCO captions, Karpathy layout or references.json.
     word_groups: groups of words that are scored separately. scenes: instances.json of generated
-    scenes, to judge what the captions state. images: folder of the images, of which
-    the report shows at most `report_images`. Raises InputError if captions and references are of
-    different images (`allow_missing` permits missing captions), or if `output` contains scores and
-    `force` is not set.
+    scenes, to judge what the captions state. images: folder of the images, of which the report
+    shows at most `report_images`. tokenizer: as for `tokenize`. Raises InputError if captions and
+    references are of different images (`allow_missing` permits missing captions), or if `output`
+    contains scores and `force` is not set.
     """
     find_java()
     if (output / METRICS).exists() and not force:
@@ -261,8 +264,8 @@ def score_results(
     raw = read_references(references)
     # Before tokenisation, so that unusable captions never start a JVM.
     missing = require_same_images(captions, raw, allow_missing=allow_missing)
-    tokens = _tokens(captions)
-    reference_tokens = read_reference_tokens(references)
+    tokens = _tokens(captions, tokenizer)
+    reference_tokens = read_reference_tokens(references, tokenizer)
     # References of images without a caption must not count in CIDEr's document frequencies.
     known = {image_id: reference_tokens[image_id] for image_id in captions}
     judged = None if objects is None else judge_captions(tokens, objects)
@@ -271,10 +274,19 @@ def score_results(
         f"Captions of {results.name}",
         captions,
         {image_id: raw[image_id] for image_id in captions},
-        score(tokens, known, no_spice=spice_obstacle(requested=spice), judged=judged),
+        score(
+            tokens,
+            known,
+            no_spice=spice_obstacle(requested=spice),
+            judged=judged,
+            tokenizer=tokenizer,
+        ),
         skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
         statistics=caption_statistics(tokens),
-        provenance={f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
+        provenance={
+            METRIC_TOKENS: metric_tokens(tokenizer),
+            **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
+        },
         word_groups=score_word_groups(tokens, known, groups) if groups else None,
         judged=judged or {},
         facts={
@@ -293,7 +305,7 @@ def score_results(
 def read_split(
     name: str, inputs: Mapping[str, Input]
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the PTB tokens of a split's references by image id, and the skipped images.
+    """Return the tokens of a split's references by image id, and the skipped images.
 
     Raises InputError if no image of the split has features.
     """
@@ -310,9 +322,9 @@ def read_split(
     return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
 
 
-def _tokens(captions: Mapping[str, str]) -> dict[str, str]:
-    """Return the PTB tokens of one caption per image."""
-    tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()})
+def _tokens(captions: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the tokens of one caption per image."""
+    tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
     return {image_id: found[0] for image_id, found in tokens.items()}
 
 

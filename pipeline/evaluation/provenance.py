@@ -19,6 +19,9 @@ from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.metrics.tokenization import metric_tokens
+
+METRIC_TOKENS = "tokens of the metrics"
 
 
 def provenance_of(
@@ -42,6 +45,7 @@ def provenance_of(
         "extractor": f"{extractor.summary}, {extractor.source or weights}",
         "vocabulary": f"{len(model.vocabulary)} entries, preset {model.vocabulary.preset}, "
         f"{model.vocabulary.digest[:12]}",
+        METRIC_TOKENS: metric_tokens(model.vocabulary.tokenizer),
         **{f"model.{name}": str(value) for name, value in settings.items()},
         **{f"model.alignment.{name}": str(value) for name, value in alignment.items()},
         **_training(trained),

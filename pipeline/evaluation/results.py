@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
+from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.image_ids import image_id, results_id, sample_ids
@@ -66,11 +67,11 @@ def read_references(path: Path) -> dict[str, list[str]]:
     return _read_references(path)[0]
 
 
-def read_reference_tokens(path: Path) -> dict[str, list[str]]:
-    """Return the PTB tokens of the references by image id."""
+def read_reference_tokens(path: Path, tokenizer: Tokenizer = "karpathy") -> dict[str, list[str]]:
+    """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
     references, tokenized = _read_references(path)
     # Tokenising tokens again would change some: "m&m" becomes "m & m".
-    return references if tokenized else tokenize_references(references)
+    return references if tokenized else tokenize_references(references, tokenizer)
 
 
 def require_same_images(

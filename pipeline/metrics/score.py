@@ -12,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 
+from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
@@ -23,6 +24,7 @@ from a2cap.pipeline.metrics.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
@@ -34,11 +36,12 @@ def shown_name(metric: str) -> str:
     return metric.replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
 
 
-# metrics.json contains this text, so its wording is part of the file format.
+# metrics.json contains these texts, so its wording is part of the file format.
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
+ENGLISH_ONLY = "it reads English alone, the captions are compared as Unicode words"
 
 Tokens = Mapping[str, Sequence[str]]
-"""Image id -> sentences of PTB tokens joined by spaces."""
+"""Image id -> sentences of tokens joined by spaces."""
 
 Advance = Callable[[int], object]
 """Callback with the number of captions that were processed since its last call."""
@@ -96,16 +99,19 @@ def score(
     *,
     no_spice: str | None = NOT_REQUESTED,
     judged: Mapping[str, Judgement] | None = None,
+    tokenizer: Tokenizer = "karpathy",
 ) -> Scores:
     """Compute every metric, of one candidate per image against its references.
 
-    candidates, references: PTB tokens, from `tokenize`, of the same images. no_spice: why SPICE,
-    which parses every caption, is left out; None to compute it. judged: the captions of generated
-    scenes, from `judge_captions`. Raises JavaError if a metric fails: scores without it would look
-    finished.
+    candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
+    and SPICE are left out of Unicode words. no_spice: why SPICE, which parses every caption, is
+    left out; None to compute it. judged: the captions of generated scenes, from `judge_captions`.
+    Raises JavaError if a metric fails: scores without it would look finished.
     """
     captions = _paired(candidates, references)
     not_run = {"SPICE": no_spice} if no_spice else {}
+    if metric_tokens(tokenizer) != "PTB":
+        not_run = dict.fromkeys(_JVM_SCORERS, ENGLISH_ONLY)
     found = _measure(captions, without=not_run)
     if judged is not None:
         counts = truth_counts(judged[image_id] for image_id in captions.image_ids)

@@ -1,6 +1,7 @@
-"""PTB tokenisation of captions by the tokeniser of pycocoevalcap.
+"""Tokens that the metrics compare: PTB, by the tokeniser of pycocoevalcap, or Unicode words.
 
-Captions are sent on its standard input; pycocoevalcap writes a file into the installed package.
+Captions are sent on its standard input; pycocoevalcap writes a file into the installed package. It
+breaks words of many scripts, so captions of other languages can be compared as Unicode words.
 """
 
 import hashlib
@@ -11,6 +12,9 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
+from a2cap.data.captions.unicode_words import unicode_words
+from a2cap.data.config import TOKENIZERS, Tokenizer
+from a2cap.data.errors import InputError
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.pipeline.metrics.java import JavaError, run_java
 
@@ -27,11 +31,24 @@ _TOKENISER = "tokenizer/stanford-corenlp-3.4.1.jar"
 _FILES = (_TOKENISER, "meteor/meteor-1.5.jar", "meteor/data/paraphrase-en.gz")
 
 
-def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the PTB tokens of each caption, lower-case, without punctuation, joined by spaces.
+def metric_tokens(tokenizer: Tokenizer) -> str:
+    """Return the name of the tokens that the metrics compare."""
+    if tokenizer not in TOKENIZERS:
+        raise InputError(f"unknown tokenizer: {tokenizer!r}; use one of {', '.join(TOKENIZERS)}")
+    return "Unicode words" if tokenizer == "unicode" else "PTB"
 
-    Raises JavaError if no JVM can be run.
+
+def tokenize(
+    captions: Mapping[str, Sequence[str]], tokenizer: Tokenizer = "karpathy"
+) -> dict[str, list[str]]:
+    """Return the tokens of each caption, lower-case, without punctuation, joined by spaces.
+
+    tokenizer: Unicode words for unicode, else PTB tokens. Raises JavaError if no JVM can be run.
     """
+    if metric_tokens(tokenizer) != "PTB":
+        return {
+            name: [" ".join(unicode_words(s)) for s in group] for name, group in captions.items()
+        }
     sentences = [sentence for group in captions.values() for sentence in group]
     if not sentences:
         return {image_id: [] for image_id in captions}
@@ -39,8 +56,12 @@ def tokenize(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {image_id: list(islice(lines, len(group))) for image_id, group in captions.items()}
 
 
-def tokenize_references(captions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return `tokenize(captions)`, from the cache if exactly these captions are in it."""
+def tokenize_references(
+    captions: Mapping[str, Sequence[str]], tokenizer: Tokenizer = "karpathy"
+) -> dict[str, list[str]]:
+    """Return `tokenize(…)`, PTB tokens from the cache if exactly these captions are in it."""
+    if metric_tokens(tokenizer) != "PTB":
+        return tokenize(captions, tokenizer)
     content = json.dumps(list(captions.items()), ensure_ascii=False).encode()
     entry = f"tokens/{hashlib.sha256(content).hexdigest()}"
     cached = read_entry(entry)

@@ -1,12 +1,14 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from a2cap.data.annotations.layouts import IN_NO_SPLIT
 from a2cap.data.annotations.read import (
     Annotations,
+    Caption,
     SkippedItem,
     check_skip_limit,
 )
@@ -24,6 +26,7 @@ from a2cap.pipeline.engine.artifacts import (
     REFERENCES,
     VOCABULARY,
 )
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -43,7 +46,7 @@ def preprocess_stage(
     read: returns their content, which the checks before the stage have read already. split:
     `data.split`.
     """
-    params: dict[str, object] = {"preprocess": config.model_dump(mode="json")}
+    params: dict[str, object] = {"preprocess": key_fields(config)}
     if split is not None:  # a later field: without it, keys stay as they were
         params["data"] = {"split": split}
     return Stage(
@@ -67,6 +70,11 @@ def preprocess(
     find_java()  # fails before any work
     found = read()
     unusable = require_usable(found, annotations)
+    # tokens of all references, so that training needs no JVM
+    raw = {p.image_id: [c.raw for c in p.captions] for p in found.images}
+    references = tokenize(raw, config.tokenizer)
+    if config.tokenizer != "karpathy":
+        found = _with_words(found, references)
     vocabulary = make_vocabulary(found, config)
     vocabulary.save(directory / VOCABULARY)
     write_captions(
@@ -77,8 +85,6 @@ def preprocess(
         max_length=config.max_length,
     )
     events.write("vocabulary", words=len(vocabulary))
-    # PTB tokens of all references, so that training needs no JVM.
-    references = tokenize({p.image_id: [c.raw for c in p.captions] for p in found.images})
     write_json(directory / REFERENCES, references)
     training = {p.image_id: references[p.image_id] for p in found.images if p.split == "train"}
     count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
@@ -90,12 +96,31 @@ def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
     return Vocabulary.from_counts(
         count_words(found.images, config.vocabulary),
         config.vocabulary,
+        tokenizer=config.tokenizer,
         min_count=config.min_count,
     )
 
 
+def _with_words(found: Annotations, references: Mapping[str, Sequence[str]]) -> Annotations:
+    """Return the annotations with these tokens as words."""
+    images = []
+    for image in found.images:
+        pairs = zip(image.captions, references[image.image_id], strict=True)
+        captions = tuple(Caption(caption.raw, tuple(text.split())) for caption, text in pairs)
+        images.append(replace(image, captions=captions))
+    return replace(found, images=tuple(images))
+
+
 def prove_vocabulary(found: Annotations, config: PreprocessConfig) -> str:
-    """Return a comparison of the words with the published ones of the preset."""
+    """Return a comparison of the words with the published ones of the preset.
+
+    Raises InputError for another tokenizer than the published one.
+    """
+    if config.tokenizer != "karpathy":
+        raise InputError(
+            f"no words are published for tokenizer {config.tokenizer!r}; leave out --prove, or set "
+            "preprocess.tokenizer=karpathy"
+        )
     words = make_vocabulary(found, config).words[len(SPECIALS) :]
     return compare_with_published(words, config.vocabulary)
 

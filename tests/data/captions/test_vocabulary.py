@@ -102,6 +102,7 @@ def test_the_digest_covers_words_and_preset():
         ({"words": ["a"], "preset": "m2"}, "the words do not start with <pad> <bos> <eos> <unk>"),
         ({"words": [*SPECIALS, "a", "a"], "preset": "m2"}, "duplicate word"),
         ({"words": [*SPECIALS, "a"], "preset": "x"}, "unknown preset 'x'"),
+        ({"words": SPECIALS, "preset": "m2", "tokenizer": 1}, "unknown tokenizer 1"),
         ({"words": [*SPECIALS, "a"]}, "no key 'preset'"),
         ({"words": [*SPECIALS, "a"], "preset": ["m2"]}, "'preset' is not a string"),
     ],

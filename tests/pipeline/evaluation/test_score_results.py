@@ -15,7 +15,7 @@ from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaProcess
 from tests.data.messages import written
-from tests.pipeline.experiments import a2
+from tests.pipeline.experiments import a2, settings
 
 CAPTIONS = {1: "a red dog runs", 2: "two dogs"}
 REFERENCES = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}
@@ -61,7 +61,8 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     content = read_json(tmp_path / "scores" / "metrics.json")
     assert (content["n"], content["total"]) == (2, 2)
     assert content["metrics"]["Bleu_1"] == pytest.approx(5 / 6)
-    assert list(content["provenance"]) == ["sha256 of references.json", "sha256 of results.json"]
+    names = ["sha256 of references.json", "sha256 of results.json", "tokens of the metrics"]
+    assert list(content["provenance"]) == names
     report = (tmp_path / "scores" / "report.html").read_text()
     assert "Captions of results.json" in report
     assert '"caption":"a red dog runs"' in report
@@ -85,6 +86,41 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     assert '"caption":"a red ball ball","false":[0,1,2]' in (
         (tmp_path / "scores" / "report.html").read_text()
     )
+
+
+def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
+    captions = {1: "ein Hund läuft", 2: "一只狗跑", 3: "एक कुत्ता", 4: "كلب يركض"}
+    references = {1: ["Ein Hund läuft!"], 2: ["一只猫跑。"], 3: ["एक बिल्ली।"], 4: ["كلب، ينام"]}
+    answer = a2("evaluate", *files(captions, references), "--set", "preprocess.tokenizer=unicode")
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "BLEU-1   0.7273"  # 8 of 11 words and characters
+    reason = "not run: it reads English alone, the captions are compared as Unicode words"
+    assert lines[-3:-1] == [f"METEOR   {reason}", f"SPICE    {reason}"]
+    found = read_json(tmp_path / "scores" / "metrics.json")
+    assert found["provenance"]["tokens of the metrics"] == "Unicode words"
+    assert "Unicode words" in (tmp_path / "scores" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            ["mecab"],
+            "preprocess.tokenizer: input should be 'karpathy', 'ptb' or 'unicode': 'mecab'; ",
+        ),
+        (
+            ["ptb", "m2"],
+            "preprocess: tokenizer is 'ptb', but vocabulary 'm2' has a rule for words; choose "
+            "preprocess.vocabulary karpathy, neuraltalk2 or aoanet",
+        ),
+    ],
+)
+def test_unusable_tokenizers_are_errors_with_the_valid_ones(files, fields, message):
+    names = ("preprocess.tokenizer", "preprocess.vocabulary")
+    answer = a2("evaluate", *files(), *settings(*map("=".join, zip(names, fields, strict=False))))
+    assert answer.exit_code == 2
+    assert message in answer.stderr
 
 
 def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path):

@@ -17,11 +17,12 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
-from a2cap.pipeline.stages.preprocess import preprocess
+from a2cap.pipeline.stages.preprocess import preprocess, prove_vocabulary
 from tests.data.messages import message_of
 from tests.pipeline.experiments import NO_JAVA
 
 CONFIG = PreprocessConfig(min_count=1)
+UNICODE = PreprocessConfig(min_count=1, tokenizer="unicode")
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def run(tmp_path):
 def quick(monkeypatch):
     """Replace the tokeniser by one without a JVM."""
     monkeypatch.setattr(
-        stage, "tokenize", lambda raw: {k: [s.lower() for s in v] for k, v in raw.items()}
+        stage, "tokenize", lambda raw, _: {k: [s.lower() for s in v] for k, v in raw.items()}
     )
 
 
@@ -161,6 +162,34 @@ def test_images_that_are_not_in_the_split_list_are_not_reported(run, experiment,
 def test_restval_is_part_of_the_training_split(run, write, quick):
     run(write(*THREE, ("9.jpg", ["A bird."], "restval")))
     assert "000000000009" in CaptionFile(run.directory / "captions.h5").image_ids("train")
+
+
+def test_words_of_any_script_are_those_of_vocabulary_captions_and_references(run, write):
+    rows = [("1.jpg", ["Ein Hund läuft.", "一只狗。"], "train"), ("2.jpg", ["एक कुत्ता"], "val")]
+    run(write(*rows, ("3.jpg", ["كلب، ينام"], "test")), UNICODE)
+    vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
+    assert set(vocabulary.words[4:]) == {"ein", "hund", "läuft", *"一只狗"}
+    assert vocabulary.tokenizer == "unicode"
+    captions = CaptionFile(run.directory / "captions.h5").captions("000000000001")
+    decoded = [vocabulary.decode(row) for row in captions]
+    references = load_reference_tokens(run.directory / REFERENCES)
+    assert references["000000000001"] == decoded == ["ein hund läuft", "一 只 狗"]
+    assert references["000000000003"] == ["كلب ينام"]
+
+
+def test_ptb_tokens_are_those_of_vocabulary_and_captions_too(run, write, quick):
+    rows = [("1.jpg", ["It's Well-lit."], "train"), *THREE[1:]]
+    run(write(*rows), PreprocessConfig(min_count=1, tokenizer="ptb"))
+    vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
+    assert sorted(vocabulary.words[4:]) == ["it's", "well-lit."]  # of the quick tokeniser
+
+
+def test_no_words_are_published_for_another_tokenizer(write):
+    found = read_annotations(write(*THREE))
+    assert message_of(prove_vocabulary, found, UNICODE) == (
+        "no words are published for tokenizer 'unicode'; leave out --prove, or set "
+        "preprocess.tokenizer=karpathy"
+    )
 
 
 def test_long_captions_are_cut_to_the_configured_length(run, write, quick):

@@ -1,0 +1,42 @@
+"""Words of captions in any script: runs of letters, their marks and digits, in lower case.
+
+After Unicode's word boundaries (Unicode Standard Annex 29): vowel signs and other marks stay with
+their letter, which Python's `\\w` does not do, and an apostrophe between letters is in the word.
+Scripts without spaces between words (Han, Hiragana, Thai, Lao, Burmese, Khmer) give characters.
+"""
+
+import re
+import unicodedata
+
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]"
+)
+_JOINERS = "'\u2019\u200c\u200d"  # "l'eau", and the spelling of Persian and Indic words
+
+# over the classes of characters, because a regular expression has none for marks
+_WORD = re.compile("CM*|L(?:M|'*L)*")
+
+
+class _Classes(dict[int, str]):
+    """Class of each code point: letter or digit, character that is a word, mark, joiner, other."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if unicodedata.category(char).startswith("M"):
+            found = "M"
+        elif char.isalnum():
+            found = "C" if _WITHOUT_SPACES.match(char) else "L"
+        else:
+            found = "'" if char in _JOINERS else " "
+        self[code] = found
+        return found
+
+
+_CLASSES = _Classes()
+
+
+def unicode_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text; punctuation and symbols are left out."""
+    text = unicodedata.normalize("NFC", text.lower())
+    return tuple(text[m.start() : m.end()] for m in _WORD.finditer(text.translate(_CLASSES)))
