@@ -177,8 +177,8 @@ def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
     assert (check.state, check.found) == (
         "problem",
         f"vocabulary of {str(member)!r} is {other.digest[:12]}, that of "
-        f"{str(experiment.directory(first))!r} is {expected[:12]}; an ensemble needs captioners that "
-        "were trained on the same features and vocabulary",
+        f"{str(experiment.directory(first))!r} is {expected[:12]}; an ensemble needs captioners "
+        "that were trained on the same features and vocabulary",
     )
 
 
