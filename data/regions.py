@@ -1,5 +1,6 @@
 """Regions of one image, as extractors make them and feature stores keep them."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,3 +43,21 @@ def top_scoring(regions: Regions, most: int | None) -> Regions:
         name: value[kept] for name, value in vars(regions).items() if isinstance(value, np.ndarray)
     }
     return replace(regions, **arrays)
+
+
+def cell_boxes(cells: int, area: tuple[float, float, float, float]) -> NDArray[np.float32]:
+    """Divide an area x1 y1 x2 y2 evenly: boxes (n * n, 4) float32, row by row."""
+    x, y = np.linspace(area[0], area[2], cells + 1), np.linspace(area[1], area[3], cells + 1)
+    left, top = np.meshgrid(x[:-1], y[:-1])
+    right, bottom = np.meshgrid(x[1:], y[1:])
+    return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float32)
+
+
+def is_grid(regions: Regions) -> bool:
+    """Return True if the boxes are n x n cells of an area, row by row, with n above 1."""
+    cells = math.isqrt(len(regions))
+    if cells < 2 or cells**2 != len(regions):
+        return False
+    x1, y1, x2, y2 = (*regions.boxes[0, :2], *regions.boxes[-1, 2:])
+    found = np.allclose(regions.boxes, cell_boxes(cells, (x1, y1, x2, y2)), atol=0.1)
+    return bool(found and x2 - x1 > cells and y2 - y1 > cells)

@@ -40,12 +40,17 @@ class ExtractConfig(Section):
     of a grid, for which `weights` is a state dict of `grid_backbone`."""
     grid_backbone: GridBackbone = "resnet101"
     """Network of torchvision, or `timm/NAME` (extra a2cap[timm]); only for boxes `grid`, like the
-    two fields below."""
+    three fields below."""
     grid_layer: str = "layer4"
     """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of a
     timm network the last map is pooled."""
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
+    grid_crop: Annotated[Literal["none", "centre"], Field(json_schema_extra={"added": True})] = (
+        "none"
+    )
+    """centre: scale the shorter side to 256 pixels and keep the middle 224 x 224 (of timm, its size
+    and 8/7 of it), as captioners on VGG's 14 x 14 x 512 map do; `min_side` is then unused."""
     min_regions: Count = 10
     """Minimum regions per image; equal to max_regions for a fixed number (36 in many papers)."""
     max_regions: Count = 100

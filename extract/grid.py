@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
-from a2cap.data.regions import Regions
+from a2cap.data.regions import Regions, cell_boxes
 from a2cap.extract.config import ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
 from a2cap.extract.record import ExtractorRecord
@@ -33,6 +33,7 @@ NO_CLASS = -1
 """Class of a cell, in which nothing is detected."""
 
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
+_CROP = 224  # pixels of a side, as torchvision's networks were trained
 _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 """Statistics of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
 
@@ -59,26 +60,15 @@ class GridExtractor:
 
         boxes: ignored. Raises InputError where the image is too thin.
         """
-        (height, width), config, cells = image.shape[:2], self.config, self.config.grid_size
-        size = rounded_size(
-            height=height, width=width, min_side=config.min_side, max_side=config.max_side
-        )
-        mean, deviation = _MEAN, _DEVIATION
-        if isinstance(self._map, TimmBackbone):
-            size = self._map.side, self._map.side
-            mean, deviation = (
-                (255 * blue, 255 * green, 255 * red)
-                for red, green, blue in (self._map.mean, self._map.deviation)
-            )
-        centred = rounded_blob(image, size=size, mean=mean)
-        centred /= np.array(deviation, np.float32)[:, None, None]
+        (height, width), cells = image.shape[:2], self.config.grid_size
+        centred, area = self._input(image)
         rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
         with torch.inference_mode():
             found = self._map(rgb[None].to(self.device))["map"]
             pooled = F.adaptive_avg_pool2d(found, cells)[0]  # (C, n, n)
         features = pooled.flatten(1).T.contiguous()  # (C, n, n) -> (n * n, C)
         return Regions(
-            boxes=cell_boxes(cells, height=height, width=width),
+            boxes=cell_boxes(cells, area),
             features=features.cpu().numpy(),
             scores=np.ones(cells * cells, np.float32),
             class_ids=np.full(cells * cells, NO_CLASS, np.int32),
@@ -86,6 +76,36 @@ class GridExtractor:
             width=width,
             height=height,
         )
+
+    def _input(
+        self, image: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], tuple[float, float, float, float]]:
+        """Return the scaled and normalised image, (3, H', W'), and its area in original pixels."""
+        (height, width), config = image.shape[:2], self.config
+        side, mean, deviation = _CROP, _MEAN, _DEVIATION
+        is_cropped = config.grid_crop == "centre"
+        if isinstance(self._map, TimmBackbone):
+            side = self._map.side
+            mean, deviation = (
+                (255 * blue, 255 * green, 255 * red)
+                for red, green, blue in (self._map.mean, self._map.deviation)
+            )
+        if isinstance(self._map, TimmBackbone) and not is_cropped:
+            size = side, side
+        else:
+            shorter = round(side * 8 / 7) if is_cropped else config.min_side
+            longer = 16 * shorter if is_cropped else config.max_side
+            size = rounded_size(height=height, width=width, min_side=shorter, max_side=longer)
+        top, left, rows, columns = 0, 0, *size
+        if is_cropped:
+            if min(size) < side:
+                raise InputError(f"image is too thin: {width} x {height} pixels; leave it out")
+            top, left, rows, columns = (size[0] - side) // 2, (size[1] - side) // 2, side, side
+        centred = rounded_blob(image, size=size, mean=mean)
+        centred = centred[:, top : top + rows, left : left + columns]
+        centred /= np.array(deviation, np.float32)[:, None, None]
+        x, y = width / size[1], height / size[0]
+        return centred, (left * x, top * y, (left + columns) * x, (top + rows) * y)
 
     def extract_many(
         self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
@@ -146,14 +166,6 @@ def grid_width(config: ExtractConfig) -> int:
             f"{config.grid_backbone}; name a convolutional layer"
         )
     return found.shape[1]
-
-
-def cell_boxes(cells: int, *, height: int, width: int) -> NDArray[np.float32]:
-    """Divide an image evenly: boxes (n * n, 4) float32 x1 y1 x2 y2 in pixels, row by row."""
-    x, y = np.linspace(0, width, cells + 1), np.linspace(0, height, cells + 1)
-    left, top = np.meshgrid(x[:-1], y[:-1])
-    right, bottom = np.meshgrid(x[1:], y[1:])
-    return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float32)
 
 
 def _backbone(name: GridBackbone) -> nn.Module:

@@ -25,6 +25,13 @@ CODE_VERSION = 1
 _FOR_RANDOM_WEIGHTS = ("depth", "width", "seed")
 """Fields of the configuration that determine calibrated-random weights and nothing else."""
 
+_ADDED = {name for name, field in ExtractConfig.model_fields.items() if field.json_schema_extra}
+"""Fields of the configuration that earlier records do not state."""
+
+
+def _default(name: str) -> object:
+    return ExtractConfig.model_fields[name].default
+
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that compute features."""
@@ -118,7 +125,7 @@ class ExtractorRecord(BaseModel):
 
     def _unstated(self) -> set[str]:
         """Return the fields that a file must state, because their defaults may not be its own."""
-        expected = ExtractConfig.model_fields.keys() - {"weights"}
+        expected = ExtractConfig.model_fields.keys() - {"weights"} - _ADDED
         unstated = {f"config.{name}" for name in expected - self.config.model_fields_set}
         if self.config.boxes != "grid" and self.source is None:
             facts = {"architecture": self.architecture, "meta": self.meta}
@@ -127,7 +134,8 @@ class ExtractorRecord(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write an `extractor.json`; equal records give equal bytes."""
-        content = self.model_dump(mode="json", exclude={"config": {"weights"}})
+        defaults = {name for name in _ADDED if getattr(self.config, name) == _default(name)}
+        content = self.model_dump(mode="json", exclude={"config": {"weights", *defaults}})
         write_json(path, {name: value for name, value in content.items() if value is not None})
 
     def differences(self, other: "ExtractorRecord") -> list[str]:

@@ -1,17 +1,20 @@
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import Image
 from pydantic import ValidationError
 
-from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.errors import ConfigError, InputError, WeightsError
+from a2cap.data.regions import cell_boxes, is_grid
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extractor import load_extractor
-from a2cap.extract.grid import GridExtractor, cell_boxes, grid_width, load_grid_weights
+from a2cap.extract.grid import GridExtractor, grid_width, load_grid_weights
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import save_detector
 
@@ -71,13 +74,41 @@ def test_cells_divide_the_image_row_by_row(extractor, make_image):
     assert regions.attribute_ids is None
 
 
+def test_a_centre_crop_equals_torchvisions_and_its_cells_are_those_of_the_crop(
+    extractor, weights, make_image
+):
+    image = make_image(0, 512, 768)
+    config = CONFIG.model_copy(update={"grid_crop": "centre"})
+    cropped = load_extractor(weights, config=config)(image)
+    # 224 of the 256 x 384 pixels of the scaled image, in pixels of the original
+    assert cropped.boxes[0].tolist() == [160, 32, 224, 96]
+    assert cropped.boxes[-1].tolist() == [544, 416, 608, 480]
+    halved = np.asarray(Image.fromarray(image).resize((384, 256), Image.Resampling.BILINEAR))
+    middle = np.ascontiguousarray(halved[16:240, 80:304])
+    uncropped = CONFIG.model_copy(update={"min_side": 224, "max_side": 224})
+    expected = load_extractor(weights, config=uncropped)(middle).features
+    np.testing.assert_allclose(cropped.features, expected, rtol=0, atol=1e-5)
+    assert is_grid(cropped)
+    assert is_grid(extractor(image))
+    with pytest.raises(InputError, match=r"^image is too thin: 400 x 20 pixels; leave it out$"):
+        load_extractor(weights, config=config)(make_image(0, 20, 400))
+
+
+def test_regions_are_no_grid_unless_they_divide_an_area_evenly(extractor, make_image):
+    regions = extractor(make_image(0, 80, 120))
+    moved = regions.boxes.copy()
+    moved[5, 0] += 3
+    for boxes in (moved, regions.boxes[::-1], regions.boxes[:48], np.zeros((49, 4), np.float32)):
+        assert not is_grid(replace(regions, boxes=boxes))
+
+
 def test_a_bright_spot_is_in_its_cell(weights):
     config = CONFIG.model_copy(update={"grid_layer": "conv1"})
     image = np.zeros((64, 64, 3), np.uint8)
     quiet = load_extractor(weights, config=config)(image).features
     image[20:24, 50:54] = 255
     moved = np.abs(load_extractor(weights, config=config)(image).features - quiet).sum(axis=1)
-    left, top, right, bottom = cell_boxes(7, height=64, width=64)[moved.argmax()]
+    left, top, right, bottom = cell_boxes(7, (0, 0, 64, 64))[moved.argmax()]
     assert left <= 52 <= right
     assert top <= 22 <= bottom
 
