@@ -219,8 +219,8 @@ class Experiment:
         named = {field: path for field, path in paths.items() if path is not None}
         return {field: self._file(path, f"{section}.{field}") for field, path in named.items()}
 
-    def _captioner(self, folder: Path) -> Input:
-        named = captioner_folder(folder, "evaluate.ensemble")
+    def _captioner(self, folder: Path, field: str) -> Input:
+        named = captioner_folder(folder, field)
         # without the manifest, so that a captioner may be copied to another folder
         found = {name: self._hashes.file(named / name, what=name) for name in CAPTIONER}
         digest = captioner_digest({name: file.digest for name, file in found.items()})
@@ -333,8 +333,12 @@ class Experiment:
     def _train(self) -> Stage:
         config = self.config
         inputs = self._results(TRAIN_XE, features=EXTRACT, captions=PREPROCESS)
+        if config.train.start is not None:
+            inputs["start"] = self._captioner(config.train.start, "train.start")
         stage = train.train_stage(config.train, config.model, inputs=inputs, runtime=config.runtime)
-        return continued(stage, self.artifacts / TRAIN_XE, config.train, score="CIDEr")
+        rate_falls = config.train.rate_depends_on_epochs
+        folder = self.artifacts / TRAIN_XE
+        return continued(stage, folder, config.train, score="CIDEr", rate_falls=rate_falls)
 
     def _train_scst(self) -> Stage:
         inputs = self._results(TRAIN_SCST, features=EXTRACT, captions=PREPROCESS, model=TRAIN_XE)
@@ -350,7 +354,7 @@ class Experiment:
             EVALUATE, features=EXTRACT, captions=PREPROCESS, model=self.training[-1]
         )
         for number, folder in enumerate(config.ensemble, start=2):
-            inputs[f"{FURTHER_MODEL}{number}"] = self._captioner(folder)
+            inputs[f"{FURTHER_MODEL}{number}"] = self._captioner(folder, "evaluate.ensemble")
         inputs |= self._optional_files("evaluate", baseline=config.baseline)
         inputs |= self._optional_files(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes

@@ -88,6 +88,7 @@ def _training(model: Path) -> dict[str, str]:
         for section, found in {**before, **made.params}.items()
         if section != "model" and isinstance(found, Mapping)
         for name, value in found.items()
+        if name != "start"  # a path
     }
     # Manifests keep the earlier spelling of renamed fields.
     return {RENAMED_FIELDS.get(field, field): value for field, value in fields.items()}

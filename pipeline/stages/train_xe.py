@@ -23,13 +23,16 @@ def train_stage(
     inputs: Mapping[str, Input],
     runtime: RuntimeConfig,
 ) -> Stage:
-    """Return the stage; inputs: `features`, a feature store, and preprocessed `captions`."""
-    paths = {name: found.path for name, found in inputs.items()}
+    """Return the stage.
+
+    inputs: `features`, a feature store, preprocessed `captions` and optionally `start`.
+    """
+    paths = {name: inputs[name].path for name in ("features", "captions")}
     job = CrossEntropyJob(train=config, model=model, **paths)
     return Stage(
         name=TRAIN_XE,
         code_version=CODE_VERSION,
-        params={"train": key_fields(config), "model": key_fields(model)},
+        params={"train": key_fields(config, exclude={"start"}), "model": key_fields(model)},
         inputs=inputs,
         outputs=plain_outputs(*CAPTIONER),
         work=partial(_train, job, runtime),

@@ -214,7 +214,8 @@ class Training(Generic[Part]):
         task, position = self._task, self.position
         self._add(task.optimizer.flush())
         task.network.eval()  # `run_epoch` switches back
-        figures = task.validation.figures()
+        with task.optimizer.averaged():
+            figures = task.validation.figures()
         speed = f"{task.unit}_per_second"
         line = {
             "epoch": position.epoch + 1,
@@ -227,7 +228,8 @@ class Training(Generic[Part]):
             # before the checkpoint: a run that dies in between writes the line again
             self._record.epoch(line)
             self._record.scalars("train", {speed: line[speed]}, position.step)
-            board = {**figures, **task.validation.scalars()}
+            with task.optimizer.averaged():
+                board = {**figures, **task.validation.scalars()}
             self._record.scalars("validation", board, position.step)
             task.validation.warn(line)
         score = figures[task.validation.score]
@@ -254,18 +256,19 @@ class Training(Generic[Part]):
         self._add(self._task.optimizer.flush())
         random = self._ranks.all_gather(rng_states())  # each rank has its own dropout
         if self._record is not None:
-            self._checkpoints.save(
-                self.position.step,
-                tensors=self._task.network.state_dict(),
-                # the names of an earlier version, kept so that its checkpoints still resume
-                state={
-                    "optimisation": self._task.optimizer.state_dict(),
-                    "position": asdict(self.position),
-                    "random": random,
-                    "surroundings": self._environment,
-                },
-                best_step=self.position.best_step,
-            )
+            with self._task.optimizer.averaged():
+                self._checkpoints.save(
+                    self.position.step,
+                    tensors=self._task.network.state_dict(),
+                    # the names of an earlier version, kept so that its checkpoints still resume
+                    state={
+                        "optimisation": self._task.optimizer.state_dict(),
+                        "position": asdict(self.position),
+                        "random": random,
+                        "surroundings": self._environment,
+                    },
+                    best_step=self.position.best_step,
+                )
             self._record.events.write("checkpoint", step=self.position.step)
         self._ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
 

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.average import WeightAverage
 from a2cap.pipeline.training.config import TrainingConfig
 
 Part = TypeVar("Part")
@@ -43,8 +45,12 @@ class Update:
 class Optimizer(ABC, Generic[Part]):
     """Updates of a network by batches: the gradient is that of the global batch."""
 
-    def __init__(self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks) -> None:
+    def __init__(
+        self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks, *, ema: float = 0.0
+    ) -> None:
         self.sides = sides  # disjoint sets of parameters
+        parameters = [parameter for side, _ in sides for parameter in side]
+        self._average = WeightAverage(parameters, ema) if ema else None
         self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
         self._ranks = ranks
         self._device = sides[0][0][0].device
@@ -61,14 +67,21 @@ class Optimizer(ABC, Generic[Part]):
         """Return the updates that `step` has made but not returned."""
         return []
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the average of the weights into the network, to validate and to save it."""
+        return nullcontext() if self._average is None else self._average.applied()
+
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next update needs besides the network and the RNG states."""
-        return {"optimisers": [optimizer.state_dict() for _, optimizer in self.sides]}
+        """Return all that the next update needs besides the averaged network and the RNG states."""
+        average = {} if self._average is None else {"average": self._average.state_dict()}
+        return {"optimisers": [optimizer.state_dict() for _, optimizer in self.sides], **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore such a state."""
+        """Restore such a state, once the network is loaded."""
         for (_, optimizer), saved in zip(self.sides, state["optimisers"], strict=True):
             optimizer.load_state_dict(saved)
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
 
     def _zero_grad(self) -> None:
         for _, optimizer in self.sides:
@@ -95,6 +108,8 @@ class Optimizer(ABC, Generic[Part]):
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
+        if self._average is not None:
+            self._average.update()
 
 
 def adam_sides(

@@ -10,6 +10,7 @@ from a2cap.model.config import ModelConfig
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
+_ADDED = Field(json_schema_extra={"added": True})
 
 
 class CaptionerTrainingConfig(TrainingConfig):
@@ -25,6 +26,9 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
+    ema: Annotated[Rate, _ADDED] = 0.0
+    """Decay of an exponential moving average of the weights, such as 0.9999, which is validated and
+    saved in place of them. 0 is none."""
 
 
 class TrainConfig(CaptionerTrainingConfig):
@@ -41,12 +45,34 @@ class TrainConfig(CaptionerTrainingConfig):
     always exact: the compiled code depends on the batch sizes seen first."""
     max_regions: Count | None = None
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
-    schedule: Literal["noam", "constant"] = "noam"
-    """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017)."""
+    start: Annotated[Path | None, _ADDED] = None
+    """Trained captioner whose tensors training starts from (a directory of train-xe, train-scst or
+    "a2 weights import"). Words that it lacks and a new alignment start as usual."""
+    label_smoothing: Annotated[Rate, _ADDED] = 0.0
+    """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
+    to the caption loss is reported apart."""
+    scheduled_sampling: Annotated[float, Field(ge=0, le=1), _ADDED] = 0.0
+    """Probability that the decoder reads a sampled token in place of the reference's (Bengio et al.
+    2015; sampled in one pass over the reference)."""
+    scheduled_sampling_epochs: Annotated[Count, _ADDED] = 50
+    """Epochs over which that probability rises from 0."""
+    schedule: Literal["noam", "constant", "step", "cosine"] = "noam"
+    """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017). step: times
+    `decay` every `decay_every` epochs. cosine: from lr to 0 over `epochs`. Both rise over
+    `warmup`."""
     lr: Annotated[float, Field(gt=0)] = 1.0
-    """Factor of the noam schedule, or the constant rate."""
+    """Factor of the noam schedule, or the constant or highest rate."""
     warmup: Count = 10_000
-    """Steps until the noam schedule's peak (the paper prints "10,00"; M2 has 10,000)."""
+    """Steps until the peak of a schedule (the paper prints "10,00"; M2 has 10,000); 1 is none."""
+    decay: Annotated[float, Field(gt=0, le=1), _ADDED] = 0.8
+    """Factor of the step schedule."""
+    decay_every: Annotated[Count, _ADDED] = 3
+    """Epochs between two steps of the step schedule."""
+
+    @property
+    def rate_depends_on_epochs(self) -> bool:
+        """Return True if an update depends on how many epochs follow."""
+        return self.schedule == "cosine"
 
 
 class ScstConfig(CaptionerTrainingConfig):

@@ -5,6 +5,7 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +15,16 @@ import torch
 from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
+from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.compile import compile_layers
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import TwoLosses, two_losses
-from a2cap.pipeline.captioning.saved_captioner import ModelDescription, new_captioner
+from a2cap.model.scheduled_sampling import scheduled_inputs
+from a2cap.pipeline.captioning.saved_captioner import (
+    ModelDescription,
+    load_model,
+    new_captioner,
+)
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -25,7 +32,12 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.task import CaptionValidation, train_and_save
+from a2cap.pipeline.training.captioner.start import start_from
+from a2cap.pipeline.training.captioner.task import (
+    CaptionValidation,
+    train_and_save,
+    training_batches,
+)
 from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
 
 logger = logging.getLogger(__name__)
@@ -54,19 +66,15 @@ def train_captioner(
     captioner = new_captioner(description).to(device)
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
+    if config.start is not None:
+        start = load_model(config.start, device=device)
+        start_from(start, captioner, description.model, data.vocabulary)
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
-    optimizer = CrossEntropyOptimizer(captioner, config, ranks)
     validation = CaptionValidation(captioner, data, config, description, ranks)
-    train_and_save(
-        "train",
-        optimizer,
-        validation,
-        runtime,
-        directory=directory,
-        events=events,
-        grouping=config.grouping,
-    )
+    batches = training_batches(validation, runtime, grouping=config.grouping)
+    optimizer = CrossEntropyOptimizer(captioner, config, ranks, steps_per_epoch=len(batches))
+    train_and_save("train", optimizer, batches, validation, directory=directory, events=events)
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,16 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
     """Updates of a captioner and its mask network, each by its own loss and its own Adam."""
 
     def __init__(
-        self, captioner: EncoderDecoder, config: TrainConfig, ranks: Ranks = SINGLE
+        self,
+        captioner: EncoderDecoder,
+        config: TrainConfig,
+        ranks: Ranks = SINGLE,
+        *,
+        steps_per_epoch: int = 1,
     ) -> None:
         sides = (captioner.caption_parameters(), captioner.mask_parameters())
-        super().__init__(adam_sides(sides, betas=config.betas), config, ranks)
+        super().__init__(adam_sides(sides, betas=config.betas), config, ranks, ema=config.ema)
+        self._steps_per_epoch = steps_per_epoch
         self._captioner = captioner
         self._config = config
         self._read_interval = _read_interval(self._device)
@@ -105,10 +119,16 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         counts = [int((_tokens(part) != self._captioner.special.pad).sum()) for part in parts]
         tokens = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(len(self._names), device=self._device)
+        rate = sampling_rate(self._config, number, steps_per_epoch=self._steps_per_epoch)
         for part, count in zip(parts, counts, strict=True):
             # losses are means over tokens, so parts count by their share of the tokens
-            values += self._backward(part, count / max(tokens, 1))
-        lr = learning_rate(self._config, number, width=self._captioner.config.width)
+            values += self._backward(part, count / max(tokens, 1), sampling_rate=rate)
+        lr = learning_rate(
+            self._config,
+            number,
+            width=self._captioner.config.width,
+            steps_per_epoch=self._steps_per_epoch,
+        )
         for average in self._captioner.moving_averages:
             # equal on all ranks, as a checkpoint holds that of rank 0
             average.copy_(self._ranks.sum(average.clone()) / self._ranks.count)
@@ -132,7 +152,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         for update, measured, norm in zip(pending, values, norms, strict=True):
             found = dict(zip(self._names, measured, strict=True))
             means = {"loss": found["caption_loss"], "mask_loss": found.get("mask_loss", 0.0)}
-            others = ("mean_mask", *self._captioner.penalty_names)
+            others = ("mean_mask", *self._penalty_names)
             means |= {name: found[name] for name in others if name in found}
             scalars = {**found, "lr": update.lr}
             updates.append(
@@ -140,23 +160,32 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
             )
         return updates
 
+    @property
+    def _penalty_names(self) -> tuple[str, ...]:
+        smoothing = ("label_smoothing",) if self._config.label_smoothing else ()
+        return (*self._captioner.penalty_names, *smoothing)
+
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """Names of the measurements, equal on a rank without a part of the batch."""
-        losses = ("caption_loss", *self._captioner.penalty_names)
+        losses = ("caption_loss", *self._penalty_names)
         if not self._captioner.has_masks:
             return losses
         gated = self._captioner.config.alignment.fusion == "gate"
         masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
         return (*losses, *masks, *(("mean_gate",) if gated else ()))
 
-    def _backward(self, part: Batch, weight: float) -> Tensor:
+    def _backward(self, part: Batch, weight: float, *, sampling_rate: float) -> Tensor:
         """Add the gradients of a part; return its weighted measurements, (M,) float32."""
         batch = part.to(self._device, non_blocking=True)
         captioner = self._captioner
         with forward_precision(self._config.precision, self._device):
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-            losses = two_losses(captioner, memory, _tokens(batch))
+            inputs = None
+            if sampling_rate:
+                inputs = scheduled_inputs(captioner, memory, _tokens(batch), rate=sampling_rate)
+            teaching = Teaching(inputs, self._config.label_smoothing)
+            losses = two_losses(captioner, memory, _tokens(batch), teaching=teaching)
         # one backward pass: the two losses share no parameter
         torch.autograd.backward(losses.total() * weight)
         return torch.stack(_measurements(losses)).float() * weight
@@ -184,10 +213,23 @@ def _measurements(losses: TwoLosses) -> list[Tensor]:
     return found
 
 
-def learning_rate(config: TrainConfig, step: int, *, width: int) -> float:
+def sampling_rate(config: TrainConfig, step: int, *, steps_per_epoch: int) -> float:
+    """Return the probability of scheduled sampling at update `step` (1 is the first)."""
+    epochs = (step - 1) // steps_per_epoch
+    return config.scheduled_sampling * min(1.0, epochs / config.scheduled_sampling_epochs)
+
+
+def learning_rate(config: TrainConfig, step: int, *, width: int, steps_per_epoch: int = 1) -> float:
     """Return the rate of update `step` (1 is the first) for a captioner of model width D."""
     if config.schedule == "constant":
         return config.lr
-    # Vaswani et al. 2017, section 5.3
-    rate: float = width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
-    return config.lr * rate
+    if config.schedule == "noam":
+        # Vaswani et al. 2017, section 5.3
+        noam: float = width**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
+        return config.lr * noam
+    rate = config.lr * min(1.0, step / config.warmup)
+    if config.schedule == "step":
+        epochs = (step - 1) // steps_per_epoch
+        return rate * config.decay ** (epochs // config.decay_every)
+    done = (step - 1) / (config.epochs * steps_per_epoch)
+    return rate * (1 + math.cos(math.pi * done)) / 2

@@ -25,7 +25,11 @@ from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.task import CaptionValidation, train_and_save
+from a2cap.pipeline.training.captioner.task import (
+    CaptionValidation,
+    train_and_save,
+    training_batches,
+)
 from a2cap.pipeline.training.continuation import read_epochs
 from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides, derived_seed
 
@@ -55,7 +59,8 @@ def refine_captioner(
     validation = CaptionValidation(
         loaded.captioner, data, config, loaded.description, ranks, start_score(job)
     )
-    train_and_save("scst", optimizer, validation, runtime, directory=directory, events=events)
+    batches = training_batches(validation, runtime)
+    train_and_save("scst", optimizer, batches, validation, directory=directory, events=events)
 
 
 def start_score(job: SelfCriticalJob) -> float | None:
@@ -85,7 +90,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         self._trains_masks = config.mask == "continued" and captioner.has_masks
         masks = captioner.mask_parameters() if self._trains_masks else ()
         sides = adam_sides((captioner.caption_parameters(), masks), betas=config.betas)
-        super().__init__(sides, config, ranks)
+        super().__init__(sides, config, ranks, ema=config.ema)
         self._captioner = captioner
         self._config = config
         self._rewards = rewards

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2cap.data.batches.collate import Batch, collate
+from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
@@ -35,20 +35,10 @@ _LEAST_KEPT, _MOST_KEPT = 0.5, 0.98  # range of the mean mask in which alignment
 _VALIDATION_BATCH = 50  # images decoded at once
 
 
-def train_and_save(
-    section: str,
-    optimizer: Optimizer[Batch],
-    validation: "CaptionValidation",
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
-    grouping: Grouping = "image",
-) -> None:
-    """Train the validated captioner, and write that of the best epoch into `directory`.
-
-    section: of the configuration, for error messages.
-    """
+def training_batches(
+    validation: "CaptionValidation", runtime: RuntimeConfig, *, grouping: Grouping = "image"
+) -> Batches[Item, Batch]:
+    """Return the batches of the training that is validated."""
     ranks, data, config = validation.ranks, validation.data, validation.config
     dataset = CaptionDataset(
         data.store.path,
@@ -60,7 +50,7 @@ def train_and_save(
         grouping=grouping,
         skipped=data.skipped,
     )
-    batches = Batches(
+    return Batches(
         dataset,
         collate,
         config,
@@ -68,6 +58,22 @@ def train_and_save(
         workers=runtime.workers,
         pin_memory=validation.device.type == "cuda",
     )
+
+
+def train_and_save(
+    section: str,
+    optimizer: Optimizer[Batch],
+    batches: Batches[Item, Batch],
+    validation: "CaptionValidation",
+    *,
+    directory: Path,
+    events: EventLog,
+) -> None:
+    """Train the validated captioner, and write that of the best epoch into `directory`.
+
+    section: of the configuration, for error messages.
+    """
+    ranks, data, config = validation.ranks, validation.data, validation.config
     task = TrainingTask(
         section, "a2 train", "tokens", config, validation.captioner, batches, optimizer, validation
     )

@@ -10,6 +10,11 @@ from a2cap.model.config import AlignmentConfig
 from tests.model.kinds import KINDS, VARIANTS
 from tests.pipeline.training.runs import assert_equal_results, events, metrics, outcome
 
+OPTIONS = (
+    *("train.ema=0.9", "train.label_smoothing=0.1", "train.schedule=cosine", "train.lr=0.01"),
+    *("train.scheduled_sampling=0.5", "train.scheduled_sampling_epochs=1", "train.warmup=2"),
+)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, *VARIANTS][1:])
@@ -17,19 +22,23 @@ def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(train, tmp_pa
     settings = yaml.safe_load(train.config_file.read_text())
     make = {**KINDS, **VARIANTS}[kind]
     model = make(alignment=AlignmentConfig())
-    if "dropout" in type(model).model_fields:
-        model = make(alignment=AlignmentConfig(), dropout=0.3)
+    rates = {"feature_dropout": 0.3, "dropout": 0.3, "attention_dropout": 0.2}
+    if kind == "hard attention":
+        del rates["attention_dropout"]
+    fields = {name: rate for name, rate in rates.items() if name in type(model).model_fields}
+    model = make(alignment=AlignmentConfig(), **fields)
     config_file = tmp_path / "kind.yaml"
     config_file.write_text(yaml.safe_dump({**settings, "model": model.model_dump(mode="json")}))
     train = replace(train, config_file=config_file)
-    uninterrupted = train(tmp_path / "uninterrupted")
+    uninterrupted = train(tmp_path / "uninterrupted", *OPTIONS)
     found = tmp_path / "stopped"
     signals[0, 3] = [signal.SIGINT]
-    assert outcome(lambda: train(found)) == signal.SIGINT
+    assert outcome(lambda: train(found, *OPTIONS)) == signal.SIGINT
     signals.clear()
-    train(found)
+    train(found, *OPTIONS)
     assert [event["step"] for event in events(found, "resume")] == [3]
     assert_equal_results(found, uninterrupted)
+    assert all(line["label_smoothing"] for line in metrics(found))
     penalties = {"show-attend-tell": "doubly_stochastic", "hard attention": "reinforce"}
     for name, penalty in penalties.items():
         assert all((penalty in line) == (kind == name) for line in metrics(found))

@@ -16,7 +16,11 @@ from a2cap.model.losses import two_losses
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner import cross_entropy
 from a2cap.pipeline.training.captioner.config import TrainConfig
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer, learning_rate
+from a2cap.pipeline.training.captioner.cross_entropy import (
+    CrossEntropyOptimizer,
+    learning_rate,
+    sampling_rate,
+)
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 BF16 = CONSTANT.model_copy(update={"precision": "bf16"})
@@ -334,6 +338,60 @@ def test_noam_peaks_at_warmup_and_decays_with_the_root_of_the_step(warmup, width
     assert learning_rate(config, 4 * warmup, width=width) == pytest.approx(peak / 2)
     # the paper's recipe, in Cornia et al. 2020 the same: 1 / sqrt(5,120,000)
     assert learning_rate(TrainConfig(), 10_000, width=512) == pytest.approx(4.4194e-4, rel=1e-4)
+
+
+def test_a_step_schedule_decays_every_few_epochs_and_a_cosine_ends_at_zero():
+    step = TrainConfig(schedule="step", lr=2.0, warmup=4, decay=0.5, decay_every=2)
+    rates = [learning_rate(step, number, width=1, steps_per_epoch=3) for number in range(1, 14)]
+    assert rates == [0.5, 1, 1.5, 2, 2, 2, *[1] * 6, 0.5]
+    cosine = TrainConfig(schedule="cosine", lr=2.0, warmup=1, epochs=4)
+    rates = [learning_rate(cosine, number, width=1, steps_per_epoch=2) for number in range(1, 10)]
+    assert rates == pytest.approx([1 + math.cos(math.pi * done / 8) for done in range(9)])
+    assert [one.rate_depends_on_epochs for one in (step, cosine)] == [False, True]
+
+
+def test_scheduled_sampling_rises_by_epochs():
+    config = TrainConfig(scheduled_sampling=0.5, scheduled_sampling_epochs=4)
+    rates = [sampling_rate(config, number, steps_per_epoch=2) for number in range(1, 14, 2)]
+    assert rates == [0, 0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
+
+
+def test_label_smoothing_trains_and_is_reported_apart(batch):
+    plain, smoothed = captioner(), captioner()
+    config = CONSTANT.model_copy(update={"label_smoothing": 0.2})
+    before = update(CrossEntropyOptimizer(plain, CONSTANT), batch, 1)
+    found = update(CrossEntropyOptimizer(smoothed, config), batch, 1)
+    assert found.means["loss"] == before.means["loss"]
+    assert found.means["label_smoothing"] != 0
+    assert "label_smoothing" not in before.means
+    assert not equal(plain, smoothed)
+
+
+def test_the_average_of_the_weights_is_validated_and_resumed(batch):
+    model = captioner()
+    config = CONSTANT.model_copy(update={"ema": 0.2})
+    optimizer = CrossEntropyOptimizer(model, config)
+    [parameter, *_] = model.caption_parameters()
+    expected = parameter.detach().clone()
+    for number, decay in ((1, 2 / 11), (2, 0.2), (3, 0.2)):
+        update(optimizer, batch, number)
+        expected = decay * expected + (1 - decay) * parameter.detach()
+    weights = copy.deepcopy(model)
+    with optimizer.averaged():
+        torch.testing.assert_close(parameter.detach(), expected)
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    assert equal(model, weights)
+
+    resumed = captioner()
+    other = CrossEntropyOptimizer(resumed, config)
+    resumed.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    for one in (optimizer, other):
+        update(one, batch, 4)
+    assert equal(resumed, model)
+    with optimizer.averaged(), other.averaged():
+        assert equal(resumed, model)
+        assert not equal(resumed, weights)
 
 
 def test_both_sides_contain_every_parameter_once():
