@@ -15,6 +15,7 @@ from a2cap.pipeline.cli.options import (
     config_option,
     experiment_options,
     log,
+    require_existing,
     set_option,
     verbose_option,
 )
@@ -107,12 +108,15 @@ def doctor(options: ExperimentOptions) -> None:
         machine = describe_machine(experiment.config.runtime, experiment.artifacts)
         checks = run_checks(PlannedRun(experiment, experiment.shown))
     marks = _marks(sys.stdout)
-    lines = {True: [], False: [f"{name:<11} {found}" for name, found in machine.items()]}
+    others = [f"{name:<11} {found}" for name, found in machine.items()]
+    problems: dict[str, str] = {}  # two stages may share one
     for check in checks:
         line = f"{check.stage:<11} {marks[check.state]} {check.need}: {check.found}"
-        lines[check.problem is not None].append(line)
-    click.echo("\n".join([*lines[True], *lines[False]]))
-    problems = {check.found for check in checks if check.problem}  # two stages may share one
+        if check.problem:
+            problems.setdefault(check.found, line)
+        else:
+            others.append(line)
+    click.echo("\n".join([*problems.values(), *others]))
     click.echo("1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems")
     if problems:
         raise click.exceptions.Exit(EXIT_ERROR)
@@ -184,6 +188,7 @@ def diff(first: Path, second: Path) -> None:
     from a2cap.pipeline.engine.key import PreImage
 
     files = [path / RESOLVED_CONFIG if path.is_dir() else path for path in (first, second)]
+    require_existing({"A": files[:1], "B": files[1:]})
     name = {"runtime": {"name"}}  # a result has that of its file
     before, after = (
         PreImage("config", 0, load_config(file).model_dump(mode="json", exclude=name), {})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, Commands
+from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, Commands, require_existing
 
 if TYPE_CHECKING:
     from a2cap.pipeline.judging.tally import Tally
@@ -57,6 +57,7 @@ def sheet(first: Path, second: Path, images: Path, output: Path, count: int, see
     files = [path / RESULTS if path.is_dir() else path for path in (first, second)]
     if first == second:
         raise click.UsageError("A and B are the same; name two captioners")
+    require_existing({"A": files[:1], "B": files[1:], "--images": [images]})
     captions = {
         str(path): read_results(file) for path, file in zip((first, second), files, strict=True)
     }

@@ -42,6 +42,8 @@ def test_missing_weights_are_reported(experiment, tmp_path, weights, message):
     [
         ("caption x.jpg --model a --model b --boxes c", ["--model a", "--model b", "--boxes c"]),
         ("evaluate --results a --references b --output c", ["--results a", "--references b"]),
+        ("config diff a b", ["A a", "B b"]),
+        ("human sheet a b --images c --output d", ["A a", "B b", "--images c"]),
         (
             "submit --name n --val-info a --test-info b --val-results c --test-results d",
             ["--val-info a", "--test-info b", "--val-results c", "--test-results d"],

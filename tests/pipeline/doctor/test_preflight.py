@@ -321,8 +321,8 @@ def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, wit
     answer = a2("doctor", *place)
     assert answer.exit_code == 1
     lines = answer.stdout.splitlines()
-    assert lines[:2] == [f"{stage} problem  java: {NO_JAVA}" for stage in STAGES_WITH_JAVA]
-    assert lines[4] == "java        none"
+    assert lines[0] == f"{STAGES_WITH_JAVA[0]} problem  java: {NO_JAVA}"  # once for all stages
+    assert lines[3] == "java        none"
     assert lines[-1] == "1 problem"
     answer = a2("doctor", *place, "--set", "runtime.device=tpu")
     assert "device      not usable" in answer.stdout.splitlines()
