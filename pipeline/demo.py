@@ -4,17 +4,21 @@ Two captioners are trained for equally many epochs, one of them blind, with all 
 report compares them, because only their difference shows that the captioner uses the image.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "demo.yaml"
 SCENES, SIDE, SEED = 1200, 224, 0
@@ -41,24 +45,36 @@ def run_demo(
         override("data.scenes", drawn / "instances.json"),
     )
     fields = (*data, _ONE_THREAD, *overrides)
-    # both captioners read the same features and captions
-    _run(folder, fields, (EXTRACT, PREPROCESS), report=report)
-    trained = (TRAIN_XE, TRAIN_SCST, EVALUATE)
-    blind = _run(folder, (*fields, "model.blind=true"), trained, report=report)
+    trained = (
+        (TRAIN_XE, TRAIN_SCST, EVALUATE) if _config(fields).scst.epochs else (TRAIN_XE, EVALUATE)
+    )
+    numbers, total = count(1), 2 + 2 * len(trained)
+
+    def run(names: Sequence[str], *more: str, of: str = "") -> Path:
+        announced = {name: f"stage {next(numbers)} of {total}: {name}{of}" for name in names}
+        return _run(folder, (*fields, *more), announced, report=report)
+
+    run((EXTRACT, PREPROCESS))  # which both captioners read
+    blind = run(trained, "model.blind=true", of=" of the blind captioner")
     compared = (
         override("evaluate.baseline", blind / "metrics.json"),
         override("evaluate.baseline_name", "blind captioner"),
     )
-    return _run(folder, (*fields, *compared), trained, report=report)
+    return run(trained, *compared)
 
 
-def _run(folder: Path, overrides: Sequence[str], names: Sequence[str], *, report: Report) -> Path:
-    """Run the stages that the experiment has; return the directory of the last one."""
-    config = load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
-    with Experiment(config, folder) as experiment:
-        own = [name for name in names if name in experiment.names]
-        require_runnable(experiment, own)
-        for name in own:
+def _config(overrides: Sequence[str]) -> Config:
+    return load_config(Path(str(files("a2cap.pipeline") / CONFIG)), overrides)
+
+
+def _run(
+    folder: Path, overrides: Sequence[str], names: Mapping[str, str], *, report: Report
+) -> Path:
+    """Run stages, each after the line that announces it; return the directory of the last one."""
+    with Experiment(_config(overrides), folder) as experiment:
+        require_runnable(experiment, list(names))
+        for name, line in names.items():
+            logger.info("%s", line)
             outcome = experiment.run(name)
             report(name, outcome)
     return outcome.directory

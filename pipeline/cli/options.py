@@ -3,6 +3,7 @@
 import errno
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -233,18 +234,18 @@ def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:
         raise InputError(f"{len(missing)} paths do not exist; check them:{''.join(missing)}")
 
 
-class _Stderr(logging.Handler):
+class Stderr(logging.Handler):
     """Handler that prints to the stderr of the moment: a bar replaces it, to print above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record."""
-        click.echo(self.format(record), err=True)
+        sys.stderr.write(f"{self.format(record)}\n")  # click.echo would write into the bar
 
 
 def log(verbose: bool) -> None:
     """Log one line per event to stderr; `verbose` adds details, times and module names."""
     logging.basicConfig(
-        handlers=[_Stderr()],
+        handlers=[Stderr()],
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(message)s" if not verbose else "%(asctime)s %(name)s: %(message)s",
     )

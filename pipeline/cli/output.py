@@ -113,11 +113,13 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """Print one line per metric; metrics that did not run come last, with the reason."""
     from a2cap.pipeline.metrics.score import shown_name
+    from a2cap.pipeline.report.summary import in_order
 
-    for name, value in metrics.items():
-        click.echo(f"{shown_name(name):<8} {value:.4f}")
-    for name, reason in not_run.items():
-        click.echo(f"{shown_name(name):<8} not run: {reason}")
+    found = {name: f"{metrics[name]:.4f}" for name in in_order(metrics)}
+    found |= {name: f"not run: {reason}" for name, reason in not_run.items()}
+    width = max(8, *map(len, found))
+    for name, text in found.items():
+        click.echo(f"{shown_name(name):<{width}} {text}")
 
 
 def format_bytes(count: int) -> str:

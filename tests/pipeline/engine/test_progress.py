@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from a2cap.pipeline.cli.options import Stderr
 from a2cap.pipeline.engine import progress
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.progress import advance_after_each, format_duration, track
@@ -139,3 +140,17 @@ def test_each_yielded_item_advances_after_its_use():
     assert advanced == []
     assert list(items) == ["b"]
     assert advanced == [1, 1]
+
+
+def test_a_log_line_is_printed_above_the_bar(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    record = logging.LogRecord("a2", logging.INFO, "", 0, "half an hour later", (), None)
+    with track("draw", total=4):
+        Stderr().emit(record)
+        assert sys.stderr is not terminal
+    # the line ends where the bar is drawn again
+    assert "half an hour later" in terminal.getvalue()
+    assert "draw" not in terminal.getvalue().partition("half an hour later")[2].partition("\n")[0]

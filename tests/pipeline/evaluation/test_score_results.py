@@ -80,7 +80,7 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
         *("--output", tmp_path / "scores", "--set", f"data.scenes={objects}"),
     )
     assert answer.exit_code == 0, answer.stderr
-    assert "truth    0.5000" in answer.stdout.splitlines()
+    assert ["truth", "0.5000"] in [line.split() for line in answer.stdout.splitlines()]
     rows = read_json(tmp_path / "scores" / "per_picture.json")["pictures"]
     assert [row["false_words"] for row in rows.values()] == [[], [0, 1, 2]]
     assert '"caption":"a red ball ball","false":[0,1,2]' in (
