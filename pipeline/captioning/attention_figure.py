@@ -1,7 +1,8 @@
 """A figure of the attention at each word of a caption, original and aligned.
 
-The brightness of a region shows its share of the attention; the top-scoring region has a frame. All
-panels share one scale, so that words and both kinds of attention can be compared.
+A region is the brighter the more attention it has; an even share is as faded as none, and the
+top-scoring region has a frame. Attention that is spread evenly fades nothing. All panels share one
+scale, so that words and both kinds of attention can be compared.
 """
 
 import io
@@ -33,7 +34,10 @@ _LONGEST_STEM = 220  # bytes
 _COLUMNS = 6  # words per row
 _PANEL = 1.7  # inches
 _LONGEST_SIDE = 320  # pixels of a panel's image; more are invisible and make the file large
-_DARKEST, _BRIGHTEST = 0.25, 1.0  # of a region without attention and of the top-scoring one
+# As in the report (report/templates/attention.js); an even share is 1 / R of R regions.
+_FADED = 0.75  # of what is not attended, if the peak is _PEAK times even or more
+_PEAK = 4.0  # times even: a weaker peak fades the rest less
+_SPREAD = 1.5  # times even: below, no region stands out
 
 
 class FigurePaths:
@@ -117,9 +121,9 @@ def attention_figure(
     attention = attention.of(layer, head)
     caption = captioned.beams[0].caption
     words = caption.split()
-    kinds = {"original": _shares(attention.original)}
+    kinds = {"original": _times_even(attention.original)}
     if attention.keep is not None:
-        kinds["aligned"] = _shares(attention.aligned)
+        kinds["aligned"] = _times_even(attention.aligned)
     rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
@@ -132,43 +136,53 @@ def attention_figure(
     whole.imshow(shown)
     whole.set_axis_off()
     whole.set_title(textwrap.fill(caption, 90) or "(no words)", fontsize=11, parse_math=False)
-    maximum = max((float(shares.max()) for shares in kinds.values() if shares.size), default=1.0)
+    peak = max((float(times.max()) for times in kinds.values() if times.size), default=1.0)
     for position, word in enumerate(words):
         line, column = divmod(position, _COLUMNS)
-        for below, (kind, shares) in enumerate(kinds.items()):
+        for below, (kind, times) in enumerate(kinds.items()):
             axes = figure.add_subplot(grid[1 + line * len(kinds) + below, column])
-            _show_attention(axes, shown, captioned.regions, shares[position] / maximum)
+            _show_attention(axes, shown, captioned.regions, times[position], peak=peak)
             axes.set_title("" if below else word, fontsize=9, parse_math=False)
-            if below and attention.gate is not None:
-                axes.set_xlabel(f"gate {attention.gate[position]:.2f}", fontsize=7)
+            gate = attention.gate if below else None
+            notes = [] if gate is None else [f"gate {gate[position]:.2f}"]
+            notes += ["spread evenly"] if times[position].max() < _SPREAD else []
+            axes.set_xlabel(", ".join(notes), fontsize=7)
             if column == 0 and len(kinds) > 1:
                 axes.set_ylabel(kind, fontsize=8)
     return figure
 
 
-def _shares(attention: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale the rows of (L, R) to a sum of 1."""
+def _times_even(attention: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Divide the rows of (L, R) by their mean, so that an even share is 1."""
     # rows of aligned attention sum to up to e and would only be brighter
-    shares: NDArray[np.float32] = attention / attention.sum(axis=1, keepdims=True)
-    return shares
+    times: NDArray[np.float32] = attention / attention.mean(axis=1, keepdims=True)
+    return times
 
 
 def _show_attention(
-    axes: Axes, shown: NDArray[np.uint8], regions: Regions, weights: NDArray[np.float32]
+    axes: Axes,
+    shown: NDArray[np.uint8],
+    regions: Regions,
+    times: NDArray[np.float32],
+    *,
+    peak: float,
 ) -> None:
-    """Draw one panel; weights: (R,) in [0, 1]."""
+    """Draw one panel; times: (R,) times even; peak: the largest of all panels."""
     height, width = shown.shape[:2]
-    boxes = regions.boxes * ([width / regions.width, height / regions.height] * 2)
-    brightness = _brightness(boxes, weights, height=height, width=width)
-    faded = shown * brightness[:, :, None] + 255 * (1 - brightness[:, :, None])
-    axes.imshow(faded.astype(np.uint8))
-    x1, y1, x2, y2 = boxes[int(weights.argmax())]
-    axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="#d62728"))
+    faded = np.zeros((height, width), np.float32)
+    if times.max() >= _SPREAD:
+        boxes = regions.boxes * ([width / regions.width, height / regions.height] * 2)
+        depth = _FADED * min(1.0, (peak - 1) / (min(_PEAK, len(times)) - 1))
+        weights = (times - 1).clip(0) / (peak - 1)
+        faded = depth * (1 - _strength(boxes, weights, height=height, width=width))
+        x1, y1, x2, y2 = boxes[int(times.argmax())]
+        axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="#d62728"))
+    axes.imshow((shown * (1 - faded[:, :, None]) + 255 * faded[:, :, None]).astype(np.uint8))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
 
 
-def _brightness(
-    boxes: NDArray[np.floating], weights: NDArray[np.float32], *, height: int, width: int
+def _strength(
+    boxes: NDArray[np.floating], weights: NDArray[np.floating], *, height: int, width: int
 ) -> NDArray[np.float32]:
     """Return (H, W): for each pixel the maximum over the regions that cover it."""
     strength = np.zeros((height, width), np.float32)
@@ -176,4 +190,4 @@ def _brightness(
         rows = slice(max(0, math.floor(y1)), max(0, math.ceil(y2)))
         part = strength[rows, max(0, math.floor(x1)) : max(0, math.ceil(x2))]
         np.maximum(part, weight, out=part)
-    return _DARKEST + (_BRIGHTEST - _DARKEST) * strength
+    return strength

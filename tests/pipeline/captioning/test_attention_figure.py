@@ -59,7 +59,7 @@ def test_each_word_has_its_original_above_its_aligned_attention():
     assert [axes.get_title() for axes in panels] == [
         word for n in range(7) for word in (f"w{n}", "")
     ]
-    assert [axes.get_xlabel() for axes in panels[:2]] == ["", "gate 0.25"]
+    assert [axes.get_xlabel() for axes in panels[:2]] == ["spread evenly", "gate 0.25"]
     named = [axes.get_ylabel() for axes in panels if axes.get_ylabel()]
     assert named == ["original", "aligned"] * 2  # a line of six words, and one of one
     for original, aligned in zip(panels[::2], panels[1::2], strict=True):
@@ -68,17 +68,19 @@ def test_each_word_has_its_original_above_its_aligned_attention():
         assert below.colspan == above.colspan
 
 
-def test_brightness_follows_the_attention_on_one_scale():
+def test_what_is_not_attended_fades_on_one_scale_and_even_attention_fades_nothing():
     found = captioned(("a", [0.5, 0.5], [2, 0]), ("b", [0.75, 0.25], [0.5, 1.5]))
     panels = figure_of(found).axes[1:]
-    weights = [(0.5, 0.5), (1, 0), (0.75, 0.25), (0.25, 0.75)]  # shares: rows sum to 1
-    for axes, (first, second) in zip(panels, weights, strict=True):
+    even, *others = panels
+    assert (even.get_xlabel(), list(even.patches), drawn(even).max()) == ("spread evenly", [], 0)
+    weights = [(1, 0), (0.5, 0), (0, 0.5)]  # share above an even one, the largest is 1
+    for axes, (first, second) in zip(others, weights, strict=True):
         shown = drawn(axes)
         assert shown[20, 25] == int(255 * 0.75 * (1 - first))
         assert shown[60, 75] == int(255 * 0.75 * (1 - second))
         assert shown[20, 75] == int(255 * 0.75)  # no region there
-    frames = [axes.patches[0].get_bbox().bounds for axes in panels]
-    assert frames == [(0, 0, 50, 40)] * 3 + [(50, 40, 50, 40)]
+    frames = [axes.patches[0].get_bbox().bounds for axes in others]
+    assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)]
 
 
 def test_large_images_and_their_boxes_are_scaled_down():
@@ -94,7 +96,7 @@ def test_without_masks_there_is_one_panel_per_word():
     plain = CaptionAttention(weights.original, weights.original)
     panels = figure_of(replace(SEVEN, attention=plain)).axes[1:]
     assert [axes.get_title() for axes in panels] == [f"w{n}" for n in range(7)]
-    assert not any(axes.get_ylabel() or axes.get_xlabel() for axes in panels)
+    assert {(axes.get_ylabel(), axes.get_xlabel()) for axes in panels} == {("", "spread evenly")}
 
 
 def test_a_caption_without_words_shows_the_image():
