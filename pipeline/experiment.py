@@ -30,7 +30,7 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input, result_input
-from a2cap.pipeline.engine.lock import is_locked, lock_holder
+from a2cap.pipeline.engine.lock import LOCKS, is_locked, lock_holder
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
 from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
@@ -158,7 +158,7 @@ class Experiment:
         _require_replaceable(output, EXTRACT)
         if CALIBRATE in self.names:
             # concurrent shards all need the weights: one process calibrates, the others wait
-            with wait_for_lock(self.artifacts / CALIBRATE / "shards.lock"):
+            with wait_for_lock(self.artifacts / LOCKS / CALIBRATE / "shards.lock"):
                 self.run(CALIBRATE)
         stage = self.stage(EXTRACT)
         return run_shard(

@@ -27,7 +27,7 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.lock import is_locked, is_read, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.run import unfinished
@@ -99,7 +99,7 @@ def select_items(
 def remove_item(item: RemovableItem) -> None:
     """Delete one item under its stage's lock; raise LockedError if a process works on it."""
     final = _final(item.path)
-    own = StagePaths(final).lock
+    own = StagePaths.of_result(final).lock
     with stage_lock(own, what=f"{final.parent.name} {final.name}"):
         if lock := _held(final, but=own):
             raise _in_use(str(final), lock)
@@ -244,8 +244,9 @@ def _in_use(name: str, lock: Path) -> LockedError:
 
 def _held(final: Path, *, but: Path | None = None) -> Path | None:
     """Return a lock of a result or its shards that a process holds, or None."""
-    locks = (path for path in _locks(final) if path.suffix == ".lock" and path != but)
-    return next((lock for lock in locks if is_locked(lock)), None)
+    names = {path.name for path in _locks(final) if path.suffix == ".lock"}
+    locks = (lock_folder(final) / name for name in sorted(names))
+    return next((lock for lock in locks if lock != but and is_locked(lock)), None)
 
 
 def _final(path: Path) -> Path:
@@ -258,7 +259,9 @@ def _of_key(final: Path) -> list[Path]:
 
 
 def _locks(final: Path) -> list[Path]:
-    return [path for path in _of_key(final) if path.name.endswith((".lock", _HOLDER))]
+    """List the locks of a result, those of earlier versions beside it first."""
+    found = [*_of_key(final), *_of_key(lock_folder(final) / final.name)]
+    return [path for path in found if path.name.endswith((".lock", _HOLDER))]
 
 
 def _is_below(path: Path, artifacts: Path) -> bool:

@@ -93,7 +93,7 @@ def wait_for_lock(lock: Path) -> FileLock:
 def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
     """Hold the stage's lock; raise LockedError if the stage runs without shards."""
     with (
-        wait_for_lock(paths.final.with_name(f"{paths.final.name}.shards.lock")),
+        wait_for_lock(paths.shards_lock),
         stage_lock(paths.lock, what=stage.name),
     ):
         yield

@@ -10,6 +10,7 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
 from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.lock import lock_folder
 
 Work = Callable[[Path, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, resuming the work found there; returns the skipped items."""
@@ -68,16 +69,23 @@ def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
 class StagePaths:
     """Paths of a stage's result: finished, partial, replaced, and its locks.
 
-    forced: True for a run with --force, which has a partial directory of its own.
+    forced: True for a run with --force, which has a partial directory of its own. locks: folder of
+    the locks, by default that of the result.
     """
 
     final: Path
     forced: bool = False
+    locks: Path | None = None
 
     @classmethod
     def in_artifacts(cls, artifacts: Path, stage: Stage) -> "StagePaths":
         """Return the default paths, at artifacts/<stage>/<key>/."""
-        return cls(artifacts / stage.name / stage.pre_image.key)
+        return cls.of_result(artifacts / stage.name / stage.pre_image.key)
+
+    @classmethod
+    def of_result(cls, final: Path) -> "StagePaths":
+        """Return the paths of a result in an artifacts folder."""
+        return cls(final, locks=lock_folder(final))
 
     @property
     def partial(self) -> Path:
@@ -94,18 +102,27 @@ class StagePaths:
     def lock(self) -> Path:
         """Lock file of the stage."""
         # never deleted by a run: another process could hold the file without its name
-        return self.final.with_name(f"{self.final.name}.lock")
+        return self._lock("lock")
+
+    @property
+    def shards_lock(self) -> Path:
+        """Lock file that the processes of shards wait for."""
+        return self._lock("shards.lock")
 
     def shard_lock(self, shard: Shard) -> Path:
         """Return the lock file of one shard."""
-        return self.final.with_name(f"{self.final.name}.{shard.folder}.lock")
+        return self._lock(f"{shard.folder}.lock")
 
     def shard_locks(self) -> dict[Shard, Path]:
         """Find the lock files of all shards ever started here, held or not."""
         # found by name, because the number of shards is in no setting
         prefix, found = f"{self.final.name}.", {}
-        for path in sorted(self.final.parent.glob("*.lock")):
-            shard = Shard.of_folder(path.stem.removeprefix(prefix))
-            if shard is not None and path.name.startswith(prefix):
-                found[shard] = path
+        folders = {self.final.parent, self.locks or self.final.parent}  # of earlier versions too
+        for name in sorted(path.name for folder in folders for path in folder.glob("*.lock")):
+            shard = Shard.of_folder(name.removesuffix(".lock").removeprefix(prefix))
+            if shard is not None and name.startswith(prefix):
+                found[shard] = self.shard_lock(shard)
         return found
+
+    def _lock(self, ending: str) -> Path:
+        return (self.locks or self.final.parent) / f"{self.final.name}.{ending}"

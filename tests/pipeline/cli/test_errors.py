@@ -201,7 +201,7 @@ def test_a_read_only_folder_is_reported(experiment, tmp_path):
 
 
 def test_a_stage_that_another_process_runs_is_rejected_with_its_holder(copy):
-    lock = StagePaths(copy.directory("extract")).lock
+    lock = StagePaths.of_result(copy.directory("extract")).lock
     with stage_lock(lock, what="a test"):
         answer = copy.a2("extract", "--force")
         status = copy.a2("status", "--explain")

@@ -40,7 +40,7 @@ class Copy(CopiedExperiment):
 
     def left(self):
         """List every folder and lock of the stages."""
-        return {self.name(path) for path in self.artifacts.glob("*/*")}
+        return {self.name(path) for path in self.artifacts.glob("[!.]*/*")}
 
 
 @pytest.fixture
@@ -335,6 +335,7 @@ def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
     assert before - copy.left() == {
         f"evaluate/{final.name}{ending}" for ending in ("", ".lock", ".holder.json", ".shards.lock")
     }
+    assert not list((copy.artifacts / ".locks").rglob(f"{final.name}*"))
     assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
 
 
@@ -343,7 +344,8 @@ def test_the_lock_of_a_kept_result_is_kept(copy):
     shutil.copytree(final, f"{final}.replaced")
     [item] = copy.items()
     remove_item(item)
-    assert copy.left() >= {f"evaluate/{final.name}", f"evaluate/{final.name}.lock"}
+    assert copy.left() >= {f"evaluate/{final.name}"}
+    assert (copy.artifacts / ".locks" / "evaluate" / f"{final.name}.lock").exists()
     assert not final.with_name(f"{final.name}.replaced").exists()
 
 
