@@ -25,6 +25,7 @@ from a2cap.data.detection.labels import (
     Label,
     check_usable,
     labelled_image,
+    names_no_image,
 )
 
 REPEATED = "repeated boxes"
@@ -63,7 +64,11 @@ def read_coco(
         if identity not in found
     }
     # an image with a bad box too: without the box, its object would be learnt as background
-    reasons |= {item.image_id: item.reason for item in bad if only is None or item.image_id in only}
+    reasons |= {
+        item.image_id: item.reason
+        for item in bad
+        if only is None or item.image_id in only or names_no_image(item.image_id)
+    }
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     total = len(entries.keys() | reasons.keys())
     check_usable(skipped, total=total, annotations=instances, images=images)

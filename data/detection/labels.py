@@ -64,14 +64,14 @@ class DetectionData:
     def subset(self, image_ids: Collection[str]) -> "DetectionData":
         """Return the data of these images; `skipped` and `dropped` still count all images.
 
-        Ignores ids of skipped images. Raises InputError if another id has no image or no image is
-        left.
+        Ignores ids of skipped images, and as many others as skipped entries name no image. Raises
+        InputError if another id has no image or no image is left.
         """
         wanted = set(image_ids)
         kept = tuple(image for image in self.images if image.image_id in wanted)
         skipped = {item.image_id for item in self.skipped}
         missing = wanted - skipped - {image.image_id for image in kept}
-        if missing:
+        if len(missing) > sum(map(names_no_image, skipped)):
             raise InputError(
                 f"no labelled image {min(missing)!r} ({len(missing):,} of {len(wanted):,} are "
                 "missing); remove its id from the list, or add its labels"
@@ -81,6 +81,11 @@ class DetectionData:
                 f"none of {len(wanted):,} images can be used; check their files and labels"
             )
         return replace(self, images=kept)
+
+
+def names_no_image(skipped: str) -> bool:
+    """Return whether the id of a skipped item is the position of an entry without a usable name."""
+    return skipped.startswith("images[")
 
 
 def labelled_image(

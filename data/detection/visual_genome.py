@@ -29,6 +29,7 @@ from a2cap.data.detection.labels import (
     LabelledImage,
     check_usable,
     labelled_image,
+    names_no_image,
 )
 from a2cap.data.detection.name_list import NameList, read_name_list
 from a2cap.data.errors import InputError
@@ -77,7 +78,11 @@ def read_visual_genome(
     reader = _Reader(classes, listed, files, *_read_attributes(attributes, wanted), wanted)
     for index, item in enumerate(read_json_list(objects)):
         reader.add(item, f"images[{index}]")
-    bad = {of: why for of, why in reader.skipped.items() if wanted is None or of in wanted}
+    bad = {
+        of: reason
+        for of, reason in reader.skipped.items()
+        if wanted is None or of in wanted or names_no_image(of)
+    }
     skipped = [SkippedItem(of, reason) for of, reason in bad.items()]
     check_usable(skipped, total=len(reader.seen | bad.keys()), annotations=objects, images=images)
     if not reader.images:

@@ -142,6 +142,10 @@ def test_a_bad_image_is_skipped_alone_with_its_boxes(tmp_path, entry, owner, rea
     if entry.get("id") != 1:  # the boxes of an unknown id are listed once
         expected.insert(0, SkippedItem("annotations[0]", "box of an unknown image: 1"))
     assert set(found.skipped) == set(expected)
+    # a list of ids may name the image, whether or not its entry does
+    ids = {"000000000001", "000000000007"}
+    if owner != "000000000042":
+        assert [image.image_id for image in read(path, only=ids).images] == ["000000000007"]
 
 
 def test_images_that_share_an_id_are_both_skipped(tmp_path):

@@ -58,6 +58,12 @@ def test_a_subset_keeps_the_order_of_the_data_and_ignores_skipped_images():
     assert [one.image_id for one in found.images] == ["1", "3"]
 
 
+def test_an_entry_that_names_no_image_may_be_that_of_a_missing_one():
+    one_unnamed = replace(data("1", "2"), skipped=(SkippedItem("images[2]", "no file name"),))
+    assert [one.image_id for one in one_unnamed.subset(["2", "7"]).images] == ["2"]
+    assert message_of(one_unnamed.subset, ["2", "7", "8"]).startswith("no labelled image '7' ")
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [

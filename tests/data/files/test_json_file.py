@@ -111,6 +111,7 @@ def test_a_text_a_missing_file_and_a_folder_are_reported_by_name(tmp_path):
 def test_white_space_between_the_values_of_a_list_is_ignored(tmp_path):
     path = written(tmp_path, ' \n[ 1\t,{"a" : [ ]}\r\n, "]" ]\n')
     assert list(read_json_list(path)) == [1, {"a": []}, "]"]
+    assert list(read_json_list(written(tmp_path, "[]\n"))) == []
 
 
 @pytest.mark.parametrize(
